@@ -90,6 +90,21 @@ def lines_of_docstrings() -> dict[str, int]:
     return {name: len((ast.get_docstring(module) or "").splitlines()) for name, module in modules.items()}
 
 
+VAGUE = re.compile(r"(As|Likewise|The same|Of each)\b")
+"""How a docstring begins that says what it is like, and not what it is."""
+
+
+def vague_docstrings() -> dict[str, int]:
+    """By room, texts that stand alone, behind a name or below it, and begin so."""
+    found: Counter[str] = Counter()
+    for path in SOURCES:
+        room = "/".join(name_of(path).split("/")[:2])
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                found[room] += bool(VAGUE.match(str(node.value.value)))
+    return dict(found)
+
+
 def ifs_of_levels() -> dict[str, int]:
     """Conditions in `build` and the functions within, those of expressions and comprehensions too."""
     found = {}
@@ -265,6 +280,7 @@ LISTS = {
     "SPREAD_NAMES": (places_of_names, PLACES),
     "WRONG_WORDS": (wrong_words, 0),
     "LONG_DOCSTRINGS": (lines_of_docstrings, DOCSTRING),
+    "VAGUE_DOCSTRINGS": (vague_docstrings, 0),
     "LATE_IMPORTS": (late_imports_of_files, 0),
     "PRIVATE_NAMES": (private_names_of_others, 0),
     "ANYS": (anys_of_rooms, 0),
@@ -348,6 +364,12 @@ def test_rooms_import_those_below():
     lint = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as lint; lint()", "--no-cache"]
     done = subprocess.run(lint, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_vague_docstrings_are_seen():
+    vague = ("As `there`.", "Likewise.", "The same with ReLU.", "Of each.")
+    assert all(map(VAGUE.match, vague))
+    assert not any(map(VAGUE.match, ("Assembles it.", "Of eachother", "See `there`.", "These of each.")))
 
 
 def test_late_imports_have_a_reason():

@@ -13,10 +13,10 @@ import pytest
 from charcnn import catalog
 from charcnn.__main__ import main
 from charcnn.catalog import measured
+from charcnn.charts import measure, page
+from charcnn.charts.history import BOTTOM, HEIGHT, history
 from charcnn.cli import DONE, FAILED, UNUSABLE
 from charcnn.gpu import device
-from charcnn.report import measure, page
-from charcnn.report.history import BOTTOM, HEIGHT, history
 
 BLOCKS = ("conv_block_1", "conv_block_2", "conv_block_3", "conv_block_4", "conv_block_5", "conv_block_6", "fc_blocks")
 
@@ -123,7 +123,7 @@ def test_no_rate_is_written_over_a_levels_name():
 
 
 def test_a_rate_stands_on_its_points_side_of_a_line():
-    """As if it were slower, it would stand below the other library's."""
+    """Were it slower, it would stand below the other library's."""
     three, rates, others = [("l0", "cuda"), ("l1", "cuda"), ("l2", "cuda")], {"l0": 3.0, "l1": 6e5}, {"l2": 5.0}
     drawn = history("made up", three, rates, legend=[], peers=[4.8e5] * 3)
     (line,) = re.findall(r'<line class="s2 thick".*? y1="([\d.]+)"', drawn)

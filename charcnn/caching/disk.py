@@ -80,7 +80,7 @@ class _PrivateLocator:
 
     @classmethod
     def from_function(cls, function: Any, file: str) -> _PrivateLocator | None:
-        """As Numba calls it; None of functions that are none of this package."""
+        """Numba's call: a locator, or None for functions outside this package."""
         if not _ours(function):
             return None
         try:

@@ -82,7 +82,7 @@ class NetworkTechnique(Program):
 
     @property
     def build(self) -> Function:
-        """As a level's, but for the technique's name, which comes first; its module is imported here."""
+        """A level's `build`, with the technique's name first; its module is imported here."""
         made: Function = import_module(f"charcnn.networks.{self.home}").build
         return made
 

@@ -58,7 +58,7 @@ class Variant:
 
     @property
     def function(self) -> str:
-        """As imported from charcnn.ops: the operator, then the technique."""
+        """The name in charcnn.ops: the operator, then the technique."""
         return f"{self.operator}_{self.technique}"
 
     @property

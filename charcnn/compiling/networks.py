@@ -65,7 +65,7 @@ class ImageNetwork:
     variant: str | None = None
     """None for the first one."""
     batch: int | None = None
-    """As of `Network`."""
+    """See `Network`."""
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.name, self.variant, self.technique, self.precision)))
@@ -86,11 +86,11 @@ class ImageNetwork:
         return catalog.network(self.name).architecture(self.variant)
 
 
-def from_dict(given: Record) -> Network | ImageNetwork:
+def from_dict(fields: Record) -> Network | ImageNetwork:
     """What `dataclasses.asdict` made of one, back."""
-    if "level" in given:
-        return Network(**{**given, "config": Config(**given["config"])})
-    return ImageNetwork(**given)
+    if "level" in fields:
+        return Network(**{**fields, "config": Config(**fields["config"])})
+    return ImageNetwork(**fields)
 
 
 def runnable(target: Target) -> Iterator[tuple[str, str]]:
@@ -99,7 +99,7 @@ def runnable(target: Target) -> Iterator[tuple[str, str]]:
 
 
 def runnable_techniques(target: Target) -> Iterator[tuple[str, str]]:
-    """The same of the techniques of networks of images."""
+    """Names and precisions of the techniques of networks of images that run on a target."""
     yield from _runnable(catalog.NETWORK_TECHNIQUES, target)
 
 
@@ -107,8 +107,8 @@ def _runnable(rows: Sequence[catalog.Program], target: Target) -> Iterator[tuple
     for row in rows:
         copies = not row.copies or target.capability >= (8, 0)
         if row.device == "cuda" and copies and (not row.tensor_cores or target.has_tensor_cores(hopper=row.hopper)):
-            needs = {of: row.number_format(of).capability for of in row.precisions} if row.tensor_cores else {}
-            yield from ((row.name, of) for of in row.precisions if target.capability >= needs.get(of, (0, 0)))
+            needs = {name: row.number_format(name).capability for name in row.precisions} if row.tensor_cores else {}
+            yield from ((row.name, name) for name in row.precisions if target.capability >= needs.get(name, (0, 0)))
 
 
 def record(
@@ -184,4 +184,4 @@ def _leave_out_the_host(stack: ExitStack, level: ModuleType, held_as: str | None
         replaced(stack, level.calibrate, rescaled=lambda params, config, ids: (dict(params), EPS))
     if hasattr(level, "half_range"):
         held = {"tf32": held_as or "fp16"}
-        replaced(stack, level.half_range, held=lambda params, config, of: (params, held.get(of, of)))
+        replaced(stack, level.half_range, held=lambda params, config, name: (params, held.get(name, name)))

@@ -100,10 +100,10 @@ def compiled(
     lines: SimpleQueue[str | RuntimeError] = SimpleQueue()
     crew: list[subprocess.Popen[str]] = []
 
-    def start(*words: str, shared: int) -> None:
+    def start(*command: str, shared: int) -> None:
         errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 : closed by `_read`
         crew.append(subprocess.Popen(
-            [sys.executable, "-m", *words], env=environment, pass_fds=[shared], start_new_session=True, text=True,
+            [sys.executable, "-m", *command], env=environment, pass_fds=[shared], start_new_session=True, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
         ))  # fmt: skip
         # A daemon: it must not keep this process from ending, nor let a process that has ended wait to be asked.

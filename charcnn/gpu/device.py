@@ -329,8 +329,8 @@ def peaks(*, tensor_cores: bool = False) -> tuple[float, float]:
     Raises:
         DeviceError: how many these are is not known.
     """
-    of = cuda.get_current_device()
-    capability = tuple(of.compute_capability)
+    gpu = cuda.get_current_device()
+    capability = tuple(gpu.compute_capability)
     a_clock = 2 * (64 if capability <= (8, 0) else 128)  # of a multiprocessor: CUDA's programming guide
     if tensor_cores:
         if capability not in TENSOR_FLOP:
@@ -338,5 +338,5 @@ def peaks(*, tensor_cores: bool = False) -> tuple[float, float]:
                 f"compute capability {capability[0]}.{capability[1]}: its tensor cores' FLOP are not known"
             )
         a_clock = TENSOR_FLOP[capability]
-    flops = a_clock * of.MULTIPROCESSOR_COUNT * of.CLOCK_RATE * 1e3
-    return flops, 2 * of.MEMORY_CLOCK_RATE * 1e3 * of.GLOBAL_MEMORY_BUS_WIDTH / 8
+    flops = a_clock * gpu.MULTIPROCESSOR_COUNT * gpu.CLOCK_RATE * 1e3
+    return flops, 2 * gpu.MEMORY_CLOCK_RATE * 1e3 * gpu.GLOBAL_MEMORY_BUS_WIDTH / 8

@@ -38,21 +38,21 @@ class Graph:
         # Recorded on a stream of its own, which does not wait for the default stream: with one that does, whatever
         # another thread starts on the default stream meanwhile fails, and ends the recording. Relaxed, as garbage
         # collected meanwhile may free memory.
-        own = _driven(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
+        capture = _driven(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
         try:
             with cuda.defer_cleanup():
-                _driven(driver.cuStreamBeginCapture(own, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+                _driven(driver.cuStreamBeginCapture(capture, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
                 try:
-                    self.result: Any = start(cuda.external_stream(int(own)))
+                    self.result: Any = start(cuda.external_stream(int(capture)))
                     """What `start` returned."""
                 except BaseException:
-                    _, left = driver.cuStreamEndCapture(own)
+                    _, left = driver.cuStreamEndCapture(capture)
                     if left:
                         driver.cuGraphDestroy(left)
                     raise
-                graph = _driven(driver.cuStreamEndCapture(own))
+                graph = _driven(driver.cuStreamEndCapture(capture))
         finally:
-            driver.cuStreamDestroy(own)
+            driver.cuStreamDestroy(capture)
         try:
             self._graph = _driven(driver.cuGraphInstantiate(graph, 0))
         finally:

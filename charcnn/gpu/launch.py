@@ -30,7 +30,7 @@ _UNTIMED: AbstractContextManager[None] = nullcontext()
 _NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto", "forceinline")
 
 
-def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
+def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """`numba.cuda.jit`, compiled code kept on disk, less the options that the simulator does not know.
 
     Numba keeps a kernel under its name and what it closes over. Its options, which decide the code as well, go into the
@@ -39,7 +39,7 @@ def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
     if SIMULATED:
         options = {key: value for key, value in options.items() if key not in _NOT_IN_SIMULATOR}
 
-    def compiled(function: Callable[..., None]) -> Any:
+    def compiled(function: Callable[..., Any]) -> Any:
         if "<locals>" in function.__qualname__:
             words = re.findall(r"\w+", repr(sorted(options.items())))
             function.__qualname__ = "_".join([function.__qualname__, *words])
@@ -190,7 +190,7 @@ class Call:
     ) -> None:
         device.gpu_count()
         self.stream = device.as_stream(stream)
-        self._given = out
+        self._out = out
         first, *_ = inputs
         self._device = device.on_device(inputs[first])
         for name, array in (*inputs.items(), ("out", out)):
@@ -259,20 +259,20 @@ class Call:
         """An uninitialised device array for this call's own use."""
         return device.empty(shape, dtype, self.stream)
 
-    def second(self, array: Array, given: Any = None) -> Array:
-        """A second output, from the device array that a kernel wrote: `given`, or new, where the inputs lie.
+    def second(self, array: Array, out: Any = None) -> Array:
+        """A second output, from the device array that a kernel wrote: `out`, or new, where the inputs lie.
 
         Comes before `result`, which waits for both.
         """
         if self._device:
-            return array if given is None else given
-        return array.copy_to_host(given, stream=self.stream)
+            return array if out is None else out
+        return array.copy_to_host(out, stream=self.stream)
 
     def result(self) -> Any:
         """What the launcher returns: `out` where it was given, else a new array where the inputs lie."""
         if self._device:
-            return self.out if self._given is None else self._given
-        result = self.out.copy_to_host(self._given, stream=self.stream)
+            return self.out if self._out is None else self._out
+        result = self.out.copy_to_host(self._out, stream=self.stream)
         if self.stream:
             self.stream.synchronize()
         return result

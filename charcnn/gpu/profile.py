@@ -266,8 +266,8 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return None if None in known else sum(one for one in known if one is not None)
 
 
-def _sizes(of: Any) -> tuple[int, ...]:
-    return tuple(map(int, of)) if isinstance(of, (tuple, list)) else (int(of),)
+def _sizes(shape: Any) -> tuple[int, ...]:
+    return tuple(map(int, shape)) if isinstance(shape, (tuple, list)) else (int(shape),)
 
 
 def _microseconds(start: Event, stop: Event) -> float:

@@ -56,8 +56,8 @@ def _escaped(character: str) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Names for a message, with commas; the first SHOWN_NAMES and how many more, so that a header cannot fill it."""
-    more = [f"and {len(names) - SHOWN_NAMES:,} more"] if len(names) > SHOWN_NAMES else []
-    return ", ".join([*names[:SHOWN_NAMES], *more])
+    rest = [f"and {len(names) - SHOWN_NAMES:,} more"] if len(names) > SHOWN_NAMES else []
+    return ", ".join([*names[:SHOWN_NAMES], *rest])
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -113,7 +113,7 @@ class _Screen:
         return len(data)
 
     def flush(self) -> None:
-        """As of a file."""
+        """Flush the file."""
         sys.stdout.flush()
 
     def isatty(self) -> bool:

@@ -27,7 +27,7 @@ HEADROOM = 4
 """How much greater than any of the calibration's features others may be before they are cut off, in e4m3."""
 
 HEADROOM_U8 = 1.0
-"""Likewise, in 8 bits without an exponent, which all features pay for."""
+"""HEADROOM in 8 bits without an exponent, which all features pay for."""
 
 LAYERS = ("conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2", "fc3")
 """Those that read FP8: what they read is calibrated, as is what LayerNorm 6 reads."""

@@ -89,10 +89,10 @@ def compact(params: Params, peaks: Mapping[str, np.ndarray], multiple: int = 32)
         narrow[f"{reader}.weight"] = weight
     widths = tuple(len(kept[name]) for name in HIDDEN)
     sizes = {name: value for name, value in config.to_dict().items() if name not in ("channels", "units", "widths")}
-    of = Config.of_widths(widths, **sizes)
-    arrays = {name: np.ascontiguousarray(narrow[name]) for name in of.parameter_shapes}
+    config = Config.of_widths(widths, **sizes)
+    arrays = {name: np.ascontiguousarray(narrow[name]) for name in config.parameter_shapes}
     says = {name: value for name, value in params.metadata.items() if name not in _MEASURED}
-    return Compacted(Params(arrays, of, params.encoding, params.classes, says), live)
+    return Compacted(Params(arrays, config, params.encoding, params.classes, says), live)
 
 
 _MEASURED = ("accuracy", "validation", "test", "live", "teacher_of")
@@ -103,7 +103,7 @@ def apart(logits: np.ndarray, others: np.ndarray, *, multi_label: bool = False) 
     """Of how many rows the label differs, or one of several, and the largest change of a probability."""
     if multi_label:
         changed = int(((logits >= 0) != (others >= 0)).any(1).sum())
-        shares = [1 / (1 + np.exp(-np.asarray(of, np.float64).clip(-700))) for of in (logits, others)]
+        shares = [1 / (1 + np.exp(-np.asarray(each, np.float64).clip(-700))) for each in (logits, others)]
         return changed, float(np.abs(shares[0] - shares[1]).max(initial=0))
     changed = int((logits.argmax(1) != others.argmax(1)).sum())
     shares = [softmax(np.asarray(of, np.float64)) for of in (logits, others)]

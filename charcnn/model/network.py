@@ -136,7 +136,7 @@ class _Steps:
         self._tape: list[tuple[str, Any]] = []
 
     def variances(self, classes: int) -> list[Any]:
-        """Of each logit, (N, classes), for each rounding: every place's errors, by how much the logit follows them.
+        """Variances of logits, (N, classes), for each rounding: every place's errors, by how much a logit follows them.
 
         At one place those of a channel's positions are taken as independent or as the same, by what gives more.
         """

@@ -104,8 +104,8 @@ def graph(
         [helper.make_tensor_value_info("ids", TensorProto.UINT8, [n, config.length])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [n, config.classes])],
     )
-    made = helper.make_graph(g.nodes, "charcnn", *ends, initializer=g.constants)
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    graph = helper.make_graph(g.nodes, "charcnn", *ends, initializer=g.constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
     helper.set_model_props(model, dict(metadata or {}))
     onnx.checker.check_model(model)
     return model.SerializeToString()

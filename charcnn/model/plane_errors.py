@@ -57,7 +57,7 @@ class PlaneErrors:
         return self._summed([[weight.T**2 for weight in groups] for groups in self._weight])
 
     def least(self) -> Any:
-        """The same of weights that are 1, (N, 1, L - 6)."""
+        """`squares` of weights that are 1, (N, 1, L - 6)."""
         channels = self._weight[0][0].shape[0]
         ones = self._on.rough(self._on.exact(np.ones((1, channels))))
         return self._summed([[ones, ones]] * POINTS)

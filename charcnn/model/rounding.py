@@ -88,7 +88,7 @@ class Rounding:
     affine: tuple[float, float] = (0.0, 0.0)
     """`Grid.unit` of these LayerNorms' gamma and beta; 0: they stay float32."""
     left_out: float = 0.0
-    """Of each product, the relative variance of what is not computed."""
+    """Relative variance of each product, of what is not computed."""
     scaled: bool = False
     """Whether features are scaled to the range of `operands`, as `charcnn.model.calibrate.scaled` does."""
     filtered: bool = False

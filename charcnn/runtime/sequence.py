@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from charcnn.layers.layer import Shape
 from charcnn.model.params import Params
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import Array as ArraySpec
-from charcnn.ops.common.layer import ByBatch, Landing, Layer, bounds, flat, held_bytes, writes_host
+from charcnn.ops.common.layer import ByBatch, Layer, bounds, flat, held_bytes, writes_host
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import Compute, GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
 from charcnn.runtime.zero_copy import ZeroCopy, few_of
@@ -61,9 +62,9 @@ class LayerSequence:
         for n in {batch, *(min(batch, most) for most in bounds(self.layers))}:
             x: Shape = (n, length)
             for layer in flat(self.layers, n):
-                given = scratch.setdefault(layer, {})
+                arrays = scratch.setdefault(layer, {})
                 for name, array in layer.scratch(x).items():
-                    given[name] = max(array, given.get(name, array), key=lambda one: one.nbytes)
+                    arrays[name] = max(array, arrays.get(name, array), key=lambda one: one.nbytes)
                 written = layer.writes(x)
                 largest = max(largest, *(array.nbytes for array in written))
                 x = written[-1].shape
@@ -102,7 +103,10 @@ class LayerSequence:
             for layer in layers:
                 x = layer(x, buffers)
             if writes_host(last):
-                last(x, Landing(buffers, len(last.writes(x.shape)) - 1, logits))
+                *before, _ = last.writes(x.shape)
+                room = iter([*(buffers.device(*array) for array in before), logits])
+                device_of = lambda shape, dtype=np.float32: next(room).reshape(shape)  # noqa: E731
+                last(x, SimpleNamespace(stream=buffers.stream, scratch=buffers.scratch, device=device_of))
             else:
                 copy_kernel.copy(last(x, buffers), logits, buffers.stream)
 

@@ -102,9 +102,9 @@ class StreamBuffers:
         self._next["device"] = 0
 
     @contextmanager
-    def copying(self, way: str) -> Iterator[None]:
+    def copying(self, direction: str) -> Iterator[None]:
         """The block starts a copy on the stream, "up" or "down"."""
-        with self._marked("copy", f"copy {way}", timed=self._timeline.on):
+        with self._marked("copy", f"copy {direction}", timed=self._timeline.on):
             yield
 
     @contextmanager
@@ -281,7 +281,7 @@ class GraphWorker(StreamWorker):
         self._graphs: dict[int, cuda_graph.Graph] = {}
 
     def __call__(self, batch: Any, logits: Array) -> None:
-        """As of `StreamWorker`; a few inputs on the host are not copied."""
+        """See `StreamWorker`; a few inputs on the host are not copied."""
         if self._zero_copy is not None and self._zero_copy.takes(batch, logits):
             with self._one_batch:
                 self._zero_copy(batch, logits)

@@ -102,7 +102,7 @@ TRACE = rb'\[\n\{"name": "process_name", '
 def write(
     path: files.Path,
     ranks: list[list[Span]],
-    more: Mapping[str, Sequence[Span]] = MappingProxyType({}),
+    others: Mapping[str, Sequence[Span]] = MappingProxyType({}),
     *,
     force: bool = True,
 ) -> None:
@@ -111,12 +111,12 @@ def write(
     Args:
         path: the file.
         ranks: spans of each.
-        more: by their names, processes that begin together with the ranks, whatever clock their spans are of.
+        others: by their names, processes that begin together with the ranks, whatever clock their spans are of.
         force: whether it may replace a file that is no such trace.
     """
     zero = min((span.start for spans in ranks for span in spans), default=0.0)
     named = {f"rank {rank}": spans for rank, spans in enumerate(ranks)}
-    for name, spans in more.items():
+    for name, spans in others.items():
         named[name] = shifted(spans, zero - min((span.start for span in spans), default=0.0))
     with files.replacing(path, force=force, mark=TRACE) as file:
         for i, event in enumerate(_events(named, zero)):

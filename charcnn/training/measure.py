@@ -97,7 +97,7 @@ class MultiLabelMeasured:
 
     @property
     def learned(self) -> bool:
-        """Likewise, of the labels given."""
+        """Whether anything of the labels given was learned: see `Measured.learned`."""
         has, given, both = self.counts
         return _beyond_chance(both.sum(), has, given, self.rows, exclusive=False)
 
@@ -115,7 +115,7 @@ class MultiLabelMeasured:
 
     @property
     def f1(self) -> np.ndarray:
-        """Of each class, the harmonic mean of precision and recall; NaN of one that no example has or was given."""
+        """Harmonic mean of each class's precision and recall; NaN of one that no example has or was given."""
         has, given, both = self.counts
         with np.errstate(invalid="ignore"):
             return 2 * both / (has + given)

@@ -94,7 +94,7 @@ def max_nan_f16x2(ptx_type: str) -> Intrinsic:
 
     @instruction(f"max.NaN.{ptx_type}x2 $0, $1, $2;", "r", "rr", pure=True, simulated=on_pairs(np.maximum, ptx_type))
     def peak(a, b):
-        """As `max_nan_f16x2`."""
+        """See `max_nan_f16x2`."""
 
     return peak
 

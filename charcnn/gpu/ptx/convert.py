@@ -31,7 +31,7 @@ def cvt_f16x2(ptx_type: str, rectified: bool = False) -> Intrinsic:
 
     @instruction(text, "r", "ff", pure=True, simulated=simulated)
     def pack(low, high):
-        """As `cvt_f16x2`."""
+        """See `cvt_f16x2`."""
 
     return pack
 
@@ -49,7 +49,7 @@ def cvt_f32x2(ptx_type: str) -> Intrinsic:
 
     @instruction(text, "ff", "r", pure=True, simulated=lambda word: tuple(floats_of(ptx_type, word)))
     def unpack(word):
-        """As `cvt_f32x2`."""
+        """See `cvt_f32x2`."""
 
     return unpack
 
@@ -187,6 +187,6 @@ def pack_floats(form: str) -> Intrinsic:
 
     @instruction(text, "rr", "ff", pure=True, simulated=lambda low, high: words_by_form(form, low, high))
     def pack(low, high):
-        """As `pack_floats`."""
+        """See `pack_floats`."""
 
     return pack

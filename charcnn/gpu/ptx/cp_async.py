@@ -30,14 +30,14 @@ def cp_async(width: int) -> Intrinsic:
 
     @instruction(text, "", "sgr", simulated=simulated)
     def copy(to, source, wanted):
-        """As `cp_async`."""
+        """See `cp_async`."""
 
     return copy
 
 
 @instruction("cp.async.cg.shared.global [$0], [$1], 16, $2;", "", "rlr")
 def cp_async_16(to, source, wanted):
-    """As `cp_async`, of 16 bytes, by addresses: only `wanted` of them are read, and zeros written for the rest.
+    """Start to copy 16 bytes by addresses: only `wanted` of them are read, and zeros written for the rest.
 
     PTX: cp.async.cg.shared.global [to], [source], 16, wanted; section "cp.async". Since compute capability 8.0.
     """
@@ -60,6 +60,6 @@ def cp_async_wait_group(groups: int) -> Intrinsic:
 
     @instruction(f"cp.async.wait_group {groups};", simulated=nothing)
     def wait():
-        """As `cp_async_wait_group`."""
+        """See `cp_async_wait_group`."""
 
     return wait

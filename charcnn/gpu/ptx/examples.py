@@ -15,7 +15,7 @@ WORDS = 256
 """What `reverse` copies: 1,024 bytes."""
 
 MBARRIER = 8
-"""Bytes."""
+"""Bytes of an mbarrier."""
 
 REVERSE_SMEM = WORDS + MBARRIER // 4
 

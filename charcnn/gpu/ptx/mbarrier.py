@@ -77,7 +77,7 @@ def named_barrier_sync(number: int, threads: int) -> Intrinsic:
 
     @instruction(f"bar.sync {number}, {threads};")
     def sync():
-        """As `named_barrier_sync`."""
+        """See `named_barrier_sync`."""
 
     return sync
 
@@ -91,6 +91,6 @@ def named_barrier_arrive(number: int, threads: int) -> Intrinsic:
 
     @instruction(f"bar.arrive {number}, {threads};")
     def arrive():
-        """As `named_barrier_arrive`."""
+        """See `named_barrier_arrive`."""
 
     return arrive

@@ -54,7 +54,7 @@ def mma_sync(ptx_type: str) -> Intrinsic:
 
     @instruction(mma_text(ptx_type), "ffff", "rrrrrrffff")
     def multiply(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-        """As `mma_sync`."""
+        """See `mma_sync`."""
 
     return multiply
 
@@ -107,7 +107,6 @@ def mma_tile(
 
     @typed(text, down, across, phases, split, quarters)
     def multiply(typingctx, acc, a, b):
-        """As `mma_tile`."""
 
         def codegen(context, builder, signature, arguments):
             zero = ir.Constant(ir.FloatType(), 0.0)

@@ -33,7 +33,6 @@ def ld_shared_each(count: int) -> Intrinsic:
 
     @typed(count)
     def fill(typingctx, words, address):
-        """As `ld_shared_each`."""
 
         def codegen(context, builder, signature, arguments):
             places = elements(context, builder, signature.args[0], arguments[0], count)
@@ -89,7 +88,6 @@ def mma_windows(
 
     @typed(ptx_type, rows, kernel_rows, places, pitch, low, stacked)
     def multiply(typingctx, acc, a, at):
-        """As `mma_windows`."""
 
         def codegen(context, builder, signature, arguments):
             zero = ir.Constant(ir.FloatType(), 0.0)

@@ -60,7 +60,6 @@ def shfl_exchange(words: int, lane_mask: int) -> Intrinsic:
 
     @typed(text)
     def exchange(typingctx, first, second, odd):
-        """As `shfl_exchange`."""
 
         def codegen(context, builder, signature, arguments):
             runs = [word for run in arguments[:2] for word in cgutils.unpack_tuple(builder, run)]
@@ -85,6 +84,6 @@ def setmaxnreg(count: int, more: bool) -> Intrinsic:
 
     @instruction(f"setmaxnreg.{'inc' if more else 'dec'}.sync.aligned.u32 {count};")
     def take():
-        """As `setmaxnreg`."""
+        """See `setmaxnreg`."""
 
     return take

@@ -49,7 +49,7 @@ def wgmma_wait_group(groups: int) -> Intrinsic:
 
     @instruction(f"wgmma.wait_group.sync.aligned {groups};")
     def wait():
-        """As `wgmma_wait_group`."""
+        """See `wgmma_wait_group`."""
 
     return wait
 
@@ -86,7 +86,6 @@ def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 
 
     @typed(text)
     def multiply(typingctx, acc, a, b):
-        """As `wgmma`."""
 
         def codegen(context, builder, signature, arguments):
             places = elements(context, builder, signature.args[0], arguments[0], half)

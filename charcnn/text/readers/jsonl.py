@@ -122,7 +122,7 @@ class JsonlReader(Reader):
         return self._rendered(block, labels, shares, 1, scan.JSON, keys, key_sets)
 
     def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:
-        """Likewise; a list is an array."""
+        """The block's rows with lists of labels, as arrays: bytes."""
         keys, key_sets = self._key_sets(block)
         middles = [] if every else [probability for _, probability, _ in keys]
         own = keys if every else [[label, brace] for label, _, brace in keys]

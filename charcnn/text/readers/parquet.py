@@ -174,7 +174,7 @@ class ParquetReader(Reader):
     def open(
         self, file: IO[bytes], names: Sequence[str], added: Sequence[str], *, resumed: bool, every: bool | None = None
     ) -> Writer:
-        """As `Reader.open`."""
+        """See `Reader.open`."""
         import pyarrow
 
         self._dictionary = pyarrow.array(names, pyarrow.string())

@@ -122,17 +122,17 @@ class _Labels:
     def __init__(self, picture: Picture, lines: list[Line], path: list[Line], taken: list[Box]):
         self.picture, self.lines, self.path, self.taken = picture, lines, path, taken
 
-    def put(self, said: str, kind: str, places: Sequence[Place], near: float | None = None) -> None:
+    def put(self, text: str, kind: str, places: Sequence[Place], near: float | None = None) -> None:
         """Draw the text; where all places are taken, at that where it is over the fewest things.
 
         Nor is a line between it and the height `near` of what it is said of: it would seem to be below, or above.
         """
-        boxes = [_box(said, *place) for place in places]
+        boxes = [_box(text, *place) for place in places]
         over = [self._over(box, near) for box in boxes]
         best = over.index(min(over))
         self.taken.append(boxes[best])
         x, y, anchor = places[best]
-        self.picture.text(x, y, said, kind, anchor)
+        self.picture.text(x, y, text, kind, anchor)
 
     def _over(self, box: Box, near: float | None) -> int:
         left, top, right, bottom = box
@@ -142,9 +142,9 @@ class _Labels:
         return texts + sum(_crosses(line, box) for line in self.path) + sum(_crosses(x, reach) for x in self.lines)
 
 
-def _box(said: str, x: float, y: float, anchor: str) -> Box:
+def _box(text: str, x: float, y: float, anchor: str) -> Box:
     """Of a small text: a letter is 6.2 wide at most, and 8 high."""
-    width = 6.2 * len(said)
+    width = 6.2 * len(text)
     left = x - width * {"start": 0, "middle": 0.5, "end": 1}[anchor]
     return left, y - 8, left + width, y + 2
 
