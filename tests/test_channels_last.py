@@ -35,11 +35,12 @@ from charcnn.layers.windows import window
 from charcnn.model import network as forms
 from charcnn.model import params
 from charcnn.model.validation import in_sigmas
-from charcnn.networks import channels_last, channels_last_layers
+from charcnn.networks import channels_last
 from charcnn.networks.architecture import Architecture
-from charcnn.networks.calls import simplified
 from charcnn.networks.channels import Channels, filters, rows
-from charcnn.networks.channels_last_layers import ask_ahead
+from charcnn.networks.channels_last_layers import WinogradLayers, ask_ahead
+from charcnn.networks.lowering import lower, weights_of
+from charcnn.networks.lowering.fusing import SIMPLIFY
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import tables
 from charcnn.networks.runner.command import NetworkCommand
@@ -262,10 +263,10 @@ def test_sigma_is_the_size_of_rounding_between_layers(name, precision):
     of, rounding = architecture(name), network_technique("wgmma").rounding(precision)
     weights, images = drawn(of, 12)
     exact, sigma = expected(images, weights, of, rounding)
-    nodes, held = simplified(of, weights)
-    y, rest = images, [node for node in nodes if not isinstance(node.layer, Flatten)]
+    y, rest = images, [op.nodes[0] for op in lower(of.nodes, SIMPLIFY)]
     for place, node in enumerate(rest):
-        mine = {key: held[key].astype(np.float64) for key in node.parameters}
+        given = zip(node.parameters, weights_of(node, weights), strict=False)
+        mine = {key: value.astype(np.float64) for key, value in given}
         y = forms.run([node], y.reshape(len(y), *node.in_shape), {
             key: rounded(value, rounding.operands) if key.endswith("weight") else value for key, value in mine.items()
         })  # fmt: skip
@@ -287,10 +288,9 @@ def last(of):
 @pytest.mark.parametrize("as_blocks", [None, False, True])
 def test_a_first_convolution_with_steps_reads_blocks_of_pixels_or_pixels(as_blocks):
     of = architecture("alexnet")
-    nodes, weights = simplified(of, params.init(of, 0))
-    made = channels_last_layers.WinogradLayers("fp32")
-    stages = channels_last.Chain(made, nodes, weights, as_blocks).stages()
-    (_, (pixels,)), (label, (conv, *_)) = next(stages), next(stages)
+    ops = lower(of.nodes, channels_last.rewrites("winograd", of, batch=1, to_depth=as_blocks))
+    stages = channels_last.stages(ops, params.init(of, 0), WinogradLayers("fp32"))
+    (_, (pixels,)), (label, (conv, *_)), *_ = stages
     assert label == "conv1+relu1"
     assert type(conv) is (DoubleBufferedConv2d if as_blocks is False else WinogradConv2d)
     (features,) = pixels.writes((1, of.length))

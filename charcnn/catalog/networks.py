@@ -80,9 +80,15 @@ class NetworkTechnique(Program):
         return self.device == "cuda" and self.name not in ("naive", "weak")
 
     @property
+    def module(self) -> ModuleType:
+        """Its module, imported: `rewrites` leads from a network's layers to what the technique computes, and `build`
+        is as a level's, but for the technique's name, which comes first in both."""
+        return import_module(f"charcnn.networks.{self.home}")
+
+    @property
     def build(self) -> Callable[..., Any]:
-        """As a level's, but for the technique's name, which comes first; its module is imported here."""
-        made: Callable[..., Any] = import_module(f"charcnn.networks.{self.home}").build
+        """Its module's."""
+        made: Callable[..., Any] = self.module.build
         return made
 
 
