@@ -39,11 +39,13 @@ from charcnn.networks.lowering.channels_last import (
     takes_epilogue,
 )  # fmt: skip
 from charcnn.networks.lowering.fusing import (
+    SIMPLIFY,
     absorb_linear,
     absorb_pixels,
     absorb_pointwise,
     absorb_pooling,
     fold_batch_norm,
+    is_chain,
     join_chains,
     plan_chains,
     relu_before_pooling,
