@@ -45,7 +45,7 @@ from charcnn.networks.reference import expected
 from charcnn.networks.runner import tables
 from charcnn.networks.runner.command import NetworkCommand
 from charcnn.ops import reference
-from charcnn.ops.common.layer import ByBatch, held_bytes
+from charcnn.ops.common.layer import by_batch, held_bytes
 from charcnn.ops.common.pixel_tables import exact_tables, pixel_tables
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
 from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, SmallBatchConv2d, WinogradConv2d
@@ -192,7 +192,8 @@ def test_wgmma_in_plain_python(name, precision, wgmma, monkeypatch):
 
 def test_what_layers_hold_counts_once():
     few, many, more = (SimpleNamespace(nbytes=nbytes) for nbytes in (1, 10, 100))
-    assert held_bytes([ByBatch(8, [ByBatch(1, [few], [many])], [many]), more, ByBatch(2, [], [more])]) == 111
+    first = by_batch([by_batch([few], [many], upto=1)], [many], upto=8)
+    assert held_bytes([first, more, by_batch([], [more], upto=2)]) == 111
 
 
 @simulated
@@ -203,7 +204,8 @@ def test_a_linear_layers_weights_are_asked_for_by_the_convolutions_before_it(mon
     weight, bias = np.zeros((3, 3, 8, 16), np.float32), np.zeros(16, np.float32)
     few = [SmallBatchConv2d(weight, bias) for _ in range(3)]
     many = few.pop()
-    ask_ahead([ByBatch(4, [few[0]], [many]), ByBatch(4, [], [many]), few[1], ByBatch(64, [linear[0]], []), linear[1]])
+    first, pooled = by_batch([few[0]], [many], upto=4), by_batch([], [many], upto=4)
+    ask_ahead([first, pooled, few[1], by_batch([linear[0]], [], upto=64), linear[1]])
     begin, size = device.address(linear[0].words), linear[0].words.nbytes
     assert [conv.conv._ahead for conv in (*few, many)] == [(begin, size // 2), (begin + size // 2, size // 2), (0, 0)]
 

@@ -41,7 +41,7 @@ from charcnn.networks.lowering.channels_last import (
 )  # fmt: skip
 from charcnn.networks.lowering.fusing import SIMPLIFY, absorb_pointwise
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.layer import ByBatch, Launched, Layer
+from charcnn.ops.common.layer import ByBatch, Launched, Layer, by_batch
 from charcnn.ops.common.pixel_tables import ExactTables, exact_tables, pixel_tables
 from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d.layers import Cast
@@ -91,7 +91,8 @@ def _stages(op: Op, params: Params, technique: Layers) -> list[Stage]:
     small, behind = technique.few(op, *weights, large), [_layers(after, params, technique) for after in op.many[1:]]
     every: list[Sequence[Layer | ByBatch]] = [[*before, large], *behind]
     if small is not None:
-        every = [[*before, ByBatch(op.most, [small], [large])], *([ByBatch(op.most, [], layers)] for layers in behind)]
+        first = by_batch([small], [large], upto=op.most)
+        every = [[*before, first], *([by_batch([], layers, upto=op.most)] for layers in behind)]
     return [(after.label, layers) for after, layers in zip(op.many, every, strict=True)]
 
 
