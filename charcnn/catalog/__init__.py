@@ -197,7 +197,6 @@ LEVELS = (
         gathered=True,
         precisions=ALL,
         ampere=True,
-        differs="a level has precisions from here on, one of them with scales",
         tuned=("mma", "mma"),
     ),
     Level("l15", "cuda", gathered=True, precisions=UNSCALED, hopper=True, tuned=("wgmma", "wgmma")),

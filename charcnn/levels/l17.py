@@ -34,7 +34,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, tex
     texts: a file of texts to calibrate with (`texts.read_texts`); where None, the sample that ships.
     """
     length_5, length = whole_windows(config, 16), config.conv_lengths[4]
-    precision, (p, eps) = "fp8", calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
+    precision, (params, eps) = "fp8", calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
     how = {"precision": precision, "promoted": promoted}
     conv, linear = partial(WgmmaConv1d, **how), partial(WgmmaLinear, **how)
     small_conv, upto = partial(SmallBatchConv1d, precision=precision), SPREAD[precision]
@@ -59,7 +59,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, tex
             fc = [by_batch(small_fc, fc, upto=upto.linear)]
         yield "network", [*blocks_1_2, *blocks_3_6, *fc]
 
-    return gpu_pipeline(network, p, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=True)
+    return gpu_pipeline(network, params, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=True)
 
 
 if __name__ == "__main__":

@@ -42,10 +42,10 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
     """
     eighths, asked, eps = precision == "fp8", precision, calibrate.EPS
     length_5, length = whole_windows(config, 16 if eighths else 8), config.conv_lengths[4]
-    p, precision = half_range.held(params, config, precision)
+    params, precision = half_range.held(params, config, precision)
     wide = precision != asked
     if eighths:
-        p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
+        params, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
     conv, linear = partial(WgmmaConv1d, precision=precision), partial(WgmmaLinear, precision=precision)
     small_conv, upto = partial(SmallBatchConv1d, precision=precision), SPREAD[precision]
     fc3 = partial(linear, relu=False, float32=True)
@@ -72,7 +72,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
         yield "network", [*blocks_1_2, *blocks_3_6, *fc]
 
     how = {"batch": batch, "streams": streams, "gpus": gpus, "monitor": monitor, "held_as": precision}
-    return gpu_pipeline(network, p, config, graph=True, **how)
+    return gpu_pipeline(network, params, config, graph=True, **how)
 
 
 if __name__ == "__main__":
