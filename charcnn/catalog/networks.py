@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from charcnn.aliases import Function
 from charcnn.catalog.programs import Program
 from charcnn.ops.common.precision import HALF_PRECISIONS
 
@@ -82,13 +83,13 @@ class NetworkTechnique(Program):
     @property
     def module(self) -> ModuleType:
         """Its module, imported: `rewrites` leads from a network's layers to what the technique computes, and `build`
-        is as a level's, but for the technique's name, which comes first in both."""
+        is a level's. Both take the technique's name first."""
         return import_module(f"charcnn.networks.{self.home}")
 
     @property
-    def build(self) -> Callable[..., Any]:
+    def build(self) -> Function:
         """Its module's."""
-        made: Callable[..., Any] = self.module.build
+        made: Function = self.module.build
         return made
 
 

@@ -119,7 +119,7 @@ class CsvReader(Reader):
         ]
 
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
-        """Bytes."""
+        """The block's rows with labels and probabilities: bytes of CSV."""
         return self._rendered(block, labels, shares, self._columns, scan.CSV)
 
     def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Record
 from charcnn.host.terminal import listed
 from charcnn.text import encodings
 from charcnn.text.layout import TEXT_COLUMNS, Layout
@@ -47,7 +48,7 @@ class JsonlReader(Reader):
             np.array([wanted.index(name) for name in self._order], np.int64),
         )
 
-    def _first_object(self, *, needed: bool) -> dict[str, Any]:
+    def _first_object(self, *, needed: bool) -> Record:
         """The first line that is an object with keys, of those that end in the first LONGEST_ROW bytes; {} for none.
 
         Raises:
@@ -121,7 +122,7 @@ class JsonlReader(Reader):
         return self._rendered(block, labels, shares, 1, scan.JSON, keys, key_sets)
 
     def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:
-        """Likewise; a list is an array."""
+        """The block's rows with lists of labels, as arrays: bytes."""
         keys, key_sets = self._key_sets(block)
         middles = [] if every else [probability for _, probability, _ in keys]
         own = keys if every else [[label, brace] for label, _, brace in keys]
@@ -165,9 +166,9 @@ def _scanned(
     return fields, types, found
 
 
-def _value(line: np.ndarray) -> dict[str, Any]:
+def _value(line: np.ndarray) -> Record:
     """A line that is an object, as Python's values."""
-    value: dict[str, Any] = _DECODER.decode(line.tobytes().decode("utf-8", "surrogateescape"))
+    value: Record = _DECODER.decode(line.tobytes().decode("utf-8", "surrogateescape"))
     return value
 
 

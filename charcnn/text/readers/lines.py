@@ -32,7 +32,7 @@ class LinesReader(Reader):
         raise ValueError("plain lines have no labels: need CSV, JSON Lines or Parquet")
 
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
-        """Bytes."""
+        """The block's lines with labels and probabilities: bytes."""
         return self._rendered(block, labels, shares, 1, scan.LINES)
 
     def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:
