@@ -42,7 +42,6 @@ from charcnn.networks import channels_last, fused
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.channels_last_layers import TECHNIQUES
 from charcnn.networks.lowering import lower
-from charcnn.networks.lowering.fusing import SIMPLIFY
 from charcnn.ops.chain.plan2d import METHODS
 from charcnn.ops.common.layer import flat
 from charcnn.runtime.monitor import Monitor
@@ -104,13 +103,13 @@ def expected(variant: str, part: str, count: int) -> np.ndarray:
 
 def front(network: Architecture, plan: Any) -> Any:
     """The first two layers as one op, planned."""
-    return lower(network.nodes, (*SIMPLIFY, partial(fused.join_front, name="alexnet", plan=plan)))[1]
+    return lower(network.nodes, (*fused.SIMPLIFY, partial(fused.join_front, name="", plan=plan)))[1]
 
 
 def front_nodes(network: Architecture) -> Sequence[Any]:
     """Pixels and the first two layers, as the network has them."""
-    names = {node.layer.name for node in front(network, lambda nodes: nodes).nodes}
-    return [node for node in network.nodes if node is network.nodes[0] or node.layer.name in names]
+    names = {"pixels1", *(node.layer.name for node in front(network, lambda nodes: nodes).nodes)}
+    return [node for node in network.nodes if node.layer.name in names]
 
 
 def planned(spec: Spec, threads: int | None = None) -> Any:
@@ -125,9 +124,8 @@ def planned(spec: Spec, threads: int | None = None) -> Any:
 def stages(spec: Spec, plan: Any) -> list[Stage]:
     """The layers of ours, all or those of the front alone."""
     network, weights = given(spec.variant)
-    how: dict[str, Any] = {"batch": spec.batch, "precision": spec.precision}
+    behind, how = fused.behind_of(spec.precision), {"batch": spec.batch, "precision": spec.precision}
     if spec.way == SEPARATE:
-        behind = fused.behind_of(spec.precision)
         ops = lower(network.nodes, channels_last.rewrites(behind, network, **how))
         made = channels_last.stages(ops, weights, TECHNIQUES[behind](spec.precision))
     else:

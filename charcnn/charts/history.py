@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from charcnn.report.svg import Picture, short
+from charcnn.charts.svg import Picture, short
 
 WIDTH, HEIGHT = 860, 480
 LEFT, RIGHT, TOP, BOTTOM = 84, 20, 34, 56
