@@ -20,21 +20,21 @@ from charcnn.catalog.networks import NetworkTechnique as NetworkTechnique
 from charcnn.catalog.networks import fused_technique as fused_technique
 from charcnn.catalog.networks import network as network
 from charcnn.catalog.networks import network_technique as network_technique
-from charcnn.catalog.operators import CHAIN as CHAIN
-from charcnn.catalog.operators import EXACT as EXACT
-from charcnn.catalog.operators import FLOAT32 as FLOAT32
-from charcnn.catalog.operators import IMAGE_CHAIN as IMAGE_CHAIN
-from charcnn.catalog.operators import OPERATORS as OPERATORS
-from charcnn.catalog.operators import TECHNIQUES as TECHNIQUES
-from charcnn.catalog.operators import UNSCALED as UNSCALED
-from charcnn.catalog.operators import VARIANTS as VARIANTS
-from charcnn.catalog.operators import Operator as Operator
-from charcnn.catalog.operators import Variant as Variant
-from charcnn.catalog.operators import operator as operator
-from charcnn.catalog.operators import tolerance as tolerance
 from charcnn.catalog.programs import PRECISIONS as PRECISIONS
 from charcnn.catalog.programs import Program as Program
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
+from charcnn.ops.table import CHAIN as CHAIN
+from charcnn.ops.table import EXACT as EXACT
+from charcnn.ops.table import FLOAT32 as FLOAT32
+from charcnn.ops.table import IMAGE_CHAIN as IMAGE_CHAIN
+from charcnn.ops.table import OPERATORS as OPERATORS
+from charcnn.ops.table import TECHNIQUES as TECHNIQUES
+from charcnn.ops.table import UNSCALED as UNSCALED
+from charcnn.ops.table import VARIANTS as VARIANTS
+from charcnn.ops.table import Operator as Operator
+from charcnn.ops.table import Variant as Variant
+from charcnn.ops.table import operator as operator
+from charcnn.ops.table import tolerance as tolerance
 
 
 @dataclass(frozen=True)

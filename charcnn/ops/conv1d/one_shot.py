@@ -1,6 +1,6 @@
-"""Prepared convolutions as operators on float32 arrays: lay out the weights, cast the features, apply, cast back.
+"""Prepared convolutions as launches on float32 arrays: lay out the weights, cast the features, apply, cast back.
 
-A technique says how it prepares one call, and has its operators here.
+A technique says how it prepares one call, and has its launches here.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import numpy as np
-
-from charcnn.gpu.launch import Call, pair
-from charcnn.ops.common import shapes, shapes2d
+from charcnn.gpu.launch import Call
+from charcnn.layers.windows import Padding, Pair
+from charcnn.ops.common.calls import StatCall
 
 
 class Prepared(Protocol):
@@ -32,79 +31,59 @@ ComputeConv2d = Callable[..., None]
 """Called with the call; x (N, H, W, C_in), weight (KH, KW, C_in / groups, C_out) and bias, on the GPU; precision;
 epilogue, a row of `common.epilogues`; stride, padding, dilation, groups. It computes conv2d_nhwc into the result."""
 
-
-def conv1d(
-    prepare: Prepare, method: str, x: Any, weight: Any, bias: Any, *pool: int, precision: str, out: Any, stream: Any
-) -> Any:
-    """conv1d_nlc, with ReLU, and max-pooling of `pool`, by the method that says so."""
-    of = shapes.conv1d_relu_maxpool1d_nlc if pool else shapes.conv1d_nlc
-    call = Call(out, stream, of(x, weight, bias, *pool), x=x, weight=weight, bias=bias)
-    prepare(call, *call.inputs, precision, bool(pool)).run(method, call.out, *pool)
-    return call.result()
+Launch = Callable[..., None]
 
 
-def conv1d_moving(
-    prepare: Prepare, compute: ComputeConv2d, epilogue: str, x: Any, weight: Any, bias: Any, stride: int, padding: int,
-    dilation: int, *, precision: str, out: Any, stream: Any,
-) -> Any:  # fmt: skip
-    """conv1d_nlc, with an epilogue; where the window does not take each position in turn, over an image of one row."""
-    if (stride, padding, dilation) == (1, 0, 1):  # whose taps share a copy of the features
-        method = "_".join(filter(None, ("conv1d", epilogue)))
-        return conv1d(prepare, method, x, weight, bias, precision=precision, out=out, stream=stream)
-    shape = shapes.conv1d_nlc(x, weight, bias, stride, padding, dilation)
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    x, weight, bias = call.inputs
-    compute(
-        call, x.reshape((x.shape[0], 1, *x.shape[1:])), weight.reshape((1, *weight.shape)), bias, precision,
-        epilogue=epilogue, stride=(1, stride), padding=(0, 0, padding, padding), dilation=(1, dilation),
-    )  # fmt: skip
-    return call.result()
+def _method(epilogue: str) -> str:
+    return f"conv1d_{epilogue}" if epilogue else "conv1d"
 
 
-def conv2d(
-    compute: ComputeConv2d,
-    epilogue: str,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    precision: str,
-    out: Any,
-    stream: Any,
-    **moves: Any,
-) -> Any:
-    """conv2d_nhwc, with an epilogue."""
-    shape = shapes2d.conv2d_nhwc(x, weight, bias, **moves)
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    compute(call, *call.inputs, precision, epilogue=epilogue, **moves)
-    return call.result()
+def launches(
+    prepare: Prepare, said: str, compute: ComputeConv2d | None = None
+) -> tuple[Launch, Launch, Launch, Launch]:
+    """A technique's launches, of conv1d_nlc, of it with pooling, of it with moments, and of linear_nlc.
+
+    Args:
+        said: what their docstring is.
+        compute: what computes where the window does not take each position in turn, over an image of one row.
+    """
+
+    def launch(
+        call: Call, x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, dilation: int = 1,
+        *, precision: str = "fp32", epilogue: str,
+    ) -> None:  # fmt: skip
+        if compute is None or (stride, padding, dilation) == (1, 0, 1):  # whose taps share a copy of the features
+            prepare(call, x, weight, bias, precision, False).run(_method(epilogue), call.out)
+        else:
+            moves = {"stride": (1, stride), "padding": (0, 0, padding, padding), "dilation": (1, dilation)}
+            image, kernel = x.reshape((x.shape[0], 1, *x.shape[1:])), weight.reshape((1, *weight.shape))
+            compute(call, image, kernel, bias, precision, epilogue=epilogue, **moves)
+
+    def pooled(call: Call, x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp32") -> None:
+        prepare(call, x, weight, bias, precision, True).run("conv1d_relu_maxpool1d", call.out, pool_size)
+
+    def stat(call: StatCall, x: Any, weight: Any, bias: Any, *, precision: str = "fp32") -> None:
+        prepare(call, x, weight, bias, precision, False).stat(call.out, call.moments)
+
+    def linear(call: Call, x: Any, weight: Any, bias: Any, *, precision: str, epilogue: str) -> None:
+        (n, c_in), (_, c_out) = x.shape, weight.shape  # as a convolution of one position
+        prepared = prepare(call, x.reshape((n, 1, c_in)), weight.reshape((1, c_in, c_out)), bias, precision, False)
+        prepared.run(_method(epilogue), call.out.reshape((n, 1, c_out)))
+
+    for one in (launch, pooled, stat, linear):
+        one.__doc__ = said
+    return launch, pooled, stat, linear
 
 
-def conv1d_stat(
-    prepare: Prepare, x: Any, weight: Any, bias: Any, *, precision: str, out: Any, stream: Any
-) -> tuple[Any, Any]:
-    """conv1d_stat_nlc."""
-    shape = shapes.conv1d_nlc(x, weight, bias)
-    y, given = pair(out)
-    inputs = {"x": x, "weight": weight, "bias": bias}
-    if given is not None:
-        shapes.expect("stat", given, (shape[0], 2))
-        inputs["stat"] = given
-    call = Call(y, stream, shape, **inputs)
-    prepared = prepare(call, *call.inputs[:3], precision, False)
-    moments = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
-    prepared.stat(call.out, moments)
-    moments = call.second(moments, given)
-    return call.result(), moments
+def launch_conv2d(compute: ComputeConv2d, said: str) -> Launch:
+    """A technique's launch of conv2d_nhwc; `said` is its docstring."""
 
+    def launch(
+        call: Call, x: Any, weight: Any, bias: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+        *, precision: str, epilogue: str,
+    ) -> None:  # fmt: skip
+        moves = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        compute(call, x, weight, bias, precision, epilogue=epilogue, **moves)
 
-def linear(
-    prepare: Prepare, method: str, x: Any, weight: Any, bias: Any, *, precision: str, out: Any, stream: Any
-) -> Any:
-    """linear_nlc, as a convolution of one position."""
-    call = Call(out, stream, shapes.linear_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-    x, weight, bias = call.inputs
-    (n, c_in), (_, c_out) = x.shape, weight.shape
-    prepared = prepare(call, x.reshape((n, 1, c_in)), weight.reshape((1, c_in, c_out)), bias, precision, False)
-    prepared.run(method, call.out.reshape((n, 1, c_out)))
-    return call.result()
+    launch.__doc__ = said
+    return launch

@@ -358,47 +358,10 @@ class _Prepared:
             widen(self._call, apply(self._x, *pool, stream=stream), y, self._conv.results)
 
 
-def conv1d_nlc_small_batch(
-    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.conv1d_nlc` for a few inputs on Hopper's tensor cores, with float32 sums.
+launch, launch_pooled, *_ = one_shot.launches(
+    _Prepared,
+    """For a few inputs: weights are laid out and features rounded first; `SmallBatchWeights` keeps the one.
 
-    It lays out the weights and rounds the features first, and widens the result; `SmallBatchWeights` does not.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous; in fp16 infinite beyond 65,504, the most that it holds.
-        weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous, K at most 7; bias (C_out,) likewise;
-            all on one side.
-        precision: what is multiplied, as for the technique `wgmma`.
-        out: where to write, (N, L - K + 1, C_out), on the same side; made where None.
-        stream: a CUDA stream; the default stream where None.
-
-    Returns:
-        float32 (N, L - K + 1, C_out) where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
-    """
-    return one_shot.conv1d(_Prepared, "conv1d", x, weight, bias, precision=precision, out=out, stream=stream)
-
-
-def conv1d_relu_nlc_small_batch(
-    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.conv1d_relu_nlc`, with ReLU in the same kernel.
-
-    Arguments, result and errors as for the convolution alone.
-    """
-    return one_shot.conv1d(_Prepared, "conv1d_relu", x, weight, bias, precision=precision, out=out, stream=stream)
-
-
-def conv1d_relu_maxpool1d_nlc_small_batch(
-    x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp16", out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.conv1d_relu_maxpool1d_nlc`, pooled in the same kernel: a third is stored.
-
-    Arguments, result and errors as for the convolution alone, and pool_size: 3.
-    """
-    method = "conv1d_relu_maxpool1d"
-    return one_shot.conv1d(_Prepared, method, x, weight, bias, pool_size, precision=precision, out=out, stream=stream)
+    K is at most 7, and a pooling takes the maximum of 3.
+    """,
+)
