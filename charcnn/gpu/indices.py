@@ -12,6 +12,7 @@ from numba import cuda
 from numba.cuda import types
 
 from charcnn.gpu.device import SIMULATED
+from charcnn.gpu.launch import jit
 from charcnn.gpu.ptx.intrinsics import typed
 
 if not SIMULATED:
@@ -22,12 +23,15 @@ def _special_register(register: str) -> Callable[[Callable[[], int]], Any]:
     """A function for kernels that reads one of PTX's special registers; in the simulator, what is declared."""
 
     def declare(declared: Callable[[], int]) -> Any:
+        if SIMULATED:  # which gives device functions a `cuda` of the thread's own
+            return jit(device=True)(declared)
+
         def typing(typingctx):
             return types.uint32(), lambda context, builder, signature, given: nvvmutils.call_sreg(builder, register)
 
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(typing, name, getattr(declared, name))
-        return typed(register, declared=declared, simulated=declared)(typing)
+        return typed(register, declared=declared)(typing)
 
     return declare
 

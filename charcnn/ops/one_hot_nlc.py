@@ -30,7 +30,7 @@ def _kernel(ids, y):
     first = block_idx_x() * _ROWS
     start = uint64(first) * uint64(depth)
     for i in range(thread_idx_x(), min(_ROWS, rows - first) * depth, _THREADS):
-        place = uint32(i)
+        place = i
         hot = ids.flat[first + place // depth] == place % depth
         y.flat[start + place] = float32(1) if hot else float32(0)
 

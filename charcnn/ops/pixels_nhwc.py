@@ -56,7 +56,7 @@ def _make_kernel(layout, c_in, c_out):
         k = thread
         while k < uint32(entries):
             table[k] = tables.flat[k]
-            k = k + threads
+            k += threads
         cuda.syncthreads()
         size, stride = uint32(y.shape[1] * y.shape[2]), grid_dim_x() * threads
         pixel, end = block_idx_x() * threads + thread, extents(y)[0] * size
@@ -67,11 +67,11 @@ def _make_kernel(layout, c_in, c_out):
                 for j in range(registers):
                     values[j] = float32(0)
                     if v * registers + j < c_in:
-                        byte = uint32(images.flat[image + uint64(uint32(v * registers + j) * size)])
-                        values[j] = table[uint32(256 * (v * registers + j)) + byte]
-                at, low = place(uint64(pixel), uint32(v * registers), uint32(c_out))
+                        byte = uint32(images.flat[image + uint64((v * registers + j) * size)])
+                        values[j] = table[256 * (v * registers + j) + byte]
+                at, low = place(uint64(pixel), v * registers, uint32(c_out))
                 store(y, at, low, values)
-            pixel = pixel + stride
+            pixel += stride
 
     return kernel
 

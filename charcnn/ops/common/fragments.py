@@ -83,9 +83,9 @@ def _pack_kernel(of, rows):
             if rows:
                 near, far = far, near
             c_in = rest % uint32(k_blocks) * of_block + (lane & 3) * of_lane
-            c_in = c_in + (product * 2 + near) * in_word
+            c_in += (product * 2 + near) * in_word
             column = rest // uint32(k_blocks) * tile + lane // 4
-            column = column + far * 8
+            column += far * 8
             a = number(weight, factor, tap, c_in, column)
             if tf32:
                 word = ptx.cvt_tf32(a)

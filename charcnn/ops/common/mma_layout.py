@@ -54,10 +54,10 @@ def _encode_kernel(of):
             for p in range(pairs):
                 a, b = float32(0), float32(0)
                 if t < extents(x)[1]:
-                    if uint32(c + uint32(2) * p) < extents(x)[2]:
-                        a = x[n, t, uint32(c + uint32(2) * p)]
-                    if uint32(c + uint32(2) * p + 1) < extents(x)[2]:
-                        b = x[n, t, uint32(c + uint32(2) * p + 1)]
+                    if c + 2 * p < extents(x)[2]:
+                        a = x[n, t, c + 2 * p]
+                    if c + 2 * p + 1 < extents(x)[2]:
+                        b = x[n, t, c + 2 * p + 1]
                 if size == 2:
                     y.flat[at + p] = pack(a, b)
                 else:

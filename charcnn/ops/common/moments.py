@@ -113,7 +113,7 @@ def _merge_kernel(early):
             ptx.griddepcontrol_launch()
             ptx.griddepcontrol_wait()
         thread, lanes, one = thread_idx_x(), uint32(LANES), uint32(1)
-        n = block_idx_x() * uint32(MERGE_THREADS // LANES) + thread // lanes
+        n = block_idx_x() * (MERGE_THREADS // LANES) + thread // lanes
         if n >= partial_moments.shape[0]:
             return
         part, count = thread % lanes, extents(partial_moments)[1]
@@ -125,13 +125,13 @@ def _merge_kernel(early):
         while part < count:
             for _ in range(AT_ONCE):
                 at = min(part, count - one)  # read in any case: a branch would have the next loads wait
-                held = float64(min(part_size, uint32(row - uint32(at % row_parts * part_size))))
+                held = float64(min(part_size, row - at % row_parts * part_size))
                 difference = float64(partial_moments[n, at, 0]) + float64(partial_moments[n, at, 1]) - first
                 more = float64(partial_moments[n, at, 2]) + held * difference * difference
                 if part < count:
                     total += held * difference
                     squares += more
-                part = part + lanes
+                part += lanes
         total, squares = warp_sum(total) / size, warp_sum(squares) / size
         if thread % lanes == 0:
             stat[n, 0] = first + total

@@ -24,10 +24,10 @@ def _kernel(x, weight, bias, y):
         n = uint32(i // (y.shape[2] * y.shape[1]))
         channels, taps = extents(weight)[1], extents(weight)[0]
         total = bias[c_out]
-        for k in range(uint32(0), taps):
+        for k in range(0, taps):
             part = float32(0)  # a tap's terms are summed apart: the rounding error grows with C_in + K, not C_in * K
-            for c_in in range(uint32(0), channels):
-                part += x[n, uint32(t + k), uint32(c_in)] * weight[uint32(k), uint32(c_in), c_out]
+            for c_in in range(0, channels):
+                part += x[n, t + k, c_in] * weight[k, c_in, c_out]
             total += part
         y[n, t, c_out] = total
 

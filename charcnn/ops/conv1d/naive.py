@@ -32,7 +32,7 @@ def _output_naive(kernel_size):
             for k in range(kernel_size):
                 position = first + int32(k) * step
                 if inside or (int32(0) <= position and position < length):
-                    taps += row[uint32(position)] * row_weights[uint32(k)]
+                    taps += row[uint32(position)] * row_weights[k]
             total += taps
             c_in += uint32(1)
         return total
@@ -96,7 +96,7 @@ def _conv1d_relu_maxpool1d_kernel(kernel_size, stride, padding, dilation, pool_s
                 for p in range(pool_size):
                     taps[p] = float32(0)
                 for k in range(kernel_size):
-                    value = row_weights[uint32(k)]
+                    value = row_weights[k]
                     for p in range(pool_size):
                         taps[p] += values[p * stride + k * dilation] * value
                 for p in range(pool_size):

@@ -18,7 +18,7 @@ from charcnn.gpu.launch import Call, jit
 SIDE = 4 if device.SIMULATED else 32
 """Rows, columns and depth of a block's tile, which has a thread an output."""
 
-_THREADS, _SIDE = SIDE * SIDE, uint32(SIDE)
+_THREADS, _SIDE = SIDE * SIDE, SIDE
 
 
 @jit()
@@ -51,7 +51,7 @@ def _kernel(x, weight, bias, y):
         weights[ty * _SIDE + tx] = value
         cuda.syncthreads()
         for k in range(_SIDE):
-            total += features[uint32(ty * _SIDE + k)] * weights[uint32(k * _SIDE + tx)]
+            total += features[ty * _SIDE + k] * weights[k * _SIDE + tx]
         cuda.syncthreads()
         k0 += _SIDE
     if row < rows and column < c_out:

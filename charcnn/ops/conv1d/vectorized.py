@@ -29,7 +29,7 @@ def make_kernel(tile: Tile, width: int) -> Any:
     # apart, one matrix's address is the same: then a half-warp's 128-bit loads are one transaction.
     threads, accumulators = tile.threads, tile.thread_rows * tile.thread_columns
     a_size, b_size = tile.thread_rows * ptx.VECTOR, tile.thread_columns
-    tm, tn, quads = uint32(tile.thread_rows), uint32(tile.thread_columns), uint32(tile.thread_columns // ptx.VECTOR)
+    tm, tn, quads = tile.thread_rows, uint32(tile.thread_columns), tile.thread_columns // ptx.VECTOR
     rows_tile, columns_tile, step = tile.rows, uint32(tile.columns), uint32(tile.depth)
     down, half_down, quads_apart = uint32(tile.down), tile.down // 2, uint32(tile.across * ptx.VECTOR)
     pitch = uint32(tile.pitch)
@@ -85,7 +85,7 @@ def make_kernel(tile: Tile, width: int) -> Any:
         w_row, w_column = thread // w_across, thread % w_across * vector
         x_place, w_place = x_row * pitch + x_column, features_size + w_row * columns_tile + w_column
         for i in range(x_loads):
-            row = min(first_row + x_row + uint32(i) * x_rows, rows - 1)
+            row = min(first_row + x_row + i * x_rows, rows - 1)
             n = row // length_out
             x_at[i] = uint64(n * length + row - n * length_out) * uint64(c_in) + uint64(x_column)
         w_inside = first_column + w_column < c_out
@@ -106,11 +106,11 @@ def make_kernel(tile: Tile, width: int) -> Any:
                         e, f, g, h = ptx.ld_global_v4_f32(x, x_at[i])
                 x_at[i] += uint64(step)
                 if width == 1:
-                    shared[x_place + uint32(i) * x_rows * pitch] = e
+                    shared[x_place + i * x_rows * pitch] = e
                 else:
-                    ptx.st_shared_v4_f32(shared, x_place, uint32(i) * x_rows * pitch, e, f, g, h)
+                    ptx.st_shared_v4_f32(shared, x_place, i * x_rows * pitch, e, f, g, h)
             for i in range(w_loads):
-                row = k0 + w_row + uint32(i) * w_rows
+                row = k0 + w_row + i * w_rows
                 at = w_at + uint64(i) * w_apart
                 e = f = g = h = float32(0)
                 if w_inside and row < depth:
@@ -119,29 +119,29 @@ def make_kernel(tile: Tile, width: int) -> Any:
                     else:
                         e, f, g, h = ptx.ld_global_v4_f32(weight, at)
                 if width == 1:
-                    shared[w_place + uint32(i) * w_rows * columns_tile] = e
+                    shared[w_place + i * w_rows * columns_tile] = e
                 else:
-                    ptx.st_shared_v4_f32(shared, w_place, uint32(i) * w_rows * columns_tile, e, f, g, h)
+                    ptx.st_shared_v4_f32(shared, w_place, i * w_rows * columns_tile, e, f, g, h)
             w_at += next_w
             cuda.syncthreads()
             multiply(a_at, b_at, uint32(0))
             if step > four:
                 multiply(a_at, b_at, four)
             cuda.syncthreads()
-            k0 = k0 + step
+            k0 += step
 
         for j in range(quads):
             for c in range(four):
-                column = uint32(first_column + tx * four + j * quads_apart + c)
+                column = first_column + tx * four + j * quads_apart + c
                 offset = bias[column] if column < c_out else float32(0)
                 for i in range(tm):
                     acc[i * tn + j * four + c] += offset
         for i in range(tm):
-            row = uint32(first_row + ty + i * down)
+            row = first_row + ty + i * down
             if row < rows:
                 start = uint64(row) * uint64(c_out)
                 for j in range(quads):
-                    column, q = uint32(first_column + tx * four + j * quads_apart), i * tn + j * four
+                    column, q = first_column + tx * four + j * quads_apart, i * tn + j * four
                     if width == 1:
                         for c in range(four):
                             if column + c < c_out:

@@ -52,7 +52,7 @@ def _weights_kernel(taps):
             for p in range(points):
                 total = float64(0)
                 for k in range(taps):
-                    tap = tap_group * uint32(SPAN) + uint32(k)
+                    tap = tap_group * uint32(SPAN) + k
                     if tap < weight.shape[0]:
                         total += matrix[p, k] * float64(weight.flat[uint64(tap) * uint64(values) + at])
                 transformed.flat[(uint64(p) * uint64(tap_groups) + uint64(tap_group)) * uint64(values) + at] = total
@@ -63,7 +63,7 @@ def _weights_kernel(taps):
 @cache
 def _features_kernel(taps):
     b = matrices(taps)[2].astype(np.float32)
-    points, span, run, threads = len(b), SPAN, RUN, uint32(THREADS)
+    points, span, run, threads = len(b), SPAN, RUN, THREADS
 
     @jit()
     def kernel(x, transformed):
@@ -76,11 +76,11 @@ def _features_kernel(taps):
         plane = uint64(x.shape[0]) * uint64(tiles) * uint64(channels)
         for c in range(thread_idx_x(), channels, threads):
             for tile in range(first, min(first + run, tiles)):
-                start = uint32(tile) * span
+                start = tile * span
                 at = (uint64(n) * uint64(length) + uint64(start)) * uint64(channels) + uint64(c)
                 for j in range(points):
                     values[j] = float32(0)
-                    if start + uint32(j) < length:
+                    if start + j < length:
                         values[j] = x.flat[at + uint64(j) * uint64(channels)]
                 at = (uint64(n) * uint64(tiles) + uint64(tile)) * uint64(channels) + uint64(c)
                 for p in range(points):
@@ -95,7 +95,7 @@ def _features_kernel(taps):
 @cache
 def _outputs_kernel(taps, epilogue, pool_size=1):
     a = matrices(taps)[0].astype(np.float32)
-    points, span, threads = a.shape[1], uint32(SPAN), uint32(THREADS)
+    points, span, threads = a.shape[1], uint32(SPAN), THREADS
     rectified, pooled, measured = epilogue in ("relu", "pool"), epilogue == "pool", epilogue == "stat"
     window, run = uint32(pool_size), lcm(pool_size, SPAN) // SPAN
 
@@ -135,20 +135,20 @@ def _outputs_kernel(taps, epilogue, pool_size=1):
             positions = min(span, length_out - start)
             held = float32(positions * channels)
             cuda.syncthreads()
-            shift, total = y[n, start, uint32(0)], float32(0)
+            shift, total = y[n, start, 0], float32(0)
             for c in range(thread_idx_x(), channels, threads):
-                for q in range(uint32(0), positions):
-                    total += y[n, uint32(start + q), uint32(c)] - shift
+                for q in range(0, positions):
+                    total += y[n, start + q, c] - shift
             mean, total = block_sum(total, smem) / held, float32(0)
             for c in range(thread_idx_x(), channels, threads):
-                for q in range(uint32(0), positions):
-                    deviation = (y[n, uint32(start + q), uint32(c)] - shift) - mean
+                for q in range(0, positions):
+                    deviation = (y[n, start + q, c] - shift) - mean
                     total += deviation * deviation
             squares = block_sum(total, smem)
             if cuda.threadIdx.x == 0:
-                partial_moments[n, first, uint32(0)] = shift
-                partial_moments[n, first, uint32(1)] = mean
-                partial_moments[n, first, uint32(2)] = squares
+                partial_moments[n, first, 0] = shift
+                partial_moments[n, first, 1] = mean
+                partial_moments[n, first, 2] = squares
 
     return kernel
 

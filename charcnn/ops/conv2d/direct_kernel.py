@@ -45,7 +45,7 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
     out_rows, out_columns = tile.rows, tile.columns
     (pool_rows, pool_columns), (pool_down, pool_right) = tile.pool.kernel, tile.pool.stride
     tap_step, tap_bytes, taps_bytes = (uint32(tile.weights * count) for count in (1, 4, 4 * tile.taps))
-    down, right, map_count, words = uint32(tile.down), uint32(tile.right), uint32(tile.maps), OWN
+    down, right, map_count, words = tile.down, tile.right, tile.maps, OWN
     copied, copy_bytes = uint32(width), uint32(4 * width)
     word, alignment = uint32(0xFFFFFFFF), ptx.ALIGNMENT
     copy, wait, finished = ptx.cp_async(width), ptx.cp_async_wait_group(1), epilogue(name)
@@ -60,49 +60,49 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
         inputs, c_in, height, line = extents(x)[0], extents(x)[1], extents(x)[2], extents(x)[3]
         c_out, height_out, width_out = extents(y)[1], extents(y)[2], extents(y)[3]
         thread, threads, part = thread_idx_x(), block_dim_x(), block_idx_y()
-        strip, first_map = uint32(part % sizes.strips), uint32(uint32(part // sizes.strips) * sizes.groups * map_count)
-        strip_row, strip_column = uint32(strip // sizes.strips_across), uint32(strip % sizes.strips_across)
+        strip, first_map = part % sizes.strips, part // sizes.strips * sizes.groups * map_count
+        strip_row, strip_column = strip // sizes.strips_across, strip % sizes.strips_across
         depth, pitch, plane_rows, base = sizes.depth, sizes.pitch, sizes.rows, ptx.cvta_to_shared(shared)
-        row_bytes = uint32(4 * stride_rows * sizes.pitch)
-        begin_row = uint32(strip_row * sizes.tiles_down * down - sizes.top)
-        begin_column = uint32(strip_column * sizes.tiles_across * right - sizes.left)
+        row_bytes = 4 * stride_rows * sizes.pitch
+        begin_row = strip_row * sizes.tiles_down * down - sizes.top
+        begin_column = strip_column * sizes.tiles_across * right - sizes.left
 
         # Weights: (map, tap) to (group, tap, map of the group), read as they lie; biases as one more tap.
         i = thread
-        while i < uint32(sizes.groups * map_count * depth):
+        while i < sizes.groups * map_count * depth:
             place, tap, value = i // depth, i % depth, float32(0)
             if first_map + place < c_out:
                 value = weight.flat[uint64(first_map + place) * uint64(depth) + uint64(tap)]
             shared[(place // map_count * depth + tap) * tap_step + place % map_count] = value
-            i = i + threads
+            i += threads
         i = thread
-        while i < uint32(sizes.groups * map_count):
+        while i < sizes.groups * map_count:
             value = float32(0)
             if first_map + i < c_out:
                 value = bias[first_map + i]
-            shared[uint32(sizes.biases + i // map_count * tap_step + i % map_count)] = value
-            i = i + threads
+            shared[sizes.biases + i // map_count * tap_step + i % map_count] = value
+            i += threads
 
         # What a thread copies of each plane, and which tile is its: it waits in shared memory, as registers are for
         # sums.
-        tiles = uint32(sizes.tiles_down * sizes.tiles_across)
+        tiles = sizes.tiles_down * sizes.tiles_across
         mine, rest = thread % tiles, thread // tiles
-        tile_row, tile_column = uint32(mine // sizes.tiles_across), uint32(mine % sizes.tiles_across)
-        group, image = uint32(rest % sizes.groups), uint32(rest // sizes.groups)
-        mine = uint32(sizes.own + thread * words)
+        tile_row, tile_column = mine // sizes.tiles_across, mine % sizes.tiles_across
+        group, image = rest % sizes.groups, rest // sizes.groups
+        mine = sizes.own + thread * words
         own[mine], own[mine + 1] = thread % sizes.pieces, thread // sizes.pieces
         own[mine + 2], own[mine + 3] = image, group
-        own[mine + 4] = uint32(strip_row * sizes.tiles_down + tile_row) * uint32(out_rows)
-        own[mine + 5] = uint32(strip_column * sizes.tiles_across + tile_column) * uint32(out_columns)
+        own[mine + 4] = (strip_row * sizes.tiles_down + tile_row) * uint32(out_rows)
+        own[mine + 5] = (strip_column * sizes.tiles_across + tile_column) * uint32(out_columns)
         own[mine + 6] = image * c_in * sizes.plane + tile_row * down * pitch + tile_column * right
 
         def fetch(to, item):
             """Start to copy the strip of an item's images; zeros for what lies outside."""
-            at = uint32(sizes.own + thread * words)
-            piece, first = uint32(own[at]), uint32(own[uint32(at + uint32(1))])
+            at = sizes.own + thread * words
+            piece, first = own[at], own[uint32(at + uint32(1))]
             n = uint32(item * sizes.images)
             source = uint64(n) * uint64(c_in * height) * uint64(line)
-            end = uint32(min(sizes.images, uint32(inputs - n)) * c_in * plane_rows)
+            end = min(sizes.images, uint32(inputs - n)) * c_in * plane_rows
             while piece < sizes.pieces and first < sizes.copy_rows:
                 column, row = uint32(begin_column + piece * copied) & word, first
                 offset = uint32(uint32(begin_row + first) * line + column)
@@ -175,9 +175,9 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
                 i, row_at = uint32(0), at
                 while i < sizes.kernel_rows:
                     multiply(row_at, weight_at)
-                    weight_at, row_at = uint32(weight_at + taps_bytes), uint32(row_at + uint32(4) * sizes.line_step)
+                    weight_at, row_at = uint32(weight_at + taps_bytes), uint32(row_at + 4 * sizes.line_step)
                     i = uint32(i + uint32(1))
-                at, c = uint32(at + uint32(4) * sizes.plane), uint32(c + uint32(1))
+                at, c = uint32(at + 4 * sizes.plane), uint32(c + uint32(1))
 
         def output(m, r, p):
             """One of the tile's, pooled."""
@@ -211,7 +211,7 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
                             if there and (exact or uint32(q_first + uint32(p)) < width_out):
                                 ptx.st_global_v4_f32(y, at + uint64(p), a, b, c, d)
 
-        item, slot, other = block_idx_x(), sizes.features, uint32(sizes.features + sizes.buffer)
+        item, slot, other = block_idx_x(), sizes.features, sizes.features + sizes.buffer
         fetch(slot, item)
         while item < sizes.items:
             following = item + grid_dim_x()
@@ -221,14 +221,14 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
                 ptx.cp_async_commit_group()  # an empty one, so that all but one are always there
             wait()
             cuda.syncthreads()
-            mine = uint32(sizes.own + thread * words)
-            image, group = uint32(own[mine + 2]), uint32(own[mine + 3])
-            n = uint32(item * sizes.images + image)
+            mine = sizes.own + thread * words
+            image, group = own[mine + 2], own[mine + 3]
+            n = item * sizes.images + image
             if image < sizes.images and n < inputs:
-                convolve(slot + uint32(own[mine + 6]), group)
-                mine = uint32(sizes.own + thread * words)
-                own_map = first_map + uint32(own[mine + 3]) * map_count
-                write(n, own_map, uint32(own[mine + 4]), uint32(own[mine + 5]))
+                convolve(slot + own[mine + 6], group)
+                mine = sizes.own + thread * words
+                own_map = first_map + own[mine + 3] * map_count
+                write(n, own_map, own[mine + 4], own[mine + 5])
             cuda.syncthreads()  # nobody reads the buffer any more that is filled next
             slot, other, item = other, slot, following
 

@@ -69,12 +69,12 @@ def _lay_out(plan: Plan) -> Any:
             i, end, best = first_map * depth + thread, min(first_map + maps, c_out) * depth, float32(0)
             while i < end:
                 for k in range(LOADS):  # all on their way before the first is looked at
-                    value = abs(weight.flat[min(i + uint32(k) * threads, end - 1)])
+                    value = abs(weight.flat[min(i + k * threads, end - 1)])
                     best = max(best, value if value < float32(np.inf) else float32(0))
-                i = i + uint32(LOADS) * threads
+                i += uint32(LOADS) * threads
             cuda.atomic.max(own, peak_at, ptx.bitcast_b32(best))  # of what is not negative bits are in order
             cuda.syncthreads()
-            exponent = uint32(scaled - min(max(uint32(own[peak_at]) >> shift, smallest), greatest))
+            exponent = scaled - min(max(own[peak_at] >> shift, smallest), greatest)
             scale, unit = ptx.bitcast_f32(exponent << shift), ptx.bitcast_f32(2 * bias - exponent << shift)
 
         def tap(number, place, halvings):
@@ -107,7 +107,7 @@ def _lay_out(plan: Plan) -> Any:
                 own[target(element, lane)] = ptx.cvt_tf32(low)
             else:
                 own[target(element, lane)] = pack(low, up)
-            i = i + threads
+            i += threads
         return unit
 
     return lay_out
@@ -250,7 +250,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         i = thread * 4
         while i < space:  # what no image fills stays 0
             ptx.st_shared_v4_b32(words + 4 * i, 0, 0, 0, 0)
-            i = i + 4 * threads
+            i += 4 * threads
         for p in range(pattern_count):
             behind[p] = uint32(words + lane_places[lane_of_four, p])
         low_bias, high_bias = float32(0), float32(0)
@@ -286,7 +286,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                     u = min(tile * 8 + column, uint32(own - uint32(1)))
                     window = u // across * band_bytes + u % across * 4 + group * group_bytes
                     for p in range(pattern_count):
-                        at[p] = uint32(behind[p] + window)
+                        at[p] = behind[p] + window
                     multiply(acc, a, at)
                     here = tile * 8 + 2 * lane_of_four
                     if staged:
@@ -294,7 +294,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                         keep(acc, shared, base, to, column, map_count, here, own, row, unit, low_bias, high_bias)
                     else:
                         write(acc, y, item, first_map + column, here, unit, low_bias, high_bias)
-                    tile = tile + tile_step
+                    tile += tile_step
                 if staged:
                     fence()
                 if not one_pass and group + 1 < passes:
@@ -302,7 +302,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                     cuda.syncthreads()  # all of the group's results are there, and the other place has been read
                     send(y, base + 4 * place, item, group, first_map, map_count, thread)
                     place = places_sum - place
-                group = group + 1
+                group += 1
             item = following
         if staged:
             cuda.syncthreads()

@@ -41,7 +41,7 @@ def _convolved(rows, columns):
                     for j in range(columns):
                         column = left + int32(j) * across
                         if inside or (int32(0) <= column and column < width):
-                            taps += image[uint32(row), uint32(column)] * image_weights[uint32(i), uint32(j)]
+                            taps += image[uint32(row), uint32(column)] * image_weights[i, j]
             total += taps
             c_in += uint32(1)
         return total

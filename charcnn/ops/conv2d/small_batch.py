@@ -50,9 +50,9 @@ def _pack_kernel(ptx_type):
             rest = i // 128
             tap, rest = rest % uint32(taps), rest // uint32(taps)
             c_in = rest % uint32(chunks) * depth + (lane & 3) * 2
-            c_in = c_in + (part & 1) * 8
+            c_in += (part & 1) * 8
             column = rest // uint32(chunks) * columns + lane // 4
-            column = column + part // 2 * 8
+            column += part // 2 * 8
             low, high = float32(0), float32(0)
             if column < extents(weight)[2]:
                 if c_in < extents(weight)[1]:

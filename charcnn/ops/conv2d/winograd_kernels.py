@@ -50,11 +50,11 @@ def weights_kernel(down: Axis, across: Axis) -> Any:
                     total = float64(0)
                     for k in range(taps_down):
                         for j in range(taps_across):
-                            row, column = top + uint32(k), left + uint32(j)
+                            row, column = top + k, left + j
                             if row < rows and column < columns:
                                 tap = uint64(row * columns + column) * uint64(values) + uint64(at)
                                 total += vertical[p, k] * horizontal[r, j] * float64(weight.flat[tap])
-                    plane = uint32((uint32(p) * uint32(points_across) + uint32(r)) * splits + at // split)
+                    plane = uint32((p * uint32(points_across) + r) * splits + at // split)
                     to = uint64(plane * groups_down * groups_across + group) * uint64(split)
                     transformed.flat[to + uint64(at % split)] = total
 
@@ -68,7 +68,7 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
     b_across = matrices(across.taps, across.span)[2].astype(np.float32)
     points_down, points_across, own = down.points, across.points, width * max(down.points, across.points)
     span_down, span_across = uint32(down.span), uint32(across.span)
-    quads, tiles, vector, word = uint32(QUADS), uint32(TILES), uint32(width), 0xFFFFFFFF
+    quads, tiles, vector, word = uint32(QUADS), TILES, uint32(width), 0xFFFFFFFF
     held, alignment = points_down * points_across * TILES * QUADS * width, ptx.ALIGNMENT
     threads = TILES * QUADS * max(points_down, points_across)
 
@@ -100,7 +100,7 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
             column = uint32(uint32(place % tiles_across * span_across + j) - left) & word
             line = uint32(uint32(place // tiles_across * span_down) - top)
             for i in range(points_down):
-                row = line + uint32(i) & word
+                row = line + i & word
                 inside = row < height and column < columns
                 at = uint64(n * height + row) * uint64(columns) + uint64(column)
                 at = at * uint64(channels) + uint64(c)
@@ -117,7 +117,7 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
                     for i in range(points_down):
                         total += vertical[p, i] * values[i * width + v]
                     result[v] = total
-                at = uint32(((uint32(p) * tiles + of) * uint32(points_across) + j) * quads + quad) * vector
+                at = (((p * tiles + of) * uint32(points_across) + j) * quads + quad) * vector
                 if width == ptx.VECTOR:
                     ptx.st_shared_v4_f32(shared, uint32(at), 0, result[0], result[1], result[2], result[3])
                 else:
@@ -128,7 +128,7 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
         tile = first + of
         if of < tiles and tile < total_tiles and c < channels:
             for j in range(points_across):
-                at = uint32(((p * tiles + of) * uint32(points_across) + uint32(j)) * quads + quad) * vector
+                at = (((p * tiles + of) * uint32(points_across) + j) * quads + quad) * vector
                 if width == ptx.VECTOR:
                     e, f, g, h = ptx.ld_shared_v4_f32(shared, uint32(at), 0)
                     values[4 * j], values[4 * j + 1], values[4 * j + 2], values[4 * j + 3] = e, f, g, h
@@ -142,7 +142,7 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
                     for j in range(points_across):
                         total += horizontal[r, j] * values[j * width + v]
                     result[v] = total
-                plane = uint32((p * uint32(points_across) + uint32(r)) * splits + split)
+                plane = uint32((p * uint32(points_across) + r) * splits + split)
                 to = (uint64(plane) * uint64(total_tiles) + uint64(tile)) * uint64(each) + uint64(c - split * each)
                 if width == ptx.VECTOR:
                     ptx.st_global_v4_f32(transformed, to, result[0], result[1], result[2], result[3])
@@ -159,7 +159,7 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
     a_across = matrices(across.taps, across.span)[0].astype(np.float32)
     points_down, points_across, own = down.points, across.points, width * max(down.points, across.points)
     span_down, span_across = down.span, across.span
-    quads, tiles, vector = uint32(QUADS), uint32(TILES), uint32(width)
+    quads, tiles, vector = uint32(QUADS), TILES, uint32(width)
     held, alignment = span_down * points_across * TILES * QUADS * width, ptx.ALIGNMENT
     finish, threads = epilogues.epilogue(epilogue), TILES * QUADS * max(points_across, span_down)
 
@@ -188,7 +188,7 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
                 values[i] = float32(0)
             for split in range(splits):
                 for p in range(points_down):
-                    plane = uint32((uint32(p) * uint32(points_across) + r) * splits + uint32(split))
+                    plane = uint32((p * uint32(points_across) + r) * splits + split)
                     at = (uint64(plane) * uint64(total_tiles) + uint64(tile)) * uint64(channels) + uint64(c)
                     if width == ptx.VECTOR:
                         e, f, g, h = ptx.ld_global_v4_f32(products, at)
@@ -204,7 +204,7 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
                     for p in range(points_down):
                         total += vertical[q, p] * values[p * width + v]
                     result[v] = total
-                at = (((uint32(q) * tiles + of) * uint32(points_across) + r) * quads + quad) * vector
+                at = (((q * tiles + of) * uint32(points_across) + r) * quads + quad) * vector
                 if width == ptx.VECTOR:
                     ptx.st_shared_v4_f32(shared, uint32(at), 0, result[0], result[1], result[2], result[3])
                 else:
@@ -214,10 +214,10 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
         of, q = side // uint32(span_down), side % uint32(span_down)
         tile = first + of
         n, place = tile // image, tile % image
-        row = uint32(place // tiles_across * uint32(span_down) + q)
+        row = place // tiles_across * uint32(span_down) + q
         if of < tiles and tile < total_tiles and c < channels and row < height:
             for j in range(points_across):
-                at = uint32(((q * tiles + of) * uint32(points_across) + uint32(j)) * quads + quad) * vector
+                at = (((q * tiles + of) * uint32(points_across) + j) * quads + quad) * vector
                 if width == ptx.VECTOR:
                     e, f, g, h = ptx.ld_shared_v4_f32(shared, uint32(at), 0)
                     values[4 * j], values[4 * j + 1], values[4 * j + 2], values[4 * j + 3] = e, f, g, h
@@ -227,7 +227,7 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
                 column = place % tiles_across * uint32(span_across) + uint32(i)
                 if column < columns:
                     for v in range(width):
-                        total = bias[c + uint32(v)]
+                        total = bias[c + v]
                         for j in range(points_across):
                             total += horizontal[i, j] * values[j * width + v]
                         result[v] = finish(total)

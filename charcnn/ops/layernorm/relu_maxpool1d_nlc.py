@@ -39,10 +39,10 @@ def _make_kernel(kernel_size):
         first = block_idx_x() // length_out * inputs
         position = t * uint32(stride)
         for channel in range(thread_idx_x(), channels, block_dim_x()):
-            c = uint32(channel)
+            c = channel
             for p in range(kernel_size):
-                scale[p] = gamma[position + uint32(p), c]
-                offset[p] = beta[position + uint32(p), c]
+                scale[p] = gamma[position + p, c]
+                offset[p] = beta[position + p, c]
             n, end = first, min(first + inputs, extents(x)[0])
             while n < end:
                 mean, variance = stat[n, 0], stat[n, 1]
@@ -56,7 +56,7 @@ def _make_kernel(kernel_size):
                         best = value
                 at = (uint64(n) * uint64(length_out) + uint64(t)) * uint64(channels) + uint64(c)
                 y.flat[at] = best
-                n = n + 1
+                n += 1
 
     return kernel
 

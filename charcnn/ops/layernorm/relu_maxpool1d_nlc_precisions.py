@@ -154,7 +154,7 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
             at, to = at + uint64(last) * step, to + uint64(last) * step_out
             step, step_out = uint64(input_stride) * step, uint64(input_stride) * step_out
             for s in range(ahead):
-                if uint32(s) < count:
+                if s < count:
                     for p in range(kernel_size):
                         load(x, at + uint64(p) * row, read, (s * kernel_size + p) * words)
                 at -= step
@@ -164,9 +164,9 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
             mean = stat[n, 0]
             high = float32(mean)
             moments[place] = high
-            moments[uint32(place + uint32(1))] = float32(mean - float64(high))  # what float32 cannot hold of the mean
-            moments[uint32(place + uint32(2))] = float32(1) / math.sqrt(float32(stat[n, 1]) + eps)
-            k = k + threads
+            moments[place + 1] = float32(mean - float64(high))  # what float32 cannot hold of the mean
+            moments[place + 2] = float32(1) / math.sqrt(float32(stat[n, 1]) + eps)
+            k += threads
         cuda.syncthreads()
         if t >= length_out:
             return
@@ -215,7 +215,7 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
                             pack(best[6], best[7]),
                         )
                     at, to = at - step, to - step_out
-                    k = k + 1
+                    k += 1
 
     return kernel
 

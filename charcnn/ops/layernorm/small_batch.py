@@ -96,9 +96,9 @@ def _norm_kernel(of, floats, rows, pool, of_rows):
         best = cuda.local.array(OCTET, float32)
         n, across = block_idx_y(), channels // octet
         i = block_idx_x() * uint32(NORM_THREADS) + thread_idx_x()
-        t = uint32(i // across)
+        t = i // across
         inside = uint32(t < length_out)
-        channel, position = uint32(i - t * across) * octet, t * positions
+        channel, position = (i - t * across) * octet, t * positions
         at = (uint64(position) * uint64(channels) + uint64(channel)) * bytes_in
         step = uint64(channels) * bytes_in
         for p in range(pool):
@@ -119,9 +119,9 @@ def _norm_kernel(of, floats, rows, pool, of_rows):
         total, squares = ptx.warp_sum(total), ptx.warp_sum(squares)
         apart = total / values
         if of_rows:
-            rest = rest + apart
+            rest += apart
         else:
-            mean = mean + apart
+            mean += apart
         # A variance of NaN stays: the compiler's own maximum would drop it, and infinities become zeros.
         rate = float32(1) / math.sqrt(ptx.max_nan_f32(squares / values - apart * apart, float32(0)) + eps)
         for c in range(OCTET):
@@ -149,7 +149,7 @@ def _norm_kernel(of, floats, rows, pool, of_rows):
             if split and rows:
                 place, low_place = place + uint64(n * length_out), uint64(length_out) * uint64(channels)
             elif split:
-                place = place + place
+                place += place
             to = y + (place * uint64(channels) + uint64(channel)) * y_bytes
             store(to, low_place * y_bytes, best)
 

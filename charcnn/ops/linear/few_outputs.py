@@ -73,7 +73,7 @@ def _few_outputs_kernel(ptx_type: str, outputs: int, early: bool) -> Any:
         begin = lane * octet
         while begin < features:
             for s in range(AT_ONCE):
-                at, to = begin + uint32(s) * stretch, s * words
+                at, to = begin + s * stretch, s * words
                 if at < features:
                     place = uint64(row) * uint64(features) + uint64(at)
                     if eighths:
@@ -81,7 +81,7 @@ def _few_outputs_kernel(ptx_type: str, outputs: int, early: bool) -> Any:
                     else:
                         read[to], read[to + 1], read[to + 2], read[to + 3] = ptx.ld_global_v4_b32(x, place)
             for s in range(AT_ONCE):
-                at, to = begin + uint32(s) * stretch, s * words
+                at, to = begin + s * stretch, s * words
                 if at < features:
                     for w in range(words):
                         if eighths:
@@ -96,10 +96,10 @@ def _few_outputs_kernel(ptx_type: str, outputs: int, early: bool) -> Any:
                         total = (values[0] * e + values[1] * f) + (values[2] * g + values[3] * h)
                         e, f, g, h = ptx.ld_global_v4_f32(weight, place + four)
                         acc[c] += total + ((values[4] * e + values[5] * f) + (values[6] * g + values[7] * h))
-            begin = begin + uint32(AT_ONCE) * stretch
+            begin += uint32(AT_ONCE) * stretch
         for c in range(outputs):
             total = warp_sum(acc[c])
-            if lane == uint32(c):
+            if lane == c:
                 y[row, c] = total + bias[c]
 
     return kernel

@@ -27,7 +27,7 @@ MOST_ROWS = 8
 @cache
 def _kernel(name, rows):
     # A block takes `rows` inputs, so that each weight that it reads serves as many.
-    step, finished = uint32(THREADS), epilogue(name)
+    step, finished = THREADS, epilogue(name)
 
     @jit()
     def kernel(x, weight1, bias1, weight2, bias2, y):
@@ -53,13 +53,13 @@ def _kernel(name, rows):
                 for r in range(rows):
                     totals[r] += chunk_sums[r]
             for r in range(rows):
-                hidden[uint32(uint32(r) * middle + c)] = finished(totals[r])
+                hidden[uint32(r) * middle + c] = finished(totals[r])
         cuda.syncthreads()
         for r in range(min(rows, y.shape[0] - first)):
             for c_out in range(y.shape[1]):
                 part = float32(0)
                 for c in range(thread_idx_x(), middle, step):
-                    part += hidden[uint32(uint32(r) * middle + c)] * weight2[c_out, c]
+                    part += hidden[uint32(r) * middle + c] * weight2[c_out, c]
                 total = block_sum(part, smem)
                 if cuda.threadIdx.x == 0:
                     y[first + r, c_out] = total + bias2[c_out]

@@ -66,7 +66,7 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
     sums_of_lane, b_size, slot_bytes = 4 * columns, 4 * columns, stage_bytes(columns)
     ring_bytes, group_rows, outputs = depth * stage_bytes(columns), 8 * columns, -(-columns // 2)
     lanes, warps, k_block_features, unit_tile = 31, WARPS, K_BLOCK, UNITS
-    all_sums, warp_count, ahead, k_block_bytes = uint32(sums_of_lane), WARPS, WARPS * depth, uint64(1024)
+    all_sums, warp_count, ahead, k_block_bytes = sums_of_lane, WARPS, WARPS * depth, uint64(1024)
     item_bytes, step = uint64(4 if wide else 2), uint64(WARPS * 1024)
 
     @jit(launch_bounds=(THREADS, 2))
@@ -90,8 +90,8 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
         for i in range(sums_of_lane):
             sums[i] = float32(0)
         for o in range(outputs):
-            i = warp + uint32(o * warp_count)
-            unit = tile * unit_tile + (g + (uint32(i >> uint32(1)) & 1) * 8)
+            i = warp + o * warp_count
+            unit = tile * unit_tile + (g + (i >> 1 & 1) * 8)
             totals[o] = float32(0)
             if unit < units:
                 totals[o] = ptx.ld_global_f32(bias + uint64(unit) * uint64(4))
@@ -100,12 +100,12 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
         slot, k_block = begin, warp
         for _ in range(depth):
             for c in range(columns):
-                row = first_row + g + uint32(8 * c)
+                row = first_row + g + 8 * c
                 feature = k_block * k_block_features + t * 8
                 source, wanted = x, uint32(0)
                 if row < n and feature < c_in:
                     source, wanted = x + (uint64(row) * uint64(c_in) + uint64(feature)) * uint64(2), uint32(16)
-                ptx.cp_async_16(slot + uint32(1024 + 512 * c), source, wanted)
+                ptx.cp_async_16(slot + (1024 + 512 * c), source, wanted)
             ptx.cp_async_commit_group()
             slot, k_block = slot + slot_bytes, k_block + warps
 
@@ -115,7 +115,7 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
             a0, a1, a2, a3 = ptx.ld_shared_v4_b32(slot)
             a4, a5, a6, a7 = ptx.ld_shared_v4_b32(slot + 512)
             for c in range(columns):
-                b0, b1, b2, b3 = ptx.ld_shared_v4_b32(slot + uint32(1024 + 512 * c))
+                b0, b1, b2, b3 = ptx.ld_shared_v4_b32(slot + (1024 + 512 * c))
                 k = 4 * c
                 b[k], b[k + 1], b[k + 2], b[k + 3] = b0, b1, b2, b3
             for c in range(columns):
@@ -133,12 +133,12 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
                 ptx.cp_async_16(slot, at, uint32(16))
                 ptx.cp_async_16(slot + 512, at + uint64(512), uint32(16))
                 for c in range(columns):
-                    row = first_row + g + uint32(8 * c)
+                    row = first_row + g + 8 * c
                     feature = later * k_block_features + t * 8
                     source, wanted = x, uint32(0)
                     if row < n and feature < c_in:
                         source, wanted = x + (uint64(row) * uint64(c_in) + uint64(feature)) * uint64(2), uint32(16)
-                    ptx.cp_async_16(slot + uint32(1024 + 512 * c), source, wanted)
+                    ptx.cp_async_16(slot + (1024 + 512 * c), source, wanted)
             ptx.cp_async_commit_group()
             at, k_block, slot = at + step, k_block + warps, slot + slot_bytes
             slot = begin if slot == end else slot
@@ -147,17 +147,17 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
         drain()
         cuda.syncthreads()
         for i in range(sums_of_lane):
-            shared[(warp * all_sums + uint32(i)) * 32 + lane] = sums[i]
+            shared[(warp * all_sums + i) * 32 + lane] = sums[i]
         cuda.syncthreads()
         for o in range(outputs):
-            i = warp + uint32(o * warp_count)
-            unit = tile * unit_tile + (g + (uint32(i >> uint32(1)) & 1) * 8)
-            row = uint32(i >> uint32(2)) * 8 + (t * 2 + uint32(i & uint32(1)))
-            row = row + first_row
+            i = warp + o * warp_count
+            unit = tile * unit_tile + (g + (i >> 1 & 1) * 8)
+            row = (i >> 2) * 8 + (t * 2 + (i & 1))
+            row += first_row
             if i < all_sums and row < n and unit < units:
                 total = totals[o]
                 for w in range(warp_count):
-                    total += shared[uint32(uint32(w * sums_of_lane) + i) * 32 + lane]
+                    total += shared[(w * sums_of_lane + i) * 32 + lane]
                 total = apply(total)
                 to = y + (uint64(row) * uint64(units) + uint64(unit)) * item_bytes
                 if wide:

@@ -45,13 +45,13 @@ def look_ups(taps: int) -> tuple[Any, Any]:
     @cuda.jit(device=True, forceinline=True)
     def looked_up(own, singles, pairs, depth, row, end_row):
         characters = depth + 1
-        at = uint32(row * characters + own[0])
+        at = row * characters + own[0]
         total, squares = singles[at], singles[at + uint32(taps) * characters]
         for d in range(1, taps):
             # Rows of a lag begin where those of lags before it end.
-            last = uint32(min(row, uint32(taps - 1 - d)) + uint32((d - 1) * taps - d * (d - 1) // 2))
+            last = min(row, uint32(taps - 1 - d)) + ((d - 1) * taps - d * (d - 1) // 2)
             there = own[0] < depth and own[d] < depth and end_row <= uint32(taps - 1 - d)
-            at = uint32(uint32(last * depth + own[0]) * depth + own[d])
+            at = (last * depth + own[0]) * depth + own[d]
             value = pairs[at if there else uint32(0)]  # read in any case: a branch would have the next loads wait
             squares += value if there else float64(0)
         return total, squares
@@ -121,7 +121,7 @@ def _cluster_stat_kernel(taps: int, alphabet: int) -> Any:
         total, squares, i = float64(0), float64(0), (part << 5) + lane
         while i <= end:
             for k in range(taps):
-                own[k] = character(ids, n, i + uint32(k), end, depth)
+                own[k] = character(ids, n, i + k, end, depth)
             more, more_squares = looked_up(own, singles, pairs, depth, min(i, last_tap), uint32(0))
             total += more
             squares += more_squares
@@ -130,7 +130,7 @@ def _cluster_stat_kernel(taps: int, alphabet: int) -> Any:
                 less, less_squares = looked_up(own, singles, pairs, depth, row, row + 1)
                 total -= less
                 squares -= less_squares
-            i = i + step
+            i += step
         total, squares = moments.warp_sum(total), moments.warp_sum(squares)
 
         # The first block has begun, and ends after all warps' sums have come. Nothing is sent to the others, which may
@@ -144,8 +144,8 @@ def _cluster_stat_kernel(taps: int, alphabet: int) -> Any:
             mean = moments.warp_sum(total) * share
             variance = moments.warp_sum(squares) * share - mean * mean
             if lane == 0:
-                stat[n, uint32(0)] = mean
-                stat[n, uint32(1)] = max(variance, float64(0))
+                stat[n, 0] = mean
+                stat[n, 1] = max(variance, float64(0))
 
     return kernel
 

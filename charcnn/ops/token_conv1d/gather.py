@@ -37,7 +37,7 @@ def _gather_kernel(ids, weight, bias, y):
         n = uint32(i // (y.shape[2] * y.shape[1]))
         total = bias[c]
         depth = extents(weight)[1]
-        for k in range(uint32(0), extents(weight)[0]):
+        for k in range(0, extents(weight)[0]):
             a = uint32(ids[n, uint32(t) + k])
             if a < depth:
                 total += weight[k, a, c]
@@ -69,10 +69,10 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
     threads = quads * window_tile
     span = window_tile * pool_size + kernel_size - 1
     staged_rows, affine = stage * span, pool_size * QUAD
-    taps, pool, tile, lanes = uint32(kernel_size), uint32(pool_size), channel_tile, quads
+    taps, pool, tile, lanes = uint32(kernel_size), pool_size, channel_tile, quads
     windows, step, held_most, reach = window_tile, threads, uint32(stage), span
     depth, pitch = uint32(alphabet), uint32((alphabet + 1) * channel_tile)  # pitch: from tap to tap
-    quad = uint32(QUAD)
+    quad = QUAD
 
     @jit(launch_bounds=(threads, resident))
     def kernel(ids, weight, bias, stat, gamma, beta, y, inputs, eps):
@@ -102,7 +102,7 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
             if a < depth and c < channels:
                 value = weight[i // pitch, a, c]
             table[i] = value
-            i = i + step
+            i += step
 
         for c in range(quad):
             offsets[c] = float32(0)
@@ -125,15 +125,15 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                 if position < length:
                     a = min(uint32(ids[n + i // reach, position]), depth)
                 rows[i] = a * lanes
-                i = i + step
+                i += step
             i = thread
             while layernorm and i < held:
-                mean = stat[n + i, uint32(0)]
+                mean = stat[n + i, 0]
                 high = float32(mean)
-                moments[i, uint32(0)] = high
-                moments[i, uint32(1)] = float32(mean - float64(high))  # what float32 cannot hold of the mean
-                moments[i, uint32(2)] = float32(1) / math.sqrt(float32(stat[n + i, uint32(1)]) + eps)
-                i = i + step
+                moments[i, 0] = high
+                moments[i, 1] = float32(mean - float64(high))  # what float32 cannot hold of the mean
+                moments[i, 2] = float32(1) / math.sqrt(float32(stat[n + i, 1]) + eps)
+                i += step
             cuda.syncthreads()
             m = uint32(0)
             while active and m < held:
@@ -145,15 +145,15 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                     for c in range(quad):
                         acc[c] = offsets[c]
                         if layernorm:
-                            acc[c] = (offsets[c] - moments[m, uint32(0)]) - moments[m, uint32(1)]
+                            acc[c] = (offsets[c] - moments[m, 0]) - moments[m, 1]
                     for k in range(taps):
-                        row = uint32(uint32(rows[first + j + k] + thread % lanes) * quad + k * pitch)
+                        row = (rows[first + j + k] + thread % lanes) * quad + k * pitch
                         for c in range(quad):
                             acc[c] += table[row + c]
                     for c in range(quad):
                         value = acc[c]
                         if layernorm:
-                            value = value * moments[m, uint32(2)] * gammas[j * quad + c] + betas[j * quad + c]
+                            value = value * moments[m, 2] * gammas[j * quad + c] + betas[j * quad + c]
                         if value > best[c] or value != value:  # NaN wins, and nothing is greater
                             best[c] = value
                 if width == QUAD:
@@ -164,8 +164,8 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                     for c in range(quad):
                         if channel + c < channels:
                             y[n + m, window, channel + c] = best[c]
-                m = m + 1
-            n = n + held
+                m += 1
+            n += held
 
     return kernel
 

@@ -67,8 +67,8 @@ def _tables_kernel(kernel_size):
                 a, b = at // rows % rows, at % rows
                 if lag < size and a < depth and b < depth:
                     last = uint32(0)  # of this lag's rows (d, j), the last one
-                    for d in range(uint32(1), lag + 1):
-                        last = last + (size - uint32(d))
+                    for d in range(1, lag + 1):
+                        last += size - d
                     value = pairs[last - 1, a, b]
             tables[i] = value
 
@@ -80,7 +80,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
     # A block takes as many inputs at once as it has groups of `lanes` threads. The work at an input's ends is split by
     # lags too, as it waits for memory most.
     rows, floats = alphabet + 1, _floats(kept_lags, alphabet)
-    size, depth, nearest = uint32(kernel_size), uint32(alphabet), uint32(kept_lags)
+    size, depth, nearest = uint32(kernel_size), uint32(alphabet), kept_lags
     pitch, table, singles_at, pairs_at = rows, rows * rows, rows, 2 * rows
     vector, full = uint32(ptx.VECTOR), uint32(4 * ptx.VECTOR)
     threads, kept_floats = uint32(block_threads), floats
@@ -108,7 +108,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
         i = thread * vector
         while i < kept_floats:
             copy(kept, i, uint32(0), tables, uint64(i), full)
-            i = i + threads * vector
+            i += threads * vector
         ptx.cp_async_commit_group()
         drain()
         cuda.syncthreads()
@@ -127,18 +127,18 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
                     more, more_squares = position(ids, n, i, lag, lag + 1, singles, pairs, size, windows)
                     end_total += more
                     end_squares += more_squares
-                    e = e + group_lanes
+                    e += group_lanes
                 i = middle + lane
                 while i < windows:
                     a = min(uint32(ids[n, i]), depth)
                     total += kept[a]
                     square += kept[singles_at + a]
                     row = pairs_at + a * pitch
-                    for d in range(uint32(1), size):
-                        b = min(uint32(ids[n, uint32(i + d)]), depth)
-                        at = row + b + uint32(d - uint32(1)) * table
+                    for d in range(1, size):
+                        b = min(uint32(ids[n, i + d]), depth)
+                        at = row + b + (d - 1) * table
                         square += kept[at] if d <= nearest else tables[at]
-                    i = i + group_lanes
+                    i += group_lanes
             totals[thread] = end_total + float64(total)
             squares[thread] = end_squares + float64(square)
             cuda.syncthreads()
@@ -151,10 +151,10 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
                 half = half // 2
             if lane == 0 and n < inputs:
                 mean = totals[thread] / values
-                stat[n, uint32(0)] = mean
-                stat[n, uint32(1)] = max(squares[thread] / values - mean * mean, float64(0))
+                stat[n, 0] = mean
+                stat[n, 1] = max(squares[thread] / values - mean * mean, float64(0))
             cuda.syncthreads()
-            first = first + at_once * blocks
+            first += at_once * blocks
 
     return kernel
 

@@ -43,17 +43,17 @@ def _singles_kernel(weight, bias, singles):
     if i < singles.shape[1] * singles.shape[2]:
         a = uint32(i) % (depth + 1)
         total, squares = float64(0), float64(0)
-        for c in range(uint32(0), uint32(bias.size)):
+        for c in range(0, uint32(bias.size)):
             offset = float64(bias[c])
             total += offset
             squares += offset * offset
             if a < depth:
-                for k in range(uint32(0), last + 1):
+                for k in range(0, last + 1):
                     value = float64(weight[k, a, c])
                     total += value
                     squares += value * (value + offset + offset)
-        singles[uint32(0), last, a] = total
-        singles[uint32(1), last, a] = squares
+        singles[0, last, a] = total
+        singles[1, last, a] = squares
 
 
 @jit()
@@ -72,15 +72,15 @@ def _pairs_kernel(weight, pairs):
             row += kernel_size - d
         for j in range(RUN):
             acc[j] = float64(0)
-        for k in range(uint32(0), kernel_size - lag):
-            for c in range(uint32(0), channels):
+        for k in range(0, kernel_size - lag):
+            for c in range(0, channels):
                 value = float64(2) * float64(weight[k, a, c])
                 for j in range(RUN):
-                    b = min(first + uint32(j), depth - one)  # past the last: computed, not stored
+                    b = min(first + j, depth - one)  # past the last: computed, not stored
                     acc[j] += value * float64(weight[k + lag, b, c])
             for j in range(RUN):
-                if first + uint32(j) < depth:
-                    pairs[row + k, a, first + uint32(j)] = acc[j]
+                if first + j < depth:
+                    pairs[row + k, a, first + j] = acc[j]
 
 
 @jit(device=True)
@@ -104,7 +104,7 @@ def position(ids, n, i, first, end, singles, pairs, size, windows):
     if a < depth:
         row = (first - one) * size - first * (first - one) // 2
         for d in range(first, end):
-            lag = uint32(d)
+            lag = d
             last = min(high, size - one - lag)
             if low <= last:  # so position i + lag is in the input
                 b = uint32(ids[n, i + lag])

@@ -142,7 +142,7 @@ def _pack_kernel(of, pack_n, quarters):
             c_in = k_block * k_block_size + c_in
             channel = column // 32 * 32 + (column & 7) // 2 * 8
             channel = channel + (column // 8 & 3) * 2 + (column & 1)
-            channel = channel + n_tile * columns
+            channel += n_tile * columns
             low, high = float32(0), float32(0)
             if channel < extents(weight)[2]:
                 if c_in < extents(weight)[1]:
@@ -158,6 +158,6 @@ def _pack_kernel(of, pack_n, quarters):
             else:
                 word, _ = words(low, low)
             ptx.st_global_b32(to + uint64(i) * uint64(4), word)
-            i = i + stride
+            i += stride
 
     return kernel

@@ -124,7 +124,7 @@ def make_pack_kernel(ptx_type: str, two_terms: bool, block_n: int, quarters: int
             c_in = block * k_block + (piece * 4 + place % 4) * inputs
             channel = column // 32 * 32 + (column & 7) // 2 * 8
             channel = channel + (column // 8 & 3) * 2 + (column & 1)
-            channel = channel + n_tile * columns
+            channel += n_tile * columns
 
             a = value(weight, factor, tap, c_in, channel)
             b = value(weight, factor, tap, c_in + 1, channel)
@@ -140,6 +140,6 @@ def make_pack_kernel(ptx_type: str, two_terms: bool, block_n: int, quarters: int
             else:
                 word = pack(a, b)
             ptx.st_global_b32(to + uint64(i) * uint64(4), word)
-            i = i + stride
+            i += stride
 
     return kernel

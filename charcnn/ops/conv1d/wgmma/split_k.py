@@ -135,8 +135,8 @@ def _make_loads(tile: SplitKTile) -> tuple[Any, Any]:
             ptx.tma_load_2d(to, map_x, barrier, k_block * k_block_size, row)
         else:
             for term in range(terms):
-                at = to + uint32(term) * a_term
-                ptx.tma_load_3d(at, map_x, barrier, k_block * k_block_size, uint32(term), row)
+                at = to + term * a_term
+                ptx.tma_load_3d(at, map_x, barrier, k_block * k_block_size, term, row)
 
     @inline
     def load_b(k_block, stage, parity, base, full, empty, weight, n_tile, k_blocks):
@@ -146,7 +146,7 @@ def _make_loads(tile: SplitKTile) -> tuple[Any, Any]:
         source = weight + uint64(n_tile // shares * k_blocks + k_block) * packed_bytes
         source += uint64(n_tile % shares) * uint64(b_term)
         for term in range(terms):
-            ptx.bulk_load(to + uint32(term) * b_term, source, b_term, barrier)
+            ptx.bulk_load(to + term * b_term, source, b_term, barrier)
             source += uint64(packed_term)
 
     return load_a, load_b
@@ -239,7 +239,7 @@ def make_split_k_kernel(
                 ptx.mbarrier_wait(a_full + a_stage * 8, a_parity)
                 ptx.mbarrier_wait(b_full + b_stage * 8, b_parity)
                 a_desc = base + a_stage * a_bytes >> 4 | descriptor_low
-                a_desc = a_desc + warpgroup * warpgroup_rows
+                a_desc += warpgroup * warpgroup_rows
                 b_desc = base + (b_at + b_stage * b_bytes) >> 4 | descriptor_low
                 ptx.wgmma_fence()
                 multiply(acc, a_desc, b_desc)
@@ -263,14 +263,14 @@ def make_split_k_kernel(
             wait_all()
             final_acc = promoted_acc if promoted else acc
             for g in range(groups):
-                number = warp * per_warp + uint32(g)
+                number = warp * per_warp + g
                 slot = number // splits * splits + split
                 to = base + (sums_at + slot * piece_bytes + lane * 16)
                 barrier = sums_full
                 if shared_by:
                     to, barrier = ptx.mapa(to, number % splits), ptx.mapa(barrier, number % splits)
                 for q in range(4):
-                    i, at = 16 * g + 4 * q, to + uint32(q) * quarter_bytes
+                    i, at = 16 * g + 4 * q, to + q * quarter_bytes
                     if shared_by:
                         ptx.st_async_v4_b32(
                             at, ptx.bitcast_b32(final_acc[i]), ptx.bitcast_b32(final_acc[i + 1]),
@@ -289,14 +289,14 @@ def make_split_k_kernel(
         while place < pieces:
             number = place * splits + split
             column = n_tile * block_n + number % per_warp * piece_n
-            column = column + (lane & 3) * 8
+            column += (lane & 3) * 8
             row = first_row + number // per_warp * 16 + (lane >> 2)
             at = base + (sums_at + place * splits * piece_bytes + lane * 16)
             start(sums, bias, base, column)
             for s in range(split_count):  # always in this order
                 for q in range(4):
                     i = 4 * q
-                    a, b, c, d = ptx.ld_shared_v4_f32(at + uint32(s) * piece_bytes + uint32(q) * quarter_bytes)
+                    a, b, c, d = ptx.ld_shared_v4_f32(at + s * piece_bytes + q * quarter_bytes)
                     sums[i] += a
                     sums[i + 1] += b
                     sums[i + 2] += c
@@ -304,6 +304,6 @@ def make_split_k_kernel(
             to = row if row < rows else no_row
             to_8 = row + 8 if row + 8 < rows else no_row
             store(sums, 0, base, thread, column, to, to_8, scale, y, c_out)
-            place = place + warps
+            place += warps
 
     return kernel

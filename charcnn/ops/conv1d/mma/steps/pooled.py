@@ -15,6 +15,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
+    block_idx_x,
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
@@ -47,7 +48,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
     a_copies, b_copies = tile.a_bytes // 16 // threads, tile.b_bytes // 16 // threads
     block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
     warp_m, warp_n, warps_m = tile.warp_m, tile.warp_n, tile.warps_m
-    b_at, row_bytes, ahead = tile.b_at, ladder.ROW_BYTES, uint32(tile.stages - 1)
+    b_at, row_bytes, ahead = tile.b_at, ladder.ROW_BYTES, tile.stages - 1
     a_bytes, b_bytes = tile.a_bytes, uint32(tile.b_bytes)
     zero, one, two, three, four, five = (uint32(i) for i in range(6))
 
@@ -60,8 +61,8 @@ def make_kernel(tile: common.TileConfig) -> Any:
         a_from = cuda.local.array(m_tiles, types.uint32)
         base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         warp, lane = thread >> five, thread & 31
-        n_tile = uint32(cuda.blockIdx.x % (c_out // block_n))
-        first_row = uint32(cuda.blockIdx.x // (c_out // block_n) * block_m)
+        n_tile = block_idx_x() % (c_out // block_n)
+        first_row = block_idx_x() // (c_out // block_n) * block_m
         warp_row, warp_column = warp % warps_m * warp_m, warp // warps_m * warp_n
         column = n_tile * block_n + warp_column + (lane & three) * 8
         steps = k_blocks * taps
@@ -70,7 +71,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
             start(acc, bias, column, i * m_tile_acc)
         a_piece = lane >> four
         for i in range(m_tiles):
-            row = warp_row + (lane & 15) * pool + uint32(i)
+            row = warp_row + (lane & 15) * pool + i
             a_from[i] = base + row * row_bytes + (a_piece ^ row & 7) * 16
         b_row, b_piece = (lane >> four) * 8 + (lane & 7), lane >> three & one
         b_row = warp_column + b_row
@@ -83,7 +84,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
             cuda.syncthreads()
             if step < steps:
                 for i in range(a_copies):
-                    place = thread + uint32(i * threads)
+                    place = thread + i * threads
                     row, piece = place >> three, place & 7
                     to = base + row * row_bytes + (piece ^ row & 7) * 16
                     row = first_row + row + tap
@@ -92,7 +93,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
                     to, channel = to + next_slot * a_bytes, channel + uint64(piece * 8)
                     ptx.cp_async_16(to, x + channel * uint64(2), wanted)
                 for i in range(b_copies):
-                    place = (thread + uint32(i * threads)) * 16
+                    place = (thread + i * threads) * 16
                     to = base + b_at + next_slot * b_bytes + place
                     ptx.cp_async_16(to, source + uint64(place), uint32(16))
                 source += uint64(b_bytes)
@@ -103,10 +104,10 @@ def make_kernel(tile: common.TileConfig) -> Any:
             if step >= ahead:
                 for k in range(4):  # 16 channels each
                     for i in range(m_tiles):
-                        at = uint32(a_from[i] ^ uint32(32 * k)) + slot * a_bytes
+                        at = (a_from[i] ^ 32 * k) + slot * a_bytes
                         a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3] = ldmatrix(at)
                     for j in range(0, n_tiles, 2):
-                        at = (b_from ^ uint32(32 * k)) + uint32(8 * j) * row_bytes
+                        at = (b_from ^ 32 * k) + 8 * j * row_bytes
                         b[2 * j], b[2 * j + 1], b[2 * j + 2], b[2 * j + 3] = ldmatrix(at + slot * b_bytes)
                     multiply(acc, a, b)
                 slot = advance(slot)

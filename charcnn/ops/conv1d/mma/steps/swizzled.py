@@ -15,6 +15,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
+    block_idx_x,
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
@@ -39,7 +40,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
     m_tile_acc, a_size, b_size = 4 * n_tiles, 4 * m_tiles, 2 * n_tiles  # of a lane
     acc_size = m_tiles * m_tile_acc
     a_copies, b_copies = tile.a_bytes // 16 // threads, tile.b_bytes // 16 // threads
-    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, uint32(ladder.K_BLOCK)
+    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
     warp_m, warp_n, warps_m = tile.warp_m, tile.warp_n, tile.warps_m
     b_at, b_bytes, row_bytes = tile.b_at, uint32(tile.b_bytes), ladder.ROW_BYTES
     zero, one, two, three, four, five = (uint32(i) for i in range(6))
@@ -52,8 +53,8 @@ def make_kernel(tile: common.TileConfig) -> Any:
         a, b = cuda.local.array(a_size, types.uint32), cuda.local.array(b_size, types.uint32)
         base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         warp, lane = thread >> five, thread & 31
-        n_tile = uint32(cuda.blockIdx.x % (c_out // block_n))
-        first_row = uint32(cuda.blockIdx.x // (c_out // block_n) * block_m)
+        n_tile = block_idx_x() % (c_out // block_n)
+        first_row = block_idx_x() // (c_out // block_n) * block_m
         warp_row, warp_column = warp % warps_m * warp_m, warp // warps_m * warp_n
         column = n_tile * block_n + warp_column + (lane & three) * 8
         source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
@@ -69,34 +70,34 @@ def make_kernel(tile: common.TileConfig) -> Any:
         for k_block in range(k_blocks):
             for tap in range(taps):
                 for i in range(a_copies):
-                    place = thread + uint32(i * threads)
+                    place = thread + i * threads
                     row, piece = place >> three, place & 7
                     to = base + row * row_bytes + (piece ^ row & 7) * 16
-                    row = uint32(first_row + row + tap)
+                    row = first_row + row + tap
                     channel = uint64(row) * uint64(k_blocks * k_block_size) + uint64(k_block * k_block_size)
                     p, q, r, s = zero, zero, zero, zero
                     if row < rows:
                         p, q, r, s = ptx.ld_global_v4_b32(x + (channel + uint64(piece * 8)) * uint64(2))
                     ptx.st_shared_v4_b32(to, p, q, r, s)
                 for i in range(b_copies):
-                    place = (thread + uint32(i * threads)) * 16
+                    place = (thread + i * threads) * 16
                     p, q, r, s = ptx.ld_global_v4_b32(source + uint64(place))
                     ptx.st_shared_v4_b32(base + b_at + place, p, q, r, s)
                 source += uint64(b_bytes)
                 cuda.syncthreads()
                 for k in range(4):  # 16 channels each
                     for i in range(m_tiles):
-                        at = (a_from ^ uint32(32 * k)) + uint32(16 * i) * row_bytes
+                        at = (a_from ^ 32 * k) + 16 * i * row_bytes
                         a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3] = ldmatrix(at)
                     for j in range(0, n_tiles, 2):
-                        at = (b_from ^ uint32(32 * k)) + uint32(8 * j) * row_bytes
+                        at = (b_from ^ 32 * k) + 8 * j * row_bytes
                         b[2 * j], b[2 * j + 1], b[2 * j + 2], b[2 * j + 3] = ldmatrix(at)
                     multiply(acc, a, b)
                 cuda.syncthreads()
 
         # Epilogue.
         for i in range(m_tiles):
-            row = first_row + warp_row + uint32(16 * i) + (lane >> two)
+            row = first_row + warp_row + 16 * i + (lane >> two)
             store(acc, y, c_out, column, row, rows, length, length_out, i * m_tile_acc)
 
     return kernel

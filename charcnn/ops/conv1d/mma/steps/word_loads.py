@@ -18,6 +18,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
+    block_idx_x,
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
@@ -42,7 +43,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
     m_tile_acc, a_size, b_size = 4 * n_tiles, 4 * m_tiles, 2 * n_tiles  # of a lane
     acc_size = m_tiles * m_tile_acc
     a_copies, b_copies = tile.a_bytes // 16 // threads, tile.b_bytes // 16 // threads
-    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, uint32(ladder.K_BLOCK)
+    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
     warp_m, warp_n, warps_m = tile.warp_m, tile.warp_n, tile.warps_m
     b_at, b_bytes, row_words = uint32(tile.b_at), uint32(tile.b_bytes), uint32(ladder.ROW_BYTES // 4)
 
@@ -54,8 +55,8 @@ def make_kernel(tile: common.TileConfig) -> Any:
         a, b = cuda.local.array(a_size, types.uint32), cuda.local.array(b_size, types.uint32)
         base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         warp, lane = thread >> 5, thread & 31
-        n_tile = uint32(cuda.blockIdx.x % (c_out // block_n))
-        first_row = uint32(cuda.blockIdx.x // (c_out // block_n) * block_m)
+        n_tile = block_idx_x() % (c_out // block_n)
+        first_row = block_idx_x() // (c_out // block_n) * block_m
         warp_row, warp_column = warp % warps_m * warp_m, warp // warps_m * warp_n
         column = n_tile * block_n + warp_column + (lane & 3) * 8
         source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
@@ -69,34 +70,34 @@ def make_kernel(tile: common.TileConfig) -> Any:
         for k_block in range(k_blocks):
             for tap in range(taps):
                 for i in range(a_copies):
-                    place = thread + uint32(i * threads)
-                    row, piece = uint32(first_row + (place >> 3) + tap), place & 7
+                    place = thread + i * threads
+                    row, piece = first_row + (place >> 3) + tap, place & 7
                     channel = uint64(row) * uint64(k_blocks * k_block_size) + uint64(k_block * k_block_size)
                     p, q, r, s = uint32(0), uint32(0), uint32(0), uint32(0)
                     if row < rows:
                         p, q, r, s = ptx.ld_global_v4_b32(x + (channel + uint64(piece * 8)) * uint64(2))
                     ptx.st_shared_v4_b32(base + place * 16, p, q, r, s)
                 for i in range(b_copies):
-                    place = (thread + uint32(i * threads)) * 16
+                    place = (thread + i * threads) * 16
                     p, q, r, s = ptx.ld_global_v4_b32(source + uint64(place))
                     ptx.st_shared_v4_b32(base + b_at + place, p, q, r, s)
                 source += uint64(b_bytes)
                 cuda.syncthreads()
                 for k in range(4):  # 16 channels each
                     for i in range(m_tiles):
-                        at = a_word + uint32(16 * i) * row_words + uint32(8 * k)
+                        at = a_word + 16 * i * row_words + 8 * k
                         a[4 * i], a[4 * i + 1] = smem[at], smem[at + 8 * row_words]
-                        at = at + 4
+                        at += 4
                         a[4 * i + 2], a[4 * i + 3] = smem[at], smem[at + 8 * row_words]
                     for j in range(n_tiles):
-                        at = b_word + uint32(8 * j) * row_words + uint32(8 * k)
+                        at = b_word + 8 * j * row_words + 8 * k
                         b[2 * j], b[2 * j + 1] = smem[at], smem[at + 4]
                     multiply(acc, a, b)
                 cuda.syncthreads()
 
         # Epilogue.
         for i in range(m_tiles):
-            row = first_row + warp_row + uint32(16 * i) + (lane >> 2)
+            row = first_row + warp_row + 16 * i + (lane >> 2)
             store(acc, y, c_out, column, row, rows, length, length_out, i * m_tile_acc)
 
     return kernel

@@ -41,7 +41,7 @@ def make_e4m3(case: Case, read_four: Any) -> tuple[Any, Any, int]:
         """All columns, for the warpgroup that pools: a row's octets two by two, which share 16 bytes."""
         for k in range(octets):
             i = k // 2 * 32 + k % 2 * 2
-            at = base + (exchange_at + warpgroup * exchange_bytes + uint32(k) * place)
+            at = base + (exchange_at + warpgroup * exchange_bytes + k * place)
             at = at + (thread & in_warpgroup) * 16
             a, b = read_words(acc, i, scale)
             c, d = read_words(acc, i + 16, scale)
@@ -60,7 +60,7 @@ def make_e4m3(case: Case, read_four: Any) -> tuple[Any, Any, int]:
         for half in range(2):
             a, b, c, d = read_halves(acc, i + 16 * half, scale)
             for giver in range(2):
-                e, f = ptx.ld_shared_v2_b32(at + uint32(giver) * exchange_bytes + uint32(8 * half))
+                e, f = ptx.ld_shared_v2_b32(at + giver * exchange_bytes + 8 * half)
                 a, b = greater(e, a, b)
                 c, d = greater(f, c, d)
             # In the branch they would cost registers.
@@ -73,9 +73,9 @@ def make_e4m3(case: Case, read_four: Any) -> tuple[Any, Any, int]:
     def store_pooled(acc, pool_pass, base, thread, column, row, row_8, scale, y, c_out):
         """All columns' maxima, of this thread's two rows."""
         for k in range(octets):
-            at = base + (exchange_at + uint32(k) * place)
+            at = base + (exchange_at + k * place)
             at = at + (thread & in_warpgroup) * 16
-            i, to = k // 2 * 32 + k % 2 * 2, column + uint32(k // 2 * 64)
+            i, to = k // 2 * 32 + k % 2 * 2, column + k // 2 * 64
             store_pool_max(acc, i, at, to, row_8 if k % 2 else row, scale, y, c_out)
 
     @inline

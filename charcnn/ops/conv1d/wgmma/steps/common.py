@@ -151,7 +151,7 @@ def make_ring(stages: int, readers: int) -> tuple[Any, Any]:
     @inline
     def init(full, empty):
         for i in range(stages):
-            ptx.mbarrier_init(full + uint32(i) * 8, 1)
-            ptx.mbarrier_init(empty + uint32(i) * 8, all_readers)
+            ptx.mbarrier_init(full + i * 8, 1)
+            ptx.mbarrier_init(empty + i * 8, all_readers)
 
     return init, make_advance(stages)

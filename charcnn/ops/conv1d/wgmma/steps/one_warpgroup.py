@@ -18,6 +18,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
+    block_idx_x,
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
@@ -44,7 +45,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
     copies_done = ptx.cp_async_wait_group(0)
     threads, acc_size = tile.threads, tile.block_n // 2
     a_copies, b_copies = tile.a_bytes // 16 // threads, tile.b_bytes // 16 // threads
-    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, uint32(ladder.K_BLOCK)
+    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
     b_at, b_bytes, row_bytes = tile.b_at, uint32(tile.b_bytes), ladder.ROW_BYTES
 
     @jit(launch_bounds=(threads, BLOCKS))
@@ -55,7 +56,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         warp, lane = thread >> 5, thread & 31
         n_tiles = c_out // block_n
-        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
+        n_tile, first_row = block_idx_x() % n_tiles, block_idx_x() // n_tiles * block_m
         column = n_tile * block_n + (lane & 3) * 8
         source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
         start(acc, bias, column)
@@ -64,15 +65,15 @@ def make_kernel(tile: common.TileConfig) -> Any:
         for k_block in range(k_blocks):
             for tap in range(taps):
                 for i in range(a_copies):
-                    place = thread + uint32(i * threads)
+                    place = thread + i * threads
                     row, piece = place >> 3, place & 7
                     to = base + row * row_bytes + (piece ^ row & 7) * 16
-                    row = uint32(first_row + row + tap)
+                    row = first_row + row + tap
                     channel = uint64(row) * uint64(k_blocks * k_block_size) + uint64(k_block * k_block_size)
                     wanted = uint32(16) if row < rows else uint32(0)  # the rest of 16 bytes becomes zeros
                     ptx.cp_async_16(to, x + (channel + uint64(piece * 8)) * uint64(2), wanted)
                 for i in range(b_copies):
-                    place = (thread + uint32(i * threads)) * 16
+                    place = (thread + i * threads) * 16
                     ptx.cp_async_16(base + b_at + place, source + uint64(place), uint32(16))
                 source += uint64(b_bytes)
                 ptx.cp_async_commit_group()

@@ -48,9 +48,9 @@ def make_kernel(tile: common.TileConfig) -> Any:
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
     threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, tile.math_warpgroups
-    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, uint32(ladder.K_BLOCK)
+    block_m, block_n, k_block_size = tile.block_m, tile.block_n, ladder.K_BLOCK
     a_bytes, b_at, b_bytes = tile.a_bytes, tile.b_at, uint32(tile.b_bytes)
-    group_bytes, row_bytes = common.WGMMA_M * ladder.ROW_BYTES, uint32(ladder.ROW_BYTES)
+    group_bytes, row_bytes = common.WGMMA_M * ladder.ROW_BYTES, ladder.ROW_BYTES
     b_full_at, b_empty_at, a_full_at, a_empty_at = (uint32(tile.barriers_at + kind) for kind in common.Barriers)
 
     @jit(launch_bounds=(threads, 1))
@@ -84,13 +84,13 @@ def make_kernel(tile: common.TileConfig) -> Any:
                     uint32(1),
                 )  # the phase before a first one has ended
                 for t in range(first_tile, tiles, tile_stride):
-                    n_tile, first_row = uint32(t % n_tiles), uint32(t // n_tiles * block_m)
+                    n_tile, first_row = t % n_tiles, t // n_tiles * block_m
                     source = weight + uint64(n_tile * steps) * uint64(b_bytes)
                     for k_block in range(k_blocks):
                         barrier = a_full + a_slot * 8
                         ptx.mbarrier_wait(a_empty + a_slot * 8, a_phase)
                         ptx.mbarrier_arrive_expect_tx(barrier, a_bytes)
-                        channel = uint32(k_block * k_block_size)
+                        channel = k_block * k_block_size
                         ptx.tma_load_2d(base + a_slot * a_bytes, x, barrier, channel, first_row)
                         a_slot, a_phase = advance_a(a_slot, a_phase)
                         for _ in range(taps):
@@ -107,7 +107,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         a_slot, a_phase, a_before = uint32(0), uint32(0), uint32(0)
         b_slot, b_phase, b_before = uint32(0), uint32(0), uint32(0)
         for t in range(first_tile, tiles, tile_stride):
-            n_tile, first_row = uint32(t % n_tiles), uint32(t // n_tiles * block_m)
+            n_tile, first_row = t % n_tiles, t // n_tiles * block_m
             column = n_tile * block_n + (lane & 3) * 8
             start(acc, bias, column)
             for k_block in range(k_blocks):
@@ -117,11 +117,11 @@ def make_kernel(tile: common.TileConfig) -> Any:
                     ptx.mbarrier_wait(b_full + b_slot * 8, b_phase)
                     ptx.wgmma_fence()
                     b = base + b_at + b_slot * b_bytes
-                    multiply(acc, descriptor(uint32(a + tap * row_bytes)), descriptor(b))
+                    multiply(acc, descriptor(a + tap * row_bytes), descriptor(b))
                     wait_one()
-                    if leads and k_block + tap > uint32(0):  # the step before was read, and with a last tap its A
+                    if leads and k_block + tap > 0:  # the step before was read, and with a last tap its A
                         ptx.mbarrier_arrive(b_empty + b_before * 8)
-                        if tap == uint32(0):
+                        if tap == 0:
                             ptx.mbarrier_arrive(a_empty + a_before * 8)
                     cuda.syncwarp()
                     b_before = b_slot

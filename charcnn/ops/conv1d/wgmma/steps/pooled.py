@@ -16,6 +16,8 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
+    block_idx_x,
+    grid_dim_x,
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
@@ -47,11 +49,11 @@ def make_kernel(tile: common.TileConfig) -> Any:
     start, words, _ = ladder.make_accumulators(tile.block_n)
     output_row, peak = ladder.make_output_row(), ptx.max_nan_f16x2("f16")
     math_sync = ptx.named_barrier_sync(1, 128 * tile.math_warpgroups)
-    runs, pieces = tile.block_n // 32, uint32(tile.block_n // 8)
+    runs, pieces = tile.block_n // 32, tile.block_n // 8
     row_apart, exchange_at = uint32(tile.exchange_row), tile.exchange_at
-    all_pieces = uint32(tile.block_m // ladder.POOL * tile.block_n // 8)
+    all_pieces = tile.block_m // ladder.POOL * tile.block_n // 8
     pool, no_row = ladder.POOL, ladder.NO_ROW
-    math_threads = uint32(128 * tile.math_warpgroups)
+    math_threads = 128 * tile.math_warpgroups
     descriptor, (init_a, advance_a) = common.make_descriptor(), common.make_ring(tile.a_stages, tile.math_warpgroups)
     init_b, advance_b = common.make_ring(tile.b_stages, tile.math_warpgroups * tile.cluster_m)
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
@@ -59,9 +61,9 @@ def make_kernel(tile: common.TileConfig) -> Any:
     load_to_all, cluster_m = ptx.bulk_load_multicast(tile.cluster_m), uint32(tile.cluster_m)
     part_bytes = uint32(tile.b_bytes // tile.cluster_m)
     threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, tile.math_warpgroups
-    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, uint32(ladder.K_BLOCK)
+    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
     a_bytes, b_at, b_bytes = tile.a_bytes, tile.b_at, uint32(tile.b_bytes)
-    group_bytes, row_bytes = common.WGMMA_M * ladder.ROW_BYTES, uint32(ladder.ROW_BYTES)
+    group_bytes, row_bytes = common.WGMMA_M * ladder.ROW_BYTES, ladder.ROW_BYTES
     b_full_at, b_empty_at, a_full_at, a_empty_at = (uint32(tile.barriers_at + kind) for kind in common.Barriers)
 
     @jit(launch_bounds=(threads, 1))
@@ -74,9 +76,9 @@ def make_kernel(tile: common.TileConfig) -> Any:
         leads = thread & 127 == 0  # of a warpgroup
         tells = thread & 127 < cluster_m  # a block that a stage of B was read: of its number
         n_tiles, steps = c_out // block_n, k_blocks * taps
-        cluster_rows, cta_rank = block_m * cluster_m, uint32(cuda.blockIdx.x % cluster_m)
+        cluster_rows, cta_rank = block_m * cluster_m, block_idx_x() % cluster_m
         tiles = (rows + cluster_rows - 1) // cluster_rows * n_tiles  # of the cluster
-        first_tile, tile_stride = uint32(cuda.blockIdx.x // cluster_m), uint32(cuda.gridDim.x // cluster_m)
+        first_tile, tile_stride = block_idx_x() // cluster_m, grid_dim_x() // cluster_m
         b_full, b_empty = base + b_full_at, base + b_empty_at
         a_full, a_empty = base + a_full_at, base + a_empty_at
         if thread == 0:
@@ -98,13 +100,13 @@ def make_kernel(tile: common.TileConfig) -> Any:
                     uint32(1),
                 )  # the phase before a first one has ended
                 for t in range(first_tile, tiles, tile_stride):
-                    n_tile, first_row = uint32(t % n_tiles), uint32(t // n_tiles * cluster_rows + cta_rank * block_m)
+                    n_tile, first_row = t % n_tiles, t // n_tiles * cluster_rows + cta_rank * block_m
                     source = weight + uint64(n_tile * steps) * uint64(b_bytes) + uint64(cta_rank * part_bytes)
                     for k_block in range(k_blocks):
                         barrier = a_full + a_slot * 8
                         ptx.mbarrier_wait(a_empty + a_slot * 8, a_phase)
                         ptx.mbarrier_arrive_expect_tx(barrier, a_bytes)
-                        channel = uint32(k_block * k_block_size)
+                        channel = k_block * k_block_size
                         ptx.tma_load_2d(base + a_slot * a_bytes, x, barrier, channel, first_row)
                         a_slot, a_phase = advance_a(a_slot, a_phase)
                         for _ in range(taps):
@@ -124,7 +126,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         a_slot, a_phase, a_before = uint32(0), uint32(0), uint32(0)
         b_slot, b_phase, b_before = uint32(0), uint32(0), uint32(0)
         for t in range(first_tile, tiles, tile_stride):
-            n_tile, first_row = uint32(t % n_tiles), uint32(t // n_tiles * cluster_rows + cta_rank * block_m)
+            n_tile, first_row = t % n_tiles, t // n_tiles * cluster_rows + cta_rank * block_m
             column = n_tile * block_n + (lane & 3) * 8
             start(acc, bias, column)
             for k_block in range(k_blocks):
@@ -134,11 +136,11 @@ def make_kernel(tile: common.TileConfig) -> Any:
                     ptx.mbarrier_wait(b_full + b_slot * 8, b_phase)
                     ptx.wgmma_fence()
                     b = base + b_at + b_slot * b_bytes
-                    multiply(acc, descriptor(uint32(a + tap * row_bytes)), descriptor(b))
+                    multiply(acc, descriptor(a + tap * row_bytes), descriptor(b))
                     wait_one()
-                    if tells and k_block + tap > uint32(0):  # the step before was read, and with a last tap its A
+                    if tells and k_block + tap > 0:  # the step before was read, and with a last tap its A
                         ptx.mbarrier_arrive_cluster(ptx.mapa(b_empty + b_before * 8, lane))
-                        if leads and tap == uint32(0):
+                        if leads and tap == 0:
                             ptx.mbarrier_arrive(a_empty + a_before * 8)
                     cuda.syncwarp()
                     b_before = b_slot
@@ -155,23 +157,23 @@ def make_kernel(tile: common.TileConfig) -> Any:
             # Epilogue.
             exchange = base + exchange_at
             to = exchange + (warp * 16 + (lane >> 2)) * row_apart
-            to = to + (lane & 3) * 16
+            to += (lane & 3) * 16
             math_sync()  # the outputs of the tile before were read
             for k in range(runs):
                 i, j, m, n = words(acc, 16 * k)
-                ptx.st_shared_v4_b32(to + uint32(64 * k), i, j, m, n)
+                ptx.st_shared_v4_b32(to + 64 * k, i, j, m, n)
                 i, j, m, n = words(acc, 16 * k + 2)
-                ptx.st_shared_v4_b32(to + row_apart * 8 + uint32(64 * k), i, j, m, n)
+                ptx.st_shared_v4_b32(to + row_apart * 8 + 64 * k, i, j, m, n)
             math_sync()
             for place in range(thread, all_pieces, math_threads):
-                window, piece = uint32(place // pieces), uint32(place % pieces)
+                window, piece = place // pieces, place % pieces
                 source = exchange + window * pool * row_apart + piece * 16
                 i, j, m, n = ptx.ld_shared_v4_b32(source)
                 for _ in range(ladder.POOL - 1):
                     source = uint32(source + row_apart)
                     p, q, r, s = ptx.ld_shared_v4_b32(source)
                     i, j, m, n = peak(i, p), peak(j, q), peak(m, r), peak(n, s)
-                window = window + first_row // pool
+                window += first_row // pool
                 row = output_row(window, rows // pool, length // pool, length_out)
                 if row != no_row:
                     channel = uint64(row) * uint64(c_out) + uint64(n_tile * block_n + piece * 8)

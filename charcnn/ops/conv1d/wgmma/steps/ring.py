@@ -15,6 +15,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
+    block_idx_x,
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
@@ -52,7 +53,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         warpgroup, warp, lane = thread >> 7, thread >> 5, thread & 31
         n_tiles = c_out // block_n
-        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
+        n_tile, first_row = block_idx_x() % n_tiles, block_idx_x() // n_tiles * block_m
         column, steps = n_tile * block_n + (lane & 3) * 8, k_blocks * taps
         source = weight + uint64(n_tile * steps) * uint64(b_bytes)
         full = base + full_at
@@ -68,11 +69,11 @@ def make_kernel(tile: common.TileConfig) -> Any:
 
         if thread == 0:
             for i in range(stages):
-                ptx.mbarrier_init(full + uint32(i) * 8, 1)
+                ptx.mbarrier_init(full + i * 8, 1)
             ptx.fence_mbarrier_init()
             ptx.fence_proxy_tensormap(x)
             for i in range(min(uint32(stages), steps)):
-                load(uint32(i), uint32(i))
+                load(i, i)
         cuda.syncthreads()
         start(acc, bias, column)
 
@@ -85,8 +86,8 @@ def make_kernel(tile: common.TileConfig) -> Any:
             multiply(acc, a, descriptor(base + b_at + slot * b_bytes))
             wait_one()
             cuda.syncthreads()
-            ahead = uint32(step + uint32(stages - 1))  # what the stage of the step before is for
-            if thread == 0 and step > uint32(0) and ahead < steps:
+            ahead = step + uint32(stages - 1)  # what the stage of the step before is for
+            if thread == 0 and step > 0 and ahead < steps:
                 load(ahead, free)
             cuda.syncwarp()
             free = slot

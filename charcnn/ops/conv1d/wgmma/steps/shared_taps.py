@@ -15,6 +15,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
+    block_idx_x,
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
@@ -46,9 +47,9 @@ def make_kernel(tile: common.TileConfig) -> Any:
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
     threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, tile.math_warpgroups
-    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, uint32(ladder.K_BLOCK)
+    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
     a_bytes, b_at, b_bytes = tile.a_bytes, tile.b_at, uint32(tile.b_bytes)
-    group_bytes, row_bytes = common.WGMMA_M * ladder.ROW_BYTES, uint32(ladder.ROW_BYTES)
+    group_bytes, row_bytes = common.WGMMA_M * ladder.ROW_BYTES, ladder.ROW_BYTES
     b_full_at, b_empty_at, a_full_at, a_empty_at = (uint32(tile.barriers_at + kind) for kind in common.Barriers)
 
     @jit(launch_bounds=(threads, 1))
@@ -60,7 +61,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         warpgroup, warp, lane = thread >> 7, thread >> 5, thread & 31
         leads = thread & 127 == 0  # of a warpgroup
         n_tiles = c_out // block_n
-        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
+        n_tile, first_row = block_idx_x() % n_tiles, block_idx_x() // n_tiles * block_m
         column = n_tile * block_n + (lane & 3) * 8
         b_full, b_empty = base + b_full_at, base + b_empty_at
         a_full, a_empty = base + a_full_at, base + a_empty_at
@@ -86,7 +87,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
                     barrier = a_full + a_slot * 8
                     ptx.mbarrier_wait(a_empty + a_slot * 8, a_phase)
                     ptx.mbarrier_arrive_expect_tx(barrier, a_bytes)
-                    channel = uint32(k_block * k_block_size)
+                    channel = k_block * k_block_size
                     ptx.tma_load_2d(base + a_slot * a_bytes, x, barrier, channel, first_row)
                     a_slot, a_phase = advance_a(a_slot, a_phase)
                     for _ in range(taps):
@@ -110,11 +111,11 @@ def make_kernel(tile: common.TileConfig) -> Any:
                 ptx.mbarrier_wait(b_full + b_slot * 8, b_phase)
                 ptx.wgmma_fence()
                 b = base + b_at + b_slot * b_bytes
-                multiply(acc, descriptor(uint32(a + tap * row_bytes)), descriptor(b))
+                multiply(acc, descriptor(a + tap * row_bytes), descriptor(b))
                 wait_one()
-                if leads and k_block + tap > uint32(0):  # the step before was read, and with a last tap its A
+                if leads and k_block + tap > 0:  # the step before was read, and with a last tap its A
                     ptx.mbarrier_arrive(b_empty + b_before * 8)
-                    if tap == uint32(0):
+                    if tap == 0:
                         ptx.mbarrier_arrive(a_empty + a_before * 8)
                 cuda.syncwarp()
                 b_before = b_slot

@@ -15,6 +15,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
+    block_idx_x,
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
@@ -37,7 +38,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
     descriptor = common.make_descriptor()
     multiply, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(0)
     threads, acc_size = tile.threads, tile.block_n // 2
-    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, uint32(ladder.K_BLOCK)
+    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
     b_at, b_bytes, stage_bytes = tile.b_at, uint32(tile.b_bytes), tile.a_bytes + tile.b_bytes
     full_at = tile.barriers_at + common.Barriers.FULL
 
@@ -49,7 +50,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         warp, lane = thread >> 5, thread & 31
         n_tiles = c_out // block_n
-        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
+        n_tile, first_row = block_idx_x() % n_tiles, block_idx_x() // n_tiles * block_m
         column = n_tile * block_n + (lane & 3) * 8
         source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
         full, phase = base + full_at, uint32(0)
@@ -65,12 +66,12 @@ def make_kernel(tile: common.TileConfig) -> Any:
             for tap in range(taps):
                 if thread == 0:
                     ptx.mbarrier_arrive_expect_tx(full, stage_bytes)
-                    ptx.tma_load_2d(base, x, full, uint32(k_block * k_block_size), uint32(first_row + tap))
+                    ptx.tma_load_2d(base, x, full, k_block * k_block_size, first_row + tap)
                     ptx.bulk_load(base + b_at, source, b_bytes, full)
                 cuda.syncwarp()
                 source += uint64(b_bytes)
                 ptx.mbarrier_wait(full, phase)
-                phase = phase ^ 1
+                phase ^= 1
                 ptx.wgmma_fence()
                 multiply(acc, descriptor(base), descriptor(base + b_at))
                 wait_all()

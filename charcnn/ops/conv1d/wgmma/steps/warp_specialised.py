@@ -15,6 +15,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
+    block_idx_x,
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
@@ -42,7 +43,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
     threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, tile.math_warpgroups
-    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, uint32(ladder.K_BLOCK)
+    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
     a_bytes, b_at, b_bytes = tile.a_bytes, tile.b_at, uint32(tile.b_bytes)
     stage_bytes, group_bytes = tile.a_bytes + tile.b_bytes, tile.a_bytes // tile.math_warpgroups
     full_at, empty_at, *_ = (uint32(tile.barriers_at + kind) for kind in common.Barriers)
@@ -56,7 +57,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         warpgroup, warp, lane = thread >> 7, thread >> 5, thread & 31
         leads = thread & 127 == 0  # of a warpgroup
         n_tiles = c_out // block_n
-        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
+        n_tile, first_row = block_idx_x() % n_tiles, block_idx_x() // n_tiles * block_m
         column, steps = n_tile * block_n + (lane & 3) * 8, k_blocks * taps
         full, empty = base + full_at, base + empty_at
         if thread == 0:
@@ -76,7 +77,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
                         barrier = full + slot * 8
                         ptx.mbarrier_wait(empty + slot * 8, phase)
                         ptx.mbarrier_arrive_expect_tx(barrier, stage_bytes)
-                        channel, row = uint32(k_block * k_block_size), uint32(first_row + tap)
+                        channel, row = k_block * k_block_size, first_row + tap
                         ptx.tma_load_2d(base + slot * a_bytes, x, barrier, channel, row)
                         ptx.bulk_load(base + b_at + slot * b_bytes, source, b_bytes, barrier)
                         source += uint64(b_bytes)
@@ -93,7 +94,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
             a = descriptor(base + slot * a_bytes + warpgroup * group_bytes)
             multiply(acc, a, descriptor(base + b_at + slot * b_bytes))
             wait_one()
-            if leads and step > uint32(0):
+            if leads and step > 0:
                 ptx.mbarrier_arrive(empty + before * 8)  # the step before was read
             cuda.syncwarp()
             before = slot
