@@ -902,7 +902,7 @@ def linear_relu_linear_naive(
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    One block for up to 8 inputs, whose middle layer is in shared memory; with GELU a transformer's feed-forward block.
+    One block for up to 8 inputs, their middle layer in shared memory; with GELU a transformer's feed-forward block.
 
     Args:
         x: float32 (N, C_in), C-contiguous.
@@ -4599,7 +4599,7 @@ def linear_gelu_linear_naive(
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    One block for up to 8 inputs, whose middle layer is in shared memory; with GELU a transformer's feed-forward block.
+    One block for up to 8 inputs, their middle layer in shared memory; with GELU a transformer's feed-forward block.
 
     Args:
         x: float32 (N, C_in), C-contiguous.
