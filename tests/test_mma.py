@@ -81,40 +81,50 @@ def test_launches_ask_for_their_method_and_precision():
     """What a technique prepares and asks for, where a GPU would run it."""
     asked = []
 
-    class Prepared:
-        def __init__(self, call, x, weight, bias, precision, pooled):
-            asked.append((x.shape, weight.shape, precision, pooled))
+    class Kept:
+        def __init__(self, weight, bias, precision, unit, stream):
+            asked.append((weight.shape, precision, unit, stream))
 
-        def run(self, method, y, *pool):
-            asked.append((method, y.shape, *pool))
+        @staticmethod
+        def unit(call, x, precision):
+            return 0.5
 
-        def stat(self, y, moments):
-            asked.append(("stat", y.shape, moments))
+        def run(self, call, x, method, y, *pool):
+            asked.append((method, x.shape, y.shape, *pool))
+
+        def stat(self, call, x, y, moments):
+            asked.append(("stat", x.shape, y.shape, moments))
 
     def compute(call, x, weight, bias, precision, **options):
         asked.append((x.shape, weight.shape, precision, options))
 
-    launch, pooled, stat, linear = one_shot.launches(Prepared, "said", compute)
+    launch, pooled, stat, linear = one_shot.launches(Kept, "said", compute)
     assert launch.__doc__ == linear.__doc__ == "said"
-    x, weight, call = np.zeros((2, 9, 4)), np.zeros((3, 4, 5)), SimpleNamespace(out=np.zeros((2, 7, 5)), moments="m")
-    prepared = ((2, 9, 4), (3, 4, 5), "bf16", False)
+    x, weight = np.zeros((2, 9, 4)), np.zeros((3, 4, 5))
+    call = SimpleNamespace(out=np.zeros((2, 7, 5)), moments="m", stream="s")
+    once, run = ((3, 4, 5), "bf16", 0.5, "s"), ((2, 9, 4), (2, 7, 5))
     launch(call, x, weight, None, precision="bf16", epilogue="relu")
-    assert asked == [prepared, ("conv1d_relu", (2, 7, 5))]
-    launch(call, x, weight, None, precision="bf16", epilogue="")
-    assert asked[2:] == [prepared, ("conv1d", (2, 7, 5))]
+    assert asked == [once, ("conv1d_relu", *run)]
+    launch.prepare(weight, None, precision="bf16", epilogue="")(call, x)
+    assert asked[2:] == [((3, 4, 5), "bf16", 1.0, 0), ("conv1d", *run)]
     launch(call, x, weight, None, 2, 3, 4, precision="fp8", epilogue="tanh")
     moves = {"stride": (1, 2), "padding": (0, 0, 3, 3), "dilation": (1, 4)}
     assert asked[4:] == [((2, 1, 9, 4), (1, 3, 4, 5), "fp8", {"epilogue": "tanh", **moves})]
-    pooled(call, x, weight, None, 3, precision="tf32")
-    assert asked[5:] == [((2, 9, 4), (3, 4, 5), "tf32", True), ("conv1d_relu_maxpool1d", (2, 7, 5), 3)]
+    with pytest.raises(ValueError, match=r"stride, padding, dilation = \(2, 3, 4\): need 1, 0, 1"):
+        launch.prepare(weight, None, 2, 3, 4, precision="fp8", epilogue="tanh")
+    pooled(call, x, weight, None, 3, precision="bf16")
+    pooled.prepare(weight, None, 3, precision="bf16")(call, x)
+    assert asked[5:] == [once, last := ("conv1d_relu_maxpool1d", *run, 3), ((3, 4, 5), "bf16", 1.0, 0), last]
     stat(call, x, weight, None, precision="bf16")
-    assert asked[7:] == [prepared, ("stat", (2, 7, 5), "m")]
+    assert asked[9:] == [once, ("stat", *run, "m")]
     call.out = np.zeros((2, 5))
     linear(call, np.zeros((2, 4)), weight[0], None, precision="fp16", epilogue="relu")
-    assert asked[9:] == [((2, 1, 4), (1, 4, 5), "fp16", False), ("conv1d_relu", (2, 1, 5))]
+    assert asked[11:] == [((1, 4, 5), "fp16", 0.5, "s"), ("conv1d_relu", (2, 1, 4), (2, 1, 5))]
+    linear.prepare(weight[0], None, precision="fp16", epilogue="relu")(call, np.zeros((2, 4)))
+    assert asked[13:] == [((1, 4, 5), "fp16", 1.0, 0), ("conv1d_relu", (2, 1, 4), (2, 1, 5))]
     one_shot.launch_conv2d(compute, "said")(call, x, weight, None, 2, 3, 4, 5, precision="fp16", epilogue="relu")
     moves = {"stride": 2, "padding": 3, "dilation": 4, "groups": 5}
-    assert asked[11:] == [((2, 9, 4), (3, 4, 5), "fp16", {"epilogue": "relu", **moves})]
+    assert asked[15:] == [((2, 9, 4), (3, 4, 5), "fp16", {"epilogue": "relu", **moves})]
 
 
 def run(method, x, weight, bias, precision, **options):

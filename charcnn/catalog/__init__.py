@@ -1,7 +1,7 @@
 """The table of operators, their variants, layers and levels. Everything that lists them enumerates this one.
 
-Rows stand in the order of the story. A new variant is a kernel, a launcher, its line in `charcnn/ops/__init__.pyi` and
-one row of VARIANTS; a new level is a file under charcnn/levels and a row of LEVELS. A kernel loads when it is used.
+Rows stand in the order of the story. A new variant is a launch and a row of `charcnn/ops/table.py`; a
+new level is a file under charcnn/levels and a row of LEVELS. A kernel loads when it is used.
 """
 
 from __future__ import annotations

@@ -15,14 +15,10 @@ import numpy as np
 
 from charcnn.catalog import VARIANTS
 from charcnn.layers import (
-    AvgPool2d,
     BatchNorm2d,
     Conv2d,
     Flatten,
-    Gelu,
-    GlobalAvgPool2d,
     Layer,
-    LeakyRelu,
     Linear,
     LocalResponseNorm,
     MaxPool2d,
@@ -31,7 +27,6 @@ from charcnn.layers import (
     Pixels,
     Relu,
     Shape,
-    Sigmoid,
     Softmax,
     Tanh,
     place,
@@ -42,26 +37,9 @@ from charcnn.ops.chain.plan_mma import MmaPlan, make_mma_plan
 from charcnn.ops.common.folding import fold_batchnorm
 from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.ops.linear.linear_relu_linear import SHARED_FLOATS
+from charcnn.ops.patterns import fits, operator_name, options
 
 Params = Mapping[str, np.ndarray]
-
-OPERATORS: dict[type[Layer], str] = {
-    Pixels: "pixels",
-    Conv2d: "conv2d",
-    BatchNorm2d: "batchnorm2d",
-    Relu: "relu",
-    Tanh: "tanh",
-    Gelu: "gelu",
-    Sigmoid: "sigmoid",
-    LeakyRelu: "leaky_relu",
-    MaxPool2d: "maxpool2d",
-    AvgPool2d: "avgpool2d",
-    GlobalAvgPool2d: "global_avgpool2d",
-    LocalResponseNorm: "local_response_norm",
-    Linear: "linear",
-    Softmax: "softmax",
-}
-"""What an operator that computes the layer is called; Flatten and Features are none, as features lie in order."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +94,7 @@ def calls(nodes: Sequence[Node], params: Params, technique: str, *, fused: bool,
     while nodes:
         for length in range(len(nodes) if fused else 1, 0, -1):
             run = nodes[:length]
-            name = "_".join(OPERATORS.get(type(node.layer), "?") for node in run)
+            name = operator_name([node.layer for node in run])
             if name in known and (length == 1 or _fits(run) or (strong and two_linears(run, nodes[length:]))):
                 found.append(_call(name, run, params))
                 break
@@ -129,14 +107,9 @@ def calls(nodes: Sequence[Node], params: Params, technique: str, *, fused: bool,
 def _fits(run: Sequence[Node]) -> bool:
     """Whether a weakly fused operator takes these.
 
-    Only the first sums anything up, pooling pads nothing, and leaky ReLU has the slope that an epilogue has.
+    Only the first sums anything up.
     """
-    return not any(
-        isinstance(node.layer, Conv2d | Linear)
-        or (isinstance(node.layer, MaxPool2d) and node.layer.padding)
-        or (isinstance(node.layer, LeakyRelu) and not node.layer.epilogue)
-        for node in run[1:]
-    )
+    return fits([node.layer for node in run]) and not any(isinstance(node.layer, Conv2d | Linear) for node in run[1:])
 
 
 HELD = 40 << 20
@@ -160,25 +133,11 @@ def two_linears(run: Sequence[Node], rest: Sequence[Node]) -> bool:
 
 def _call(name: str, run: Sequence[Node], params: Params) -> Call:
     arguments: list[Any] = []
-    options: dict[str, Any] = {}
-    for place_, node in enumerate(run):
+    for node in run:
         arguments += weights_of(node, params)
-        match node.layer:
-            case Pixels(_, height, width, mean, std):
-                arguments += [pixel_tables(mean, std).astype(np.float32), height, width]
-            case Conv2d() as of:
-                options |= of.moves
-            case BatchNorm2d(eps):
-                options["eps"] = eps
-            case MaxPool2d(size, stride, padding) | AvgPool2d(size, stride, padding):
-                arguments.append(size)
-                options |= {"pool_stride": stride} if place_ else {"stride": stride, "padding": padding}
-            case LeakyRelu(slope) if len(run) == 1:
-                arguments.append(slope)
-            case LocalResponseNorm(size, alpha, beta, k):
-                arguments.append(size)
-                options |= {"alpha": alpha, "beta": beta, "k": k}
-    return Call(name, tuple(run), tuple(arguments), options)
+        if isinstance(of := node.layer, Pixels):
+            arguments += [pixel_tables(of.mean, of.std).astype(np.float32), of.height, of.width]
+    return Call(name, tuple(run), tuple(arguments), options([node.layer for node in run]))
 
 
 def simplified(network: Network, params: Params) -> tuple[tuple[Node, ...], dict[str, np.ndarray]]:

@@ -13,16 +13,18 @@ from typing import Any
 
 from charcnn.ops.table import VARIANTS
 
-__all__ = [*dict.fromkeys(row.function for row in VARIANTS), "chain", "reference"]
+__all__ = [*dict.fromkeys(row.function for row in VARIANTS), "chain", "prepare", "reference"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in ("chain", "reference"):
-        return import_module(f"{__name__}.{name}")
-    made = globals()[name] = import_module(f"{__name__}.functions").make(name)
-    return made
+    home = {"chain": "chain", "reference": "reference", "prepare": "prepared"}.get(name, "functions")
+    module = import_module(f"{__name__}.{home}")
+    if name == home:
+        return module
+    found = globals()[name] = module.prepare if name == "prepare" else module.make(name)
+    return found
 
 
 def __dir__() -> list[str]:

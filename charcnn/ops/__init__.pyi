@@ -12,6 +12,7 @@ from charcnn.layers.windows import Padding, Pair
 
 from . import chain as chain
 from . import reference as reference
+from .prepared import prepare as prepare
 
 Array: TypeAlias = Any
 """NumPy's, or on the device: Numba's, CuPy's, PyTorch's, any with __cuda_array_interface__."""
@@ -27,7 +28,7 @@ def one_hot_loops(ids: np.ndarray, depth: int = 70, *, out: np.ndarray | None = 
 
     Compiled plain loops on one CPU core.
 
-    Column after column.
+    Position after position.
 
     Args:
         ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.

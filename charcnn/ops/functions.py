@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes, shapes2d
 from charcnn.ops.common.arrays import host
@@ -42,6 +43,7 @@ from charcnn.layers.windows import Padding, Pair
 
 from . import chain as chain
 from . import reference as reference
+from .prepared import prepare as prepare
 
 Array: TypeAlias = Any
 """NumPy's, or on the device: Numba's, CuPy's, PyTorch's, any with __cuda_array_interface__."""
@@ -128,6 +130,33 @@ def launch_of(row: Variant) -> Callable[..., None]:
     return launch
 
 
+def takes_epilogue(launch: Callable[..., Any]) -> bool:
+    """Whether it is told what follows the sums."""
+    return "epilogue" in inspect.signature(launch).parameters
+
+
+def checked_shape(row: Variant, *arrays: Any, **options: Any) -> Shape:
+    """The result's shape, of an operator that has a shape check.
+
+    Raises:
+        ValueError: an array's shape, or an option, does not fit; names it.
+    """
+    check: Any = _check_of(row)
+    known = inspect.signature(check).parameters
+    shape: Shape = check(*arrays, **{name: value for name, value in options.items() if name in known})
+    return shape
+
+
+def arrays_of(row: Variant) -> int:
+    """How many arrays it takes."""
+    return sum(map(_is_array, _parameters(row)))
+
+
+def options_of(row: Variant) -> list[tuple[str, Any]]:
+    """What its launch takes behind arrays, with the defaults."""
+    return [(one.name, one.default) for one in _parameters(row) if not _is_array(one)]
+
+
 def stub() -> str:
     """What `charcnn/ops/__init__.pyi` holds."""
     parts, last = [STUB], ""
@@ -194,7 +223,7 @@ def _body(row: Variant, launch: Callable[..., None]) -> Iterator[str]:
     how += [f"{name}={name}" for name in arrays]
     if row.precision:
         options.append("precision=precision")
-    if "epilogue" in inspect.signature(launch).parameters:
+    if takes_epilogue(launch):
         options.append(f"epilogue={of.epilogue!r}")
     if row.device == "cpu":
         yield f"out = host(out, {', '.join(how)})"

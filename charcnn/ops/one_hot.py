@@ -30,7 +30,7 @@ def _one_hot_naive_kernel(ids, y):
 
 
 def launch_loops(out: np.ndarray, ids: np.ndarray, depth: int) -> None:
-    """Column after column."""
+    """Position after position."""
     _one_hot_loops_kernel(ids, out)
 
 

@@ -93,7 +93,7 @@ class Variant:
     @property
     def in_place(self) -> bool:
         """Whether `out` may be x itself."""
-        return operator(self.operator).in_place or self.name == "softmax_loops"
+        return operator(self.operator).in_place or (self.operator, self.technique) == ("softmax", "loops")
 
     @property
     def function(self) -> str:

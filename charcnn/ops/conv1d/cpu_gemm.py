@@ -6,6 +6,7 @@ import numpy as np
 
 from charcnn.ops.common.cpu_gemm import Packed
 from charcnn.ops.common.cpu_tile import Tile
+from charcnn.ops.common.keep import Apply, keeping
 
 
 class CpuConv1d:
@@ -36,10 +37,10 @@ class CpuConv1d:
         return out
 
 
+@keeping
 def launch(
-    out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stride: int, padding: int, dilation: int, *,
-    epilogue: str,
-) -> None:  # fmt: skip
+    weight: np.ndarray, bias: np.ndarray, stride: int, padding: int, dilation: int, *, epilogue: str,
+) -> Apply:  # fmt: skip
     """Transposes x and packs the weights at each call; `CpuConv1d` keeps both as the micro-kernel wants them.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
@@ -47,8 +48,13 @@ def launch(
     Raises:
         ValueError: or the environment's CHARCNN_CPU_TILE does not.
     """
-    n, c_in, length = x.shape
-    features = np.zeros((n, length + 2 * padding, c_in), np.float32)
-    features[:, padding : padding + length] = x.transpose(0, 2, 1)
-    relu = epilogue == "relu"
-    CpuConv1d(weight, bias)(features, out.transpose(0, 2, 1), stride=stride, dilation=dilation, relu=relu)
+
+    conv = CpuConv1d(weight, bias)
+
+    def apply(out: np.ndarray, x: np.ndarray) -> None:
+        n, c_in, length = x.shape
+        features = np.zeros((n, length + 2 * padding, c_in), np.float32)
+        features[:, padding : padding + length] = x.transpose(0, 2, 1)
+        conv(features, out.transpose(0, 2, 1), stride=stride, dilation=dilation, relu=epilogue == "relu")
+
+    return apply

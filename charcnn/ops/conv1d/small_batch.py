@@ -338,28 +338,30 @@ class SmallBatchWeights:
         return call.result()
 
 
-class _Prepared:
-    """A `one_shot.Prepared`, without `stat`, which no operator asks for."""
+class _Kept:
+    """A `one_shot.Kept`, without `stat`, which no operator asks for."""
 
-    def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
-        # Where x's greatest becomes the greatest that there is.
-        unit = largest(call, x) / LARGEST["e4m3"] or 1.0 if precision == "fp8" else 1.0
+    def __init__(self, weight: Any, bias: Any, precision: str, unit: float, stream: Any) -> None:
         results = None if precision in HALF_PRECISIONS else FP32.name
-        self._conv = SmallBatchWeights(
-            weight, bias, precision=precision, results=results, x_unit=unit, stream=call.stream
-        )
-        self._call, self._x = call, narrow(call, x, x.shape[1], self._conv.width, self._conv.precision, 1 / unit)
+        self._conv = SmallBatchWeights(weight, bias, precision=precision, results=results, x_unit=unit, stream=stream)
+        self._unit = unit
 
-    def run(self, method: str, y: Any, *pool: int) -> None:
-        apply, stream = getattr(self._conv, method), self._call.stream
-        if self._conv.results is FP32:
-            apply(self._x, *pool, out=y, stream=stream)
+    @staticmethod
+    def unit(call: Call, x: Any, precision: str) -> float:
+        # Where x's greatest becomes the greatest that there is.
+        return largest(call, x) / LARGEST["e4m3"] or 1.0 if precision == "fp8" else 1.0
+
+    def run(self, call: Call, x: Any, method: str, y: Any, *pool: int) -> None:
+        apply, conv = getattr(self._conv, method), self._conv
+        taken = narrow(call, x, x.shape[1], conv.width, conv.precision, 1 / self._unit)
+        if conv.results is FP32:
+            apply(taken, *pool, out=y, stream=call.stream)
         else:
-            widen(self._call, apply(self._x, *pool, stream=stream), y, self._conv.results)
+            widen(call, apply(taken, *pool, stream=call.stream), y, conv.results)
 
 
 launch, launch_pooled, *_ = one_shot.launches(
-    _Prepared,
+    _Kept,
     """For a few inputs: weights are laid out and features rounded first; `SmallBatchWeights` keeps the one.
 
     K is at most 7, and a pooling takes the maximum of 3.

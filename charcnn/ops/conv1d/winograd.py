@@ -276,21 +276,25 @@ class WinogradWeights:
         launch_merge(call, partial_moments, length * c_out, statistics, part=SPAN * c_out)
 
 
-class _Prepared:
-    """A `one_shot.Prepared`."""
+class _Kept:
+    """A `one_shot.Kept`."""
 
-    def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
-        self._conv, self._x, self._stream = WinogradWeights(weight, bias, stream=call.stream), x, call.stream
+    def __init__(self, weight: Any, bias: Any, precision: str, unit: float, stream: Any) -> None:
+        self._conv = WinogradWeights(weight, bias, stream=stream)
 
-    def run(self, method: str, y: Any, *pool: int) -> None:
-        getattr(self._conv, method)(self._x, *pool, out=y, stream=self._stream)
+    @staticmethod
+    def unit(call: Call, x: Any, precision: str) -> float:
+        return 1.0
 
-    def stat(self, y: Any, moments: Any) -> None:
-        self._conv.conv1d_stat(self._x, out=(y, moments), stream=self._stream)
+    def run(self, call: Call, x: Any, method: str, y: Any, *pool: int) -> None:
+        getattr(self._conv, method)(x, *pool, out=y, stream=call.stream)
+
+    def stat(self, call: Call, x: Any, y: Any, moments: Any) -> None:
+        self._conv.conv1d_stat(x, out=(y, moments), stream=call.stream)
 
 
 launch, launch_pooled, launch_stat, _ = one_shot.launches(
-    _Prepared,
+    _Kept,
     """Weights are transformed first; `WinogradWeights` keeps them.
 
     A feature that is not finite may make NaN of all positions that share a tile with one that reads it.

@@ -18,6 +18,7 @@ from charcnn.gpu.arrays import apart
 from charcnn.ops.common import threads
 from charcnn.ops.common.cpu_gemm import WRITTEN, copy_line, finish, pack, pack_bias, types_of
 from charcnn.ops.common.cpu_tile import PART, Tile, add_product, add_product_plain, choose_tile
+from charcnn.ops.common.keep import Apply, keeping
 from charcnn.ops.common.tasks import share_out
 from charcnn.ops.conv1d.winograd_sums import outputs, outputs_and_bias, transform
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
@@ -241,7 +242,10 @@ class CpuWinogradConv1d:
         return out
 
 
-def launch(out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, epilogue: str) -> None:
+@keeping
+def launch(
+    weight: np.ndarray, bias: np.ndarray, *, epilogue: str,
+) -> Apply:  # fmt: skip
     """Transforms and packs the weights at each call; `CpuWinogradConv1d` keeps them.
 
     A feature that is not finite may make NaN of all positions that share a tile with one that reads it. The same bits
@@ -250,10 +254,15 @@ def launch(out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray,
     Raises:
         ValueError: or the environment's CHARCNN_CPU_TILE does not.
     """
-    CpuWinogradConv1d(weight.transpose(2, 1, 0), bias)(x, out, relu=epilogue == "relu")
+
+    conv = CpuWinogradConv1d(weight.transpose(2, 1, 0), bias)
+    return lambda out, x: conv(x, out, relu=epilogue == "relu")
 
 
-def launch_pooled(out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, pool_size: int) -> None:
+@keeping
+def launch_pooled(
+    weight: np.ndarray, bias: np.ndarray, pool_size: int,
+) -> Apply:  # fmt: skip
     """Pooled in the last pass: a pool_size-th is stored.
 
     Transforms and packs the weights at each call. The same bits for any number of threads.
@@ -261,4 +270,6 @@ def launch_pooled(out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.n
     Raises:
         ValueError: or the environment's CHARCNN_CPU_TILE does not.
     """
-    CpuWinogradConv1d(weight.transpose(2, 1, 0), bias)(x, out, relu=True, pool_size=pool_size)
+
+    conv = CpuWinogradConv1d(weight.transpose(2, 1, 0), bias)
+    return lambda out, x: conv(x, out, relu=True, pool_size=pool_size)

@@ -11,6 +11,7 @@ from charcnn.layers import windows
 from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common.cpu_gemm import Packed
 from charcnn.ops.common.cpu_tile import Tile
+from charcnn.ops.common.keep import Apply, keeping
 
 
 @lru_cache
@@ -58,10 +59,11 @@ class CpuConv2d:
         return out
 
 
+@keeping
 def launch(
-    out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stride: Pair, padding: Padding,
-    dilation: Pair, groups: int, *, epilogue: str,
-) -> None:  # fmt: skip
+    weight: np.ndarray, bias: np.ndarray, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+    *, epilogue: str,
+) -> Apply:  # fmt: skip
     """Packs the weights at each call, and each task turns its share of x; `CpuConv2d` keeps weights.
 
     It takes channels-last features. ReLU is in the last pass, over sums in cache. The same bits for any number of
@@ -70,14 +72,16 @@ def launch(
     Raises:
         ValueError: a group has one input channel; or the environment's CHARCNN_CPU_TILE does not fit.
     """
+
     conv = CpuConv2d(weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
-    conv(x.transpose(0, 2, 3, 1), out.transpose(0, 2, 3, 1), relu=epilogue == "relu")
+    return lambda out, x: conv(x.transpose(0, 2, 3, 1), out.transpose(0, 2, 3, 1), relu=epilogue == "relu")
 
 
+@keeping
 def launch_nhwc(
-    out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stride: Pair, padding: Padding,
-    dilation: Pair, groups: int, *, epilogue: str,
-) -> None:  # fmt: skip
+    weight: np.ndarray, bias: np.ndarray, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+    *, epilogue: str,
+) -> Apply:  # fmt: skip
     """Packs the weights at each call; `CpuConv2d` keeps them.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
@@ -85,5 +89,7 @@ def launch_nhwc(
     Raises:
         ValueError: a group has one input channel; or the environment's CHARCNN_CPU_TILE does not fit.
     """
+
     moves: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    CpuConv2d(weight.transpose(3, 2, 0, 1), bias, **moves)(x, out, relu=epilogue == "relu")
+    conv = CpuConv2d(weight.transpose(3, 2, 0, 1), bias, **moves)
+    return lambda out, x: conv(x, out, relu=epilogue == "relu")

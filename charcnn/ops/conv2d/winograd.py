@@ -19,6 +19,7 @@ from charcnn.layers import windows
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import epilogues, shapes2d
+from charcnn.ops.common.keep import Apply
 from charcnn.ops.common.shapes import ranked
 from charcnn.ops.conv1d.double_buffered import launch, launch_windows
 from charcnn.ops.conv1d.tile import filling, vector_width
@@ -127,8 +128,18 @@ def launch_once(
     Raises:
         ValueError: stride, dilation or groups are not 1.
     """
+    _keep(weight, bias, stride, padding, dilation, groups, epilogue=epilogue, stream=call.stream)(call, x)
+
+
+def _keep(
+    weight: Any, bias: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int, *, epilogue: str,
+    stream: Any = 0,
+) -> Apply:  # fmt: skip
     for name, value in {"stride": stride, "dilation": dilation, "groups": groups}.items():
         if value not in (1, (1, 1)):
             raise ValueError(f"{name}={value!r}: Winograd's filtering needs 1; conv2d_nhwc's double_buffered takes any")
-    conv = WinogradConv2dWeights(weight, bias, padding=padding, stream=call.stream)
-    conv.conv2d(x, epilogue=epilogue, out=call.out, stream=call.stream)
+    conv = WinogradConv2dWeights(weight, bias, padding=padding, stream=stream)
+    return lambda call, x: conv.conv2d(x, epilogue=epilogue, out=call.out, stream=call.stream)
+
+
+launch_once.prepare = _keep  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ import numpy as np
 from charcnn.layers import windows
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common.cpu_tile import Tile
+from charcnn.ops.common.keep import Apply, keeping
 from charcnn.ops.conv1d.winograd_cpu import Filtered, nested
 from charcnn.ops.conv2d.cpu_gemm import window
 
@@ -41,10 +42,11 @@ class CpuWinogradConv2d:
         return self._filtered(x, out, corner=(top, left), relu=relu)
 
 
+@keeping
 def launch(
-    out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stride: Pair, padding: Padding,
-    dilation: Pair, groups: int, *, epilogue: str,
-) -> None:  # fmt: skip
+    weight: np.ndarray, bias: np.ndarray, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+    *, epilogue: str,
+) -> Apply:  # fmt: skip
     """A half to a quarter of the multiplications. Packs the weights at each call; `CpuWinogradConv2d` keeps them.
 
     Stride and dilation are 1, groups too, or of a kernel of 3 to 5 rows and columns any. A feature that is not finite
@@ -53,10 +55,11 @@ def launch(
     Raises:
         ValueError: Winograd's filtering cannot take these moves; or the environment's CHARCNN_CPU_TILE does not fit.
     """
+
     if not CpuWinogradConv2d.takes(weight.shape[:2], stride, dilation, groups):
         raise ValueError(
             f"{stride=}, {dilation=}, {groups=}: Winograd's filtering needs 1, of 3 to 5 rows and columns any groups; "
             "conv2d_nhwc's cpu_gemm takes any"
         )
     conv = CpuWinogradConv2d(weight.transpose(3, 2, 0, 1), bias, padding=padding, groups=groups)
-    conv(x, out, relu=epilogue == "relu")
+    return lambda out, x: conv(x, out, relu=epilogue == "relu")

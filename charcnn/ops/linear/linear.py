@@ -14,6 +14,7 @@ from charcnn.gpu.indices import (
 )
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.epilogues import epilogue
+from charcnn.ops.common.keep import Apply, keeping
 from charcnn.ops.linear.cpu_gemm import CpuLinear
 
 PART = 64
@@ -80,7 +81,10 @@ def launch_loops(out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.nd
     _linear_loops_kernel(x, weight, bias, out)
 
 
-def launch_cpu_gemm(out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, epilogue: str) -> None:
+@keeping
+def launch_cpu_gemm(
+    weight: np.ndarray, bias: np.ndarray, *, epilogue: str,
+) -> Apply:  # fmt: skip
     """Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuLinear` keeps them packed.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
@@ -88,7 +92,9 @@ def launch_cpu_gemm(out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np
     Raises:
         ValueError: or the environment's CHARCNN_CPU_TILE does not.
     """
-    CpuLinear(weight, bias)(x, out, relu=epilogue == "relu")
+
+    linear = CpuLinear(weight, bias)
+    return lambda out, x: linear(x, out, relu=epilogue == "relu")
 
 
 def launch_naive(call: Call, x: Any, weight: Any, bias: Any, *, epilogue: str) -> None:

@@ -16,23 +16,29 @@ from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.mma.windows import compute
 
 
-class _Prepared:
-    """A `one_shot.Prepared`."""
+class _Kept:
+    """A `one_shot.Kept`."""
 
-    def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
-        unit, self._stream = x_unit_of(call, x, choose(precision)), call.stream
-        self._layer = MmaWeights(weight, bias, precision=precision, x_unit=unit, stream=call.stream)
-        self._x = encode(call, x, x.shape[1], self._layer.width, self._layer.precision, unit)
+    def __init__(self, weight: Any, bias: Any, precision: str, unit: float, stream: Any) -> None:
+        self._conv = MmaWeights(weight, bias, precision=precision, x_unit=unit, stream=stream)
+        self._unit = unit
 
-    def run(self, method: str, y: Any, *pool: int) -> None:
-        getattr(self._layer, method)(self._x, *pool, wide=True, out=y, stream=self._stream)
+    @staticmethod
+    def unit(call: Call, x: Any, precision: str) -> float:
+        return x_unit_of(call, x, choose(precision))
 
-    def stat(self, y: Any, moments: Any) -> None:
-        self._layer.conv1d_stat(self._x, wide=True, out=(y, moments), stream=self._stream)
+    def _taken(self, call: Call, x: Any) -> Any:
+        return encode(call, x, x.shape[1], self._conv.width, self._conv.precision, self._unit)
+
+    def run(self, call: Call, x: Any, method: str, y: Any, *pool: int) -> None:
+        getattr(self._conv, method)(self._taken(call, x), *pool, wide=True, out=y, stream=call.stream)
+
+    def stat(self, call: Call, x: Any, y: Any, moments: Any) -> None:
+        self._conv.conv1d_stat(self._taken(call, x), wide=True, out=(y, moments), stream=call.stream)
 
 
 launch, launch_pooled, launch_stat, launch_linear = one_shot.launches(
-    _Prepared,
+    _Kept,
     """Each call lays out its weights, and encodes the features; `MmaWeights` keeps the one and leaves out the other.
 
     Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the

@@ -13,34 +13,39 @@ from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.windows import compute
 
 
-class _Prepared:
-    """A `one_shot.Prepared`."""
+class _Kept:
+    """A `one_shot.Kept`."""
 
-    def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
-        unit = x_unit_of(call, x, choose(precision))
+    def __init__(self, weight: Any, bias: Any, precision: str, unit: float, stream: Any) -> None:
         results = FP32.name if precision == "fp8" else None
-        self._call, self._length = call, x.shape[1]
-        self._conv = WgmmaWeights(weight, bias, precision=precision, results=results, x_unit=unit, stream=call.stream)
-        length = -(-x.shape[1] // POOL) * POOL if pooled else x.shape[1]
-        self._x = narrow(call, x, length, self._conv.width, self._conv.precision, 1 / unit)
+        self._conv = WgmmaWeights(weight, bias, precision=precision, results=results, x_unit=unit, stream=stream)
+        self._unit = unit
 
-    def run(self, method: str, y: Any, *pool: int) -> None:
-        apply, options = getattr(self._conv, method), {"length": self._length} if pool else {}
+    @staticmethod
+    def unit(call: Call, x: Any, precision: str) -> float:
+        return x_unit_of(call, x, choose(precision))
+
+    def _taken(self, call: Call, x: Any, length: int) -> Any:
+        return narrow(call, x, length, self._conv.width, self._conv.precision, 1 / self._unit)
+
+    def run(self, call: Call, x: Any, method: str, y: Any, *pool: int) -> None:
+        apply, options = getattr(self._conv, method), {"length": x.shape[1]} if pool else {}
+        taken = self._taken(call, x, -(-x.shape[1] // POOL) * POOL if pool else x.shape[1])
         if self._conv.results.itemsize == y.dtype.itemsize:
-            apply(self._x, *pool, out=y, stream=self._call.stream, **options)
+            apply(taken, *pool, out=y, stream=call.stream, **options)
         else:
-            result = apply(self._x, *pool, stream=self._call.stream, **options)
-            widen(self._call, result, y, self._conv.results)
+            widen(call, apply(taken, *pool, stream=call.stream, **options), y, self._conv.results)
 
-    def stat(self, y: Any, moments: Any) -> None:
+    def stat(self, call: Call, x: Any, y: Any, moments: Any) -> None:
         direct = self._conv.results.itemsize == y.dtype.itemsize
-        result, _ = self._conv.conv1d_stat(self._x, out=(y if direct else None, moments), stream=self._call.stream)
+        taken = self._taken(call, x, x.shape[1])
+        result, _ = self._conv.conv1d_stat(taken, out=(y if direct else None, moments), stream=call.stream)
         if not direct:
-            widen(self._call, result, y, self._conv.results)
+            widen(call, result, y, self._conv.results)
 
 
 launch, launch_pooled, launch_stat, launch_linear = one_shot.launches(
-    _Prepared,
+    _Kept,
     """Each call lays out its weights, casts the features and the result; `WgmmaWeights` leaves all that out.
 
     Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
