@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from conftest import quick
 
-from charcnn.catalog.operators import FILTERED, FLOAT32
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.layers.windows import window
@@ -25,6 +24,7 @@ from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, WinogradConv2d
 from charcnn.ops.conv2d.winograd import WinogradConv2dWeights
 from charcnn.ops.conv2d.winograd_plan import ERROR, Axis, Plan, axes, plan
 from charcnn.ops.linear import linear_kn
+from charcnn.ops.table import FILTERED, FLOAT32
 
 TILES = (Tile(16, 16, 4, 4, 4), Tile(16, 8, 8, 4, 4, stages=3), Tile(32, 16, 32, 4, 4))
 WINDOWS = (  # (N, H, W, C_in), (KH, KW, C_in / groups, C_out), moves

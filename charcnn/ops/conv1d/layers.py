@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from charcnn import ops
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import epilogues, shapes
 from charcnn.ops.common.cast import as_format
 from charcnn.ops.common.layer import Array, Conv1dLayer, Launched, NoScratch, Space
 from charcnn.ops.common.precision import FP32, NumberFormat, choose
-from charcnn.ops.conv1d import double_buffered_variants
 from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.conv1d.toom_cook.layer import ToomCookWeights
@@ -163,7 +163,7 @@ class DoubleBufferedConv1d(Launched):
     """conv1d_nlc in float32 by `double_buffered`, which gives the moments of its result, too: weight and bias."""
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray) -> None:
-        super().__init__(double_buffered_variants.conv1d_stat_nlc_double_buffered, shapes.conv1d_nlc, weight, bias)
+        super().__init__(ops.conv1d_stat_nlc_double_buffered, shapes.conv1d_nlc, weight, bias)
 
     def stat(self, x: Any, moments: Any, space: Space) -> tuple[Any, Any]:
         """Start on features; the result, and its moments."""
