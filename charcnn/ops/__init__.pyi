@@ -643,7 +643,7 @@ def layernorm_relu_naive(
 ) -> Array:
     """`reference.layernorm_relu` by the technique `naive`.
 
-    relu(layernorm(...)) with each input's mean and variance given, (N, 2).
+    relu(layernorm(...)) with `stat` (N, 2), each input's mean and biased variance, as `stat` gives it.
 
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
