@@ -54,8 +54,7 @@ def _count(value: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Compile; the exit status."""
-    from charcnn.compiling.host import CPU
-    from charcnn.compiling.workers import compiled, cores
+    from charcnn.compiling.workers import CPU, compiled, cores
     from charcnn.gpu import device
 
     device.require_compiler()
