@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.compiling import workers
+from charcnn.compiling.stand_in import replaced
 from charcnn.config import TINY
 from charcnn.gpu import zero_copy
 from charcnn.gpu.launch import title
@@ -52,10 +53,10 @@ class NoLevel:
 def label(file: str) -> None:
     """Label a file of one row, of one of `workers.FILES`."""
     from charcnn.classify import classifier as package
-    from charcnn.compiling.stand_in import replaced
     from charcnn.model.params import Params
     from charcnn.text.layout import Layout
     from charcnn.text.readers.open import open_reader
+    from charcnn.text.writers.open import open_writer
 
     params = Params({name: np.zeros(shape, np.float32) for name, shape in TINY.parameter_shapes.items()}, TINY)
     with ExitStack() as stack:
@@ -68,11 +69,11 @@ def label(file: str) -> None:
                 source.seek(0)
                 encoding, rows = classifier.encoding, classifier.rows
                 reader = open_reader(file, "a row", source, Layout(), encoding, rows=rows, capacity=1 << 16)
-                reader.open(io.BytesIO(), classifier.classes_.tolist(), ["label", "probability"], resumed=False)
+                writer = open_writer(reader, io.BytesIO(), classifier.classes_.tolist(), ["label", "probability"])
                 for block in reader.blocks():
                     shares = classifier.probabilities(reader.texts(block))
                     labels = shares.argmax(axis=1)
-                    reader.render(block, labels, np.take_along_axis(shares, labels[:, None], axis=1))
+                    writer.render(block, labels, np.take_along_axis(shares, labels[:, None], axis=1))
 
 
 @contextmanager

@@ -287,7 +287,7 @@ def _label_all(options: argparse.Namespace, labelling: Labelling, reader: Reader
     from charcnn.runtime import ordered
 
     def label(block: Block) -> tuple[Block, Any, Unreadable, int]:
-        return block, *labelling.label(reader, block, labelling.texts(reader, block))
+        return block, *labelling.label(sink.writer, block, labelling.texts(reader, block))
 
     done, begun = reader.position, time.perf_counter()
     on_terminal = sink.file.isatty()

@@ -12,6 +12,7 @@ from charcnn.host.terminal import counted, printable
 if TYPE_CHECKING:
     from charcnn.classify.classifier import Classifier
     from charcnn.text.readers.base import Block, Reader
+    from charcnn.text.writers.base import Writer
 
 BLOCK_SECONDS = 5.0
 """Seconds that a block of rows takes at most, where a batch takes no longer: what is shown and kept goes by blocks."""
@@ -28,7 +29,7 @@ def without_label(count: int) -> str:
 
 def added_names(reader: Reader, classifier: Classifier, options: argparse.Namespace, taken: set[str]) -> list[str]:
     """Names of the columns to add, none of which the file has, or is among those `taken`."""
-    from charcnn.text.readers.base import free_name
+    from charcnn.text.writers.base import free_name
 
     names = ["label", "probability"]
     if options.probabilities:
@@ -99,7 +100,7 @@ class Labelling:
         with self.monitor.stage("gather texts"):
             return reader.texts(block)
 
-    def label(self, reader: Reader, block: Block, column: Any) -> tuple[Any, Unreadable, int]:
+    def label(self, writer: Writer, block: Block, column: Any) -> tuple[Any, Unreadable, int]:
         """The block with labels of its texts, rendered; rows that cannot be read; how many are unsure, or get none."""
         from charcnn.classify.unsure import likeliest
         from charcnn.text.readers import scan
@@ -110,12 +111,12 @@ class Labelling:
             if self.every is not None:
                 chosen = shares >= self._least
                 none = int((readable & ~chosen.any(axis=1)).sum())
-                return reader.render_lists(block, chosen, shares, every=self.every), block.unreadable(), none
+                return writer.render(block, chosen, shares), block.unreadable(), none
             labels = likeliest(shares, self._options.min_probability)
             if not self._options.probabilities:
                 shares = shares.max(axis=1, keepdims=True)
             unsure = (labels == len(self.classifier.classes_)) & readable
-            return reader.render(block, labels, shares), block.unreadable(), int(unsure.sum())
+            return writer.render(block, labels, shares), block.unreadable(), int(unsure.sum())
 
     def count(self, block: Block, unsure: int) -> None:
         """A block is written."""

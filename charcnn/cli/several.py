@@ -191,7 +191,7 @@ class Run:
         except (ValueError, OSError) as error:
             file.error = file.error or error
             return file, block, None, [], 0
-        return file, block, *self._labelling.label(file.reader, block, column)
+        return file, block, *self._labelling.label(file.sink.writer, block, column)
 
     def label_all(self) -> None:
         """Label all rows of all files.

@@ -14,7 +14,8 @@ from charcnn.host.terminal import counted, tell
 
 if TYPE_CHECKING:
     from charcnn.classify.classifier import Classifier
-    from charcnn.text.readers.base import Block, Reader, Writer
+    from charcnn.text.readers.base import Block, Reader
+    from charcnn.text.writers.base import Writer
 
 
 class Sink:
@@ -40,10 +41,12 @@ class Sink:
     ) -> None:
         """Make ready for the reader's rows, with columns `added` for labels that have these names.
 
-        `every` is as of `Reader.open`.
+        `every` is as of `open_writer`.
         """
+        from charcnn.text.writers.open import open_writer
+
         with naming(self._where):
-            self.writer: Writer = reader.open(self.file, names, added, resumed=resumed, every=every)
+            self.writer: Writer = open_writer(reader, self.file, names, added, resumed=resumed, every=every)
 
     def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
         """Write a block that is rendered; the rows of it that are unreadable are counted and noted."""
