@@ -80,7 +80,7 @@ def test_standard_input_of_other_kinds(weights, tmp_path):
     assert rows(tmp_path / "out.csv")[0] == ["text", "n", "label", "probability"]
     assert left(tmp_path) == ["out.csv"]
     with pytest.raises(ValueError, match="needs a file"):
-        model.format_of(type("Options", (), {"format": "parquet", "input": "-"}))
+        model.format_of("-", "parquet")
 
 
 def test_standard_input_from_a_file_is_begun_anew(weights, tmp_path):

@@ -22,8 +22,10 @@ from charcnn.cli.model import (
     add_min_probability,
     add_model_arguments,
     add_windows,
+    layout_of,
     load,
     logits_of,
+    model_of,
     open_bytes,
     open_input,
     tell_said,
@@ -89,8 +91,8 @@ def run(options: argparse.Namespace) -> int:
     if options.png is not None:
         _pyplot()
     with open_bytes(options.input) as file, files.unchanged(file, options.input):
-        classifier = load(options, windows=windows_of(options))
-        reader = open_input(options, classifier, file)
+        classifier = load(model_of(options), windows=windows_of(options))
+        reader = open_input(options.input, options.format, layout_of(options), classifier, file)
         labels = classes.Labels(classifier, options.first_label, reader)
         scores = (evaluate_lists.Lists if classifier.config.multi_label else _OneLabel)(classifier, options, labels)
 

@@ -18,16 +18,18 @@ import numpy as np
 from charcnn import catalog, files, offload
 from charcnn.gpu import device
 from charcnn.host import machine
-from charcnn.host.interrupts import between_locks, ended
+from charcnn.host.interrupts import between_locks, ended, keep
 from charcnn.host.progress import Progress
 from charcnn.host.terminal import CLOSED, let_go_of, prepare_streams, tell, wrote
 from charcnn.layers import Node
-from charcnn.levels.runner import modes, profile
+from charcnn.levels.runner import profile
 from charcnn.levels.runner.level_options import LevelCommand
 from charcnn.levels.runner.options import JSON, UNUSABLE, Job, check_files
-from charcnn.levels.runner.rank import Standing, built, choose_landing, standing, usable_gpus, warmed
+from charcnn.levels.runner.rank import Standing, Worker, built, choose_landing, landings, standing, usable_gpus, warmed
 from charcnn.levels.runner.report import show, validate
+from charcnn.model import params
 from charcnn.offload import watch
+from charcnn.offload.modes import MODES, Mode
 from charcnn.runtime import timeline
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.run import Run
@@ -135,10 +137,10 @@ def _run(
     monitor: Monitor, progress: Progress,
 ) -> int:  # fmt: skip
     name, root = subject.name, comm is None or comm.rank == 0
-    mode = modes.named(subject.offload, options)
-    way = modes.MODES[mode](comm, level, build, options)
-    way.serve()
-    watch.follow(way.comm, mode)
+    mode = options.offload or next(name for name, function in offload.MODES.items() if function is subject.offload)
+    way = MODES[mode](comm, mode, deadline=options.deadline, root_computes=not options.root_serves)
+    if mode == "farm" and not root:
+        _serve(way, level, build, comm, options)
     job, problem = None, None
     if root:
         try:
@@ -164,9 +166,13 @@ def _run(
     progress.step("compiling, and a first batch that is not timed")
     run, problem, started = None, None, time.perf_counter()
     try:
+        checkpoint = _checkpoint(level, options, weights, total)
+        if mode == "farm" and not way.survives():
+            tell(_mortal(level, options))
         # Before the root builds, so that a farm's workers build meanwhile.
-        way.begin(weights, total, batch, batch * max(1, len(gpus)), monitor, progress.update)
-        run = built(way.build, level, weights, batch, gpus, monitor, options.precision)
+        chunk = batch * max(1, len(gpus))
+        way.begin((weights, batch, total), weights.config, chunk, monitor, progress.update, checkpoint)
+        run = built(way.placed(build), level, weights, batch, gpus, monitor, options.precision)
     except (ValueError, OSError, device.DeviceError) as error:  # not to be had: the kernels, buffers, or checkpoint
         problem = " ".join(str(error).split())
     problems = [problem] if way.comm is None else way.comm.allgather(problem)
@@ -224,10 +230,7 @@ def _run(
     }
     if job.labels is not None:
         report["accuracy"] = float((logits.argmax(axis=1) == np.resize(job.labels, total)).mean())
-    if comm is not None:
-        report["cores"] = {rank.place.rank: rank.cores for rank in ranks if rank.cores is not None}
-        report["advice"] = offload.advice([rank.place for rank in ranks])
-    report |= way.report(ranks)
+    report |= way.report() | ({} if comm is None else _of_ranks(ranks, mode))
     if memory:
         report["gpu_memory_bytes"] = memory
     if spans is not None:
@@ -250,8 +253,53 @@ def _run(
     return way.end(PASSED if report["validation"]["passed"] else FAILED)
 
 
+def _serve(
+    way: Mode, level: catalog.Program, build: Callable[..., Run], comm: Any, options: argparse.Namespace
+) -> NoReturn:
+    """The part of a farm's worker, to the end of the process."""
+    worker = Worker(level, build, comm, options)
+    sys.exit(way.work(worker.prepared, level.name, closing=worker.closing, timeline=worker.monitor.timeline))
+
+
+def _mortal(level: catalog.Program, options: argparse.Namespace) -> str:
+    kept = "results so far are lost: see --checkpoint" if options.checkpoint is None else _stay(options)
+    return (
+        f"{level.name}: a rank that dies ends this run, and {kept}. "
+        "Open MPI 5 goes on without it when started by mpiexec --with-ft ulfm"
+    )
+
+
+def _checkpoint(
+    level: catalog.Program, options: argparse.Namespace, weights: params.Params, total: int
+) -> offload.Checkpoint | None:
+    """What --checkpoint names.
+
+    Raises:
+        ValueError, OSError: it cannot be had.
+    """
+    if options.checkpoint is None:
+        return None
+    run = offload.describe(level.name, level.precision(options.precision), weights, total)
+    checkpoint = offload.Checkpoint(options.checkpoint, run, weights.config.classes, force=options.force)
+    keep(lambda: _stay(options))
+    return checkpoint
+
+
+def _stay(options: argparse.Namespace) -> str:
+    return f"results so far stay in {options.checkpoint}, and the same command continues"
+
+
 def _broadcast(comm: Any, value: Any) -> Any:
     return value if comm is None else comm.bcast(value)
+
+
+def _of_ranks(ranks: Sequence[Standing], mode: str) -> dict[str, Any]:
+    """What the report says of several ranks: their cores, what to mend, and where their messages land."""
+    found: dict[str, Any] = {
+        "cores": {rank.place.rank: rank.cores for rank in ranks if rank.cores is not None},
+        "advice": offload.advice([rank.place for rank in ranks]),
+    }
+    return found if mode == "static" else found | {"messages_land": landings(ranks)}  # static scatters from the host
 
 
 def _gpu_memory(ranks: Iterable[Standing]) -> int:

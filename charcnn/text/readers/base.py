@@ -87,6 +87,8 @@ class Reader(ABC):
         encoding: which joins columns of text.
     """
 
+    format: str
+    """One of FORMATS."""
     unit = "B"
     """What `size` and `Block.end` count."""
     labelled = False
