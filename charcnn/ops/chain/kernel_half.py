@@ -16,6 +16,10 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 
@@ -96,7 +100,7 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
         a = cuda.local.array(a_size, types.uint32)
         b = cuda.local.array(b_size, types.uint32)
         base = ptx.cvta_to_shared(shared)
-        thread, n = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        thread, n = thread_idx_x(), block_idx_x()
         lane, warp = thread & lanes, thread >> five
         g, t = lane >> two, lane & three
 
@@ -107,7 +111,7 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
             to = row * row_size + (chunk - row * row_chunks) * 16
             at = x + uint64(n) * uint64(length * row_chunks) * uint64(16) + uint64(chunk) * uint64(16)
             ptx.cp_async_16(uint32(base + to), at, uint32(16))
-            chunk = chunk + block_threads
+            chunk += block_threads
         ptx.cp_async_commit_group()
         at_b = weight + uint64(warp * all_steps) * step_bytes + uint64(lane * 16)
         for s in range(ahead):
@@ -122,22 +126,22 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
         positions = length
         a_lane = base + (lane & 15) * row_size + (lane >> four) * 16
         for convolution in range(convolutions):
-            positions = positions - uint32(shrink)
+            positions -= uint32(shrink)
             column = warp * uint32(WARP_N) + t * two
             for q in range(n_tiles):
-                at = bias + uint64(uint32(convolution) * uint32(channels) + column) * float_bytes
+                at = bias + uint64(convolution * uint32(channels) + column) * float_bytes
                 for e in range(2):
                     value = ptx.ld_global_f32(at + uint64(4 * (8 * q + e)))
                     for m in range(m_tiles):
                         k = (m * n_tiles + q) * 4 + e
                         acc[k], acc[k + 2] = value, value
             for tap in range(taps):
-                a_at = a_lane + uint32(tap) * row_size
+                a_at = a_lane + tap * row_size
                 for _ in range(k_rounds):
                     for s in range(ahead):
                         for m in range(m_tiles):
                             j = 4 * m
-                            a[j], a[j + 1], a[j + 2], a[j + 3] = ptx.ldmatrix_x4(a_at + uint32(m * 16 * row_bytes))
+                            a[j], a[j + 1], a[j + 2], a[j + 3] = ptx.ldmatrix_x4(a_at + m * 16 * row_bytes)
                         for m in range(m_tiles):
                             for q in range(n_tiles):
                                 i, j, k = 4 * m, 8 * s + 2 * q, (m * n_tiles + q) * 4
@@ -145,7 +149,7 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
                                     a[i], a[i + 1], a[i + 2], a[i + 3], b[j], b[j + 1],
                                     acc[k], acc[k + 1], acc[k + 2], acc[k + 3],
                                 )  # fmt: skip
-                        a_at = a_at + 32
+                        a_at += 32
                         for h in range(2):
                             w0, w1, w2, w3 = ptx.ld_global_v4_b32(at_b + uint64(512 * h))
                             j = 8 * s + 4 * h
@@ -158,7 +162,7 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
                 for q in range(n_tiles):
                     for h in range(2):
                         k = (m * n_tiles + q) * 4 + 2 * h
-                        to = word + uint32((16 * m + 8 * h) * row_words + 4 * q)
+                        to = word + ((16 * m + 8 * h) * row_words + 4 * q)
                         shared[to] = pack(peak(acc[k], floor), peak(acc[k + 1], floor))
             cuda.syncthreads()
 
@@ -168,7 +172,7 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
             i = row * words_of_row + (chunk - row * row_chunks) * four
             to = y + uint64(n) * uint64(positions * row_chunks) * uint64(16) + uint64(chunk) * uint64(16)
             ptx.st_global_v4_b32(to, shared[i], shared[i + one], shared[i + two], shared[i + three])
-            chunk = chunk + block_threads
+            chunk += block_threads
         if stat:
             count = float32(positions * uint32(channels))
             mean, squares = float32(0), float32(0)
@@ -176,7 +180,7 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
                 total = float32(0)
                 for m in range(m_tiles):
                     for h in range(2):
-                        if g + uint32(16 * m + 8 * h) < positions:
+                        if g + (16 * m + 8 * h) < positions:
                             for q in range(n_tiles):
                                 k = (m * n_tiles + q) * 4 + 2 * h
                                 if turn == 0:

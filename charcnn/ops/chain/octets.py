@@ -44,7 +44,7 @@ def make_octet_norm(ptx_type: str, norm: LocalResponseNorm, octets: int, plane: 
         for j in range(octet, twice):
             squares[j] = near[j] * near[j]
         while done < count:
-            done = done + 1
+            done += 1
             for j in range(4):
                 words[j] = uint32(0)
             if done < count:
@@ -61,7 +61,7 @@ def make_octet_norm(ptx_type: str, norm: LocalResponseNorm, octets: int, plane: 
             for j in range(4):
                 words[j] = pack(near[2 * j], near[2 * j + 1])
             ptx.st_shared_v4_b32(at, words[0], words[1], words[2], words[3])
-            at = at + further
+            at += further
             for j in range(octet):  # what lay behind is here now; of the values before only squares count
                 near[octet + j] = near[twice + j]
             for j in range(twice):

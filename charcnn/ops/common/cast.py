@@ -11,6 +11,9 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    extents,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.precision import LARGEST_E4M3, NumberFormat, choose
 
@@ -37,7 +40,7 @@ def _narrow_kernel(ptx_type, terms):
             t = uint32(i // channels % y.shape[1])
             n = uint32(i // (channels * y.shape[1]))
             value = float32(0)
-            if t < uint32(x.shape[1]) and c < uint32(x.shape[2]):
+            if t < extents(x)[1] and c < extents(x)[2]:
                 value = x[n, t, c] * factor
             if tf32:
                 y[n, t, c] = ptx.cvt_tf32(value)

@@ -82,10 +82,10 @@ def make_im2col(stages: Stages) -> tuple[Any, Any]:
         held, source = piece < pieces and byte < end, x + uint64(byte)
         at = pixels + row * pixel_size
         for i in range(copies):
-            pixel, vertical, horizontal, _ = ptx.ld_shared_v4_b32(at + uint32(i * rows_at_once * PIXEL_BYTES))
+            pixel, vertical, horizontal, _ = ptx.ld_shared_v4_b32(at + i * rows_at_once * PIXEL_BYTES)
             pixel, vertical = pixel + away & bits, vertical + down & bits
             horizontal = horizontal + right & bits
             wanted = copied if held and vertical < height and horizontal < width else uint32(0)
-            ptx.cp_async_16(to + uint32(i * copies_bytes), source + uint64(pixel) * uint64(pixel_bytes), wanted)
+            ptx.cp_async_16(to + i * copies_bytes, source + uint64(pixel) * uint64(pixel_bytes), wanted)
 
     return prepare, copy_pixels

@@ -194,15 +194,15 @@ def make_band_rows(config: BandTile) -> tuple[Any, Any, Any, Any]:
     @inline
     def first(m_tile, warpgroup, words):
         """The window's first column, and in a descriptor's units where in its first row a tile begins."""
-        pixel = uint32(m_tile % words[1]) * block_m
-        return uint32(0), uint32(pixel % words[0]) * row_units
+        pixel = m_tile % words[1] * block_m
+        return uint32(0), pixel % words[0] * row_units
 
     @inline
     def following(column, a_desc, words):
         """The next column's are a step further, after the last one the next row's."""
-        column, a_desc = column + 1, uint32(a_desc + words[3])
+        column, a_desc = column + 1, a_desc + words[3]
         if column == words[2]:
-            column, a_desc = uint32(0), uint32(a_desc + words[4])
+            column, a_desc = uint32(0), a_desc + words[4]
         return column, a_desc
 
     @inline

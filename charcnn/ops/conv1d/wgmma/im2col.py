@@ -138,8 +138,8 @@ def make_load_weights(config: TileConfig, pack_n: int) -> Any:
         """The weights of a tap's k block; in a cluster, this block's share of them, which goes to all."""
         for piece in range(pieces):
             for term in range(terms):
-                at = to + (uint32(term) * b_term + uint32(piece) * piece_bytes)
-                begin = source + uint64(piece) * piece_stride + uint64(uint32(term) * piece_bytes)
+                at = to + (term * b_term + piece * piece_bytes)
+                begin = source + uint64(piece) * piece_stride + uint64(term * piece_bytes)
                 if clustered:
                     share = cta_rank * share_bytes
                     load_multicast(uint32(at + share), begin + uint64(share), share_bytes, barrier)
@@ -166,7 +166,7 @@ def make_produce(config: Im2colTile) -> Any:
     def load_features(to, maps, barrier, channel, column, row, image, right, down):
         """A tap's k block of all rows of the tile."""
         for term in range(terms):
-            at, found = to + uint32(term) * a_term, maps + uint64(uint32(term) * map_bytes)
+            at, found = to + term * a_term, maps + uint64(term * map_bytes)
             ptx.tma_load_im2col_4d(at, found, barrier, channel, column, row, image, right, down)
 
     @inline

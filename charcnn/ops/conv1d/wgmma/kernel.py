@@ -19,6 +19,11 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma.bands import BandTile, make_band_produce, make_band_rows
@@ -38,11 +43,11 @@ def make_init(config: TileConfig) -> Any:
     def init(b_full, b_empty, a_full, a_empty, pool_read):
         """Make the mbarriers: a stage is full by one copy, and empty when all who multiply have read it."""
         for i in range(b_stages):
-            ptx.mbarrier_init(b_full + uint32(i) * 8, 1)
-            ptx.mbarrier_init(b_empty + uint32(i) * 8, b_readers)
+            ptx.mbarrier_init(b_full + i * 8, 1)
+            ptx.mbarrier_init(b_empty + i * 8, b_readers)
         for i in range(a_stages):
-            ptx.mbarrier_init(a_full + uint32(i) * 8, 1)
-            ptx.mbarrier_init(a_empty + uint32(i) * 8, a_readers)
+            ptx.mbarrier_init(a_full + i * 8, 1)
+            ptx.mbarrier_init(a_empty + i * 8, a_readers)
         if pooled:
             ptx.mbarrier_init(pool_read, warpgroup_threads)
         ptx.fence_mbarrier_init()
@@ -97,7 +102,7 @@ def make_start(config: TileConfig, bias_in_smem: bool) -> Any:
         """The bias, in every accumulator."""
         for k in range(quads):
             for e in range(2):
-                i, at = k * 16 + e * 8, column + uint32(k * 32 + e * 4)
+                i, at = k * 16 + e * 8, column + (k * 32 + e * 4)
                 if bias_in_smem:
                     a, b, c, d = ptx.ld_shared_v4_f32(base + (bias_at + at * 4))
                 else:
@@ -225,16 +230,16 @@ def make_kernel(
         acc = cuda.local.array(acc_size, float32)
         promoted_acc = cuda.local.array(promoted_size, float32)
         n_tiles, steps = (c_out + uint32(n_columns - 1)) // block_n, taps * k_blocks
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         warpgroup, lane = thread >> 7, thread & lanes
         loads = thread == math_warpgroups * 128 if producer else thread == 0
         leads, first_lane = thread & 127 < cluster_m, lane == 0
         base = ptx.cvta_to_shared(smem)
         b_full, b_empty = base + b_full_at, base + b_empty_at
         a_full, a_empty, pool_read = base + a_full_at, base + a_empty_at, base + pool_read_at
-        cta_rank = uint32(cuda.blockIdx.x) % cluster_m
-        first = uint32(cuda.blockIdx.x) // cluster_m
-        tile_stride = uint32(cuda.gridDim.x) // cluster_m
+        cta_rank = block_idx_x() % cluster_m
+        first = block_idx_x() // cluster_m
+        tile_stride = grid_dim_x() // cluster_m
         if loads:
             init(b_full, b_empty, a_full, a_empty, pool_read)
             ptx.fence_proxy_tensormap(map_x)
@@ -243,7 +248,7 @@ def make_kernel(
             while at < n_tiles * block_n:
                 a, b, c, d = ptx.ld_global_v4_f32(bias + uint64(at) * uint64(4))
                 ptx.st_shared_v4_f32(base + (bias_at + at * 4), a, b, c, d)
-                at = at + all_threads * 4
+                at += all_threads * 4
         ptx.griddepcontrol_launch()
         if clustered:
             ptx.cluster_sync()
@@ -289,7 +294,7 @@ def make_kernel(
                         tap = uint32(0)
                         while tap < taps:
                             b_tile, b_step, b_to, b_to_parity = load_b()
-                            tap = tap + 1
+                            tap += 1
             if clustered:
                 cuda.syncwarp()
                 ptx.cluster_sync()
@@ -318,7 +323,7 @@ def make_kernel(
             while k_block < k_blocks:
                 ptx.mbarrier_wait(a_full + a_stage * 8, a_parity)
                 a_desc = base + a_stage * a_bytes >> 4 | descriptor_low
-                a_desc = a_desc + warpgroup * warpgroup_rows
+                a_desc += warpgroup * warpgroup_rows
                 phase, offset = first_tap(tile // n_tiles, warpgroup, of_images)
                 a_desc, tap = a_desc + offset, uint32(0)
                 while tap < taps:
@@ -366,22 +371,22 @@ def make_kernel(
 
             # Epilogue.
             row = (tile // n_tiles * cluster_m + cta_rank) * block_m + (lane >> 2)
-            tile = tile + tile_stride
+            tile += tile_stride
             final_acc = promoted_acc if promoted else acc
             if pooled and warpgroup < last_warpgroup:
                 for pool_pass in range(passes):
                     # Was the pass before read? Of an even number, each tile begins with the same parity.
                     ptx.mbarrier_wait(
                         pool_read,
-                        tile // tile_stride & 1 if single_pass else uint32((pool_pass + 1) % 2),
+                        tile // tile_stride & 1 if single_pass else (pool_pass + 1) % 2,
                     )
                     stage_for_pool(final_acc, pool_pass, base, thread, warpgroup, scale)
                     staged()
             else:
                 warp = thread >> 5
                 if pooled:
-                    warp = warp & 3
-                row = row + warp * 16
+                    warp &= 3
+                row += warp * 16
                 to = output_row(row, length, length_out, rows, length_magic, of_images)
                 to_8 = output_row(row + 8, length, length_out, rows, length_magic, of_images)
                 for pool_pass in range(passes):

@@ -38,8 +38,8 @@ def make_loads(config: TileConfig) -> tuple[Any, Any]:
             else:
                 for term in range(terms):
                     for phase in range(phases):
-                        at = to + uint32(term * phases + phase) * box_bytes
-                        ptx.tma_load_3d(at, map_x, barrier, channel, uint32(phase * terms + term), row)
+                        at = to + (term * phases + phase) * box_bytes
+                        ptx.tma_load_3d(at, map_x, barrier, channel, phase * terms + term, row)
         k_block, stage = k_block + 1, stage + 1
         if k_block == k_blocks:
             k_block, tile = uint32(0), tile + tile_stride
