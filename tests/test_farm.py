@@ -370,6 +370,23 @@ def test_slow_ranks_leave_the_last_chunks_to_fast_ones():
     assert not work._better_left(state.workers[1])
 
 
+def test_chunks_of_a_lost_rank_are_reassigned():
+    state = Farm(None, 9, 3).state
+    state.workers = [Member(rank, state="ready") for rank in (1, 2)]
+    first, second = state.workers
+    parts = [(start, np.zeros((2, 9), np.uint8)) for start in (4, 0)]
+    first.away = dict(zip((1, 0), parts, strict=True))
+    state.lose(first, "hung", "a chunk was away")
+    assert ([part[0] for part in state.returned], state.retries, first.away) == ([0, 4], 2, {})
+    state.lose(first, "dead", "again")
+    assert (state.retries, first.state, state.there()) == (2, "hung", [second])
+    state.root_error = MemoryError("the root's own")
+    with pytest.raises(MemoryError, match="the root's own"):
+        state.lose(second, "dead", "the last one")
+    state.forget()
+    assert (len(state.returned), state.root_error) == (0, None)
+
+
 def test_the_farm_costs_next_to_nothing_at_one_rank(monkeypatch):
     """Its slots look at the list a few times a chunk; whoever asked all the time would do so thousands of times."""
     looks, finished = [], WorkList._finished
