@@ -13,7 +13,6 @@ The output has its name when it is whole. A run that was cut off is gone on with
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import threading
@@ -41,7 +40,7 @@ from charcnn.cli.model import (
     uncollected,
 )
 from charcnn.cli.sinks import Sink, StreamSink, file_sink, identity_of
-from charcnn.files import check_paths, check_unchanged, naming, replacing
+from charcnn.files import check_paths, check_unchanged, naming, write_json
 from charcnn.host.interrupts import keep
 from charcnn.host.progress import Progress, add_log_every
 from charcnn.host.terminal import counted, standard_output, tell, wrote
@@ -177,8 +176,7 @@ def _label(job: ClassifyJob, team: ranks.Ranks) -> int:
         if not job.quiet:
             _summarise(labelling, sink)
             tell(*ranks.lines(shared))
-        if job.json is not None:
-            _write_report(job, job.json, labelling.report() | shared)
+        _write_report(job, labelling.report() | shared)
     return UNREADABLE if sink.unreadable else DONE
 
 
@@ -208,8 +206,7 @@ def _label_several(job: ClassifyJob, team: ranks.Ranks) -> int:
     if not job.quiet:
         work.summarise()
         tell(*ranks.lines(shared))
-    if job.json is not None:
-        _write_report(job, job.json, work.report() | shared)
+    _write_report(job, work.report() | shared)
     return work.status
 
 
@@ -247,12 +244,12 @@ JSON = rb'\{\s*"rows": \d+,\s*"unreadable": '
 """How what `--json` writes begins."""
 
 
-def _write_report(job: ClassifyJob, path: str, report: dict[str, Any]) -> None:
-    with replacing(path, force=job.force, mark=JSON) as out:
-        json.dump(report, out, indent=1, allow_nan=False)
-        out.write("\n")
-    if not job.quiet:
-        wrote(path)
+def _write_report(job: ClassifyJob, report: dict[str, Any]) -> None:
+    """Where --json asks for it."""
+    if job.json is not None:
+        write_json(job.json, report, force=job.force, mark=JSON)
+        if not job.quiet:
+            wrote(job.json)
 
 
 @contextmanager

@@ -49,12 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compile; the exit status."""
-    from charcnn.compiling.workers import CPU, compiled, cores
+    from charcnn.compiling.workers import CPU, compiled
     from charcnn.gpu import device
+    from charcnn.host import cores
 
     device.require_compiler()
     target = target_of(options.capability)
-    jobs, networks = options.jobs or cores(), _networks(options, target)
+    jobs, networks = options.jobs or len(cores.usable()), _networks(options, target)
     kind = "networks" if options.networks else "levels"
     print(f"{target}: {len(networks)} {kind} and precisions, {jobs} processes", flush=True)
     started, counts = time.perf_counter(), Counter[str]()

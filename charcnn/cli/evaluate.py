@@ -10,7 +10,6 @@ all labels together (micro) and by class (macro).
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -136,9 +135,7 @@ def run(options: argparse.Namespace) -> int:
         if left_out > len(shown):
             tell(f"  and {left_out - len(shown):,} more")
     if options.json is not None:
-        with files.replacing(options.json, force=options.force, mark=JSON) as out:
-            json.dump(report, out, indent=1, allow_nan=False)
-            out.write("\n")
+        files.write_json(options.json, report, force=options.force, mark=JSON)
         wrote(options.json)
     if options.png is not None:
         _draw(options.png, report, force=options.force)

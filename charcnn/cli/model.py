@@ -173,11 +173,10 @@ def model_of(options: argparse.Namespace) -> ModelChoice:
 def load(choice: ModelChoice, *, windows: bool | int = False) -> Classifier:
     """The classifier that is chosen; `windows` as of it."""
     from charcnn import offload
-    from charcnn.gpu import early
+    from charcnn.gpu import early, simulator
 
     alone = not any(name in os.environ for name in offload.LAUNCHED)  # else the GPU may be another one
-    simulated = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
-    with uncollected(), early.context(alone and not simulated and choice.device != "cpu"):
+    with uncollected(), early.context(alone and not simulator.asked() and choice.device != "cpu"):
         from charcnn.classify.classifier import Classifier
 
         rest = vars(choice).copy()

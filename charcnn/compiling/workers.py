@@ -33,6 +33,7 @@ from charcnn.compiling.networks import ImageNetwork, Network, from_dict, record
 from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.gpu import device
 from charcnn.gpu.launch import title
+from charcnn.host import cores
 
 COSTLY = ("double_buffered", "kernel", "gather", "small_batch", "lag_sums")
 """Modules whose kernels take the longest to compile, those first."""
@@ -67,11 +68,6 @@ class Compiled:
     problem: str | None = None
 
 
-def cores() -> int:
-    """Of those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def compiled(
     networks: Sequence[Network | ImageNetwork],
     target: Target,
@@ -95,7 +91,7 @@ def compiled(
     """
     from numba import config
 
-    jobs = jobs or cores()
+    jobs = jobs or len(cores.usable())
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}
     home = str(Path(__file__).parent.parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))

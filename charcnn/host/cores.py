@@ -66,6 +66,11 @@ _bound: _Bound | None = None
 _looked = False
 
 
+def usable() -> list[int]:
+    """Those that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
+
+
 def settle(near: Sequence[int | None] | None = None) -> None:
     """Give this rank its share of the host's cores, where mpiexec bound it of its own accord; else do nothing.
 

@@ -33,7 +33,7 @@ SCHEMA, NOT_ASKED = "report", "nobody asked for it"
 
 def here() -> dict[str, str]:
     """Of each level "", or why this machine cannot run it."""
-    gpu = simulator.gpu_present() and os.environ.get("NUMBA_ENABLE_CUDASIM", "0") in ("", "0")
+    gpu = simulator.gpu_present() and not simulator.asked()
     found = {}
     for level in catalog.LEVELS:
         if level.device == "cuda" and not gpu:

@@ -247,8 +247,7 @@ def _run(
     for line in closing:
         print(line)
     if options.json is not None:
-        with files.replacing(options.json, force=options.force, mark=JSON) as file:
-            file.write(f"{files.as_json(report, indent=1)}\n")
+        files.write_json(options.json, report, force=options.force, mark=JSON)
         wrote(options.json)
     return way.end(PASSED if report["validation"]["passed"] else FAILED)
 
