@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from charcnn.aliases import Record
 from charcnn.cli import DONE, UNREADABLE, inputs, ranks
 from charcnn.cli.job import ClassifyJob, job_of
 from charcnn.cli.labelling import Labelling, Unreadable, without_label
@@ -181,7 +182,7 @@ def _label(job: ClassifyJob, team: ranks.Ranks) -> int:
 
 
 def _label_several(job: ClassifyJob, team: ranks.Ranks) -> int:
-    """Likewise, of several files."""
+    """Label several files: see `_label`."""
     from charcnn.cli.several import Run
 
     if job.report is not None:
@@ -244,7 +245,7 @@ JSON = rb'\{\s*"rows": \d+,\s*"unreadable": '
 """How what `--json` writes begins."""
 
 
-def _write_report(job: ClassifyJob, report: dict[str, Any]) -> None:
+def _write_report(job: ClassifyJob, report: Record) -> None:
     """Where --json asks for it."""
     if job.json is not None:
         write_json(job.json, report, force=job.force, mark=JSON)

@@ -32,7 +32,7 @@ class ClassifyJob:
     unsure_label: str | None
     model: ModelChoice
     windows: bool | int
-    """As `Classifier` takes them."""
+    """For `Classifier`."""
 
 
 def job_of(options: argparse.Namespace, model: ModelChoice) -> ClassifyJob:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from charcnn.aliases import Record
 from charcnn.cli.job import ClassifyJob
 from charcnn.cli.model import logits_of
 from charcnn.host.terminal import counted, printable
@@ -18,7 +19,7 @@ BLOCK_SECONDS = 5.0
 """Seconds that a block of rows takes at most, where a batch takes no longer: what is shown and kept goes by blocks."""
 
 Unreadable = list[tuple[int, int | None, str]]
-"""Of each row that cannot be read: its number, its line, and why."""
+"""Number, line and reason of each row that cannot be read."""
 
 
 def without_label(count: int) -> str:
@@ -132,7 +133,7 @@ class Labelling:
         """Rows a second."""
         return self.rows / self.seconds if self.seconds else 0.0
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Record:
         """What was done, and what bounded it, as JSON values.
 
         "busy" is each stage's share of the time that its threads had: one reads and scans, one writes, the others

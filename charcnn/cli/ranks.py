@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from charcnn.aliases import Comm, Record
 from charcnn.cli.model import ModelChoice
 from charcnn.host import cores
 from charcnn.host.terminal import tell
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from charcnn.classify.classifier import Classifier
 
 MODES = ("static", "async", "farm")
-"""As in charcnn.offload, which imports NumPy; a test holds them equal."""
+"""Those of charcnn.offload, which imports NumPy; a test holds them equal."""
 
 BLOCKS = 2
 """Blocks of texts in store for each rank: their encoding takes turns with the ranks' computing."""
@@ -64,7 +65,7 @@ class Ranks:
         deadline, root_serves: the options.
     """
 
-    def __init__(self, comm: Any | None, mode: str | None, *, deadline: float | None, root_serves: bool) -> None:
+    def __init__(self, comm: Comm | None, mode: str | None, *, deadline: float | None, root_serves: bool) -> None:
         self.comm, self._name = comm, mode
         self._mode: Any = None
         if mode is not None:
@@ -117,14 +118,14 @@ class Ranks:
         self._service = offload.Service(stream, engine.run)
         engine.submit_to(self._service, BLOCKS * (1 if self.comm is None else self.comm.size))
 
-    def close(self) -> dict[str, Any]:
+    def close(self) -> Record:
         """Let the other ranks go; what the command's report says of them."""
         if self._service is not None:
             self._service.close()
         if self._mode is None or self._closed:
             return {}
         failed = self._service is not None and self._service.failed
-        report: dict[str, Any] = {"offload": self._name, **self._mode.dismiss(failed=failed)}
+        report: Record = {"offload": self._name, **self._mode.dismiss(failed=failed)}
         self._closed = True
         if (own := cores.said()) is not None:
             report["cores"] = own
@@ -142,7 +143,7 @@ class Ranks:
         return status if self._mode is None else int(self._mode.leave(status))
 
 
-def _own_gpus(comm: Any, choice: ModelChoice) -> Any:
+def _own_gpus(comm: Comm, choice: ModelChoice) -> Any:
     """The GPUs of this rank; None where it computes on the CPU."""
     from charcnn import catalog
     from charcnn.classify.engine import default_device
@@ -154,7 +155,7 @@ def _own_gpus(comm: Any, choice: ModelChoice) -> Any:
     return own_gpus(comm, choice.gpus) if (device or default_device()[0]) == "cuda" else choice.gpus
 
 
-def work(comm: Any, mode: str, choice: ModelChoice) -> int:
+def work(comm: Comm, mode: str, choice: ModelChoice) -> int:
     """Another rank's part; the exit status."""
     from charcnn.classify.engine import Engine
     from charcnn.offload.modes import MODES
@@ -166,7 +167,7 @@ def work(comm: Any, mode: str, choice: ModelChoice) -> int:
     return MODES[mode](comm, mode).work(build, "charcnn")
 
 
-def lines(report: dict[str, Any]) -> list[str]:
+def lines(report: Record) -> list[str]:
     """What people read of what `Team.close` reports."""
     said = [f"rank 0 uses {report['cores']}"] if "cores" in report else []
     report = report.get("farm", {"ranks": [], "lost": []})

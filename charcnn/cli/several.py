@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from charcnn.aliases import Record
 from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, done, inputs
 from charcnn.cli.errors import explained
 from charcnn.cli.job import ClassifyJob
@@ -58,7 +59,7 @@ class File:
         self._stack = ExitStack()
         self.size, self._shown = _size(task), 0
         self.error: Exception | None = None
-        self.before: dict[str, Any] | None = None
+        self.before: Record | None = None
         """Where it was done before: its counts."""
         self.reader: Reader
         self.sink: FileSink
@@ -132,9 +133,9 @@ class File:
             return 0
         return self.sink.unreadable if self.before is None else int(self.before["unreadable"])
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Record:
         """What became of it, as JSON values."""
-        found: dict[str, Any] = {"input": self.task.input, "output": self.task.output}
+        found: Record = {"input": self.task.input, "output": self.task.output}
         if self.error is not None:
             return found | {"error": _line(self.error)}
         rows = self.sink.rows if self.before is None else self.before["rows"]
@@ -284,7 +285,7 @@ class Run:
             + (f"; {len(wrong):,} could not be labelled" if wrong else ""),
         )
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Record:
         """What was done, as JSON values: of all files together, and of each."""
         return self._labelling.report() | {"files": [file.report() for file in self.files]}
 
@@ -310,7 +311,7 @@ def _line(error: Exception) -> str:
 
 
 def _layout(job: ClassifyJob) -> list[Any]:
-    """As lists have it, which earlier starts wrote: options as they are typed. The separator is in the identity."""
+    """What lists hold, which earlier starts wrote: options as they are typed. The separator is in the identity."""
     layout = job.layout
     delimiter = r"\t" if layout.delimiter == "\t" else layout.delimiter
     return [job.format, ",".join(layout.texts) or None, layout.label, layout.header, delimiter]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any
 
+from charcnn.aliases import Record
 from charcnn.cli.inputs import REPORT
 from charcnn.cli.job import ClassifyJob
 from charcnn.files import naming
@@ -77,7 +78,7 @@ class StreamSink(Sink):
         self._notes: IO[str] | None = None
 
     def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
-        """As `Sink.take`; the block goes out at once."""
+        """See `Sink.take`; the block goes out at once."""
         super().take(block, rendered, unreadable)
         with naming(self._where):
             self.file.flush()
@@ -89,7 +90,7 @@ class StreamSink(Sink):
             output.write_notes(self._notes, unreadable)
 
     def finish(self) -> None:
-        """As `Sink.finish`."""
+        """See `Sink.finish`."""
         super().finish()
         with naming(self._where):
             self.file.flush()
@@ -102,7 +103,7 @@ class FileSink(Sink):
     """Called with its size before it gets its name."""
 
     def __init__(
-        self, stack: ExitStack, path: str, identity: dict[str, Any], *, size: int | None, report: str | None,
+        self, stack: ExitStack, path: str, identity: Record, *, size: int | None, report: str | None,
         resumable: bool, force: bool,
     ) -> None:  # fmt: skip
         from charcnn.text.output import Partial
@@ -125,7 +126,7 @@ class FileSink(Sink):
         every: bool | None = None,
         resumed: bool = False,
     ) -> None:
-        """As `Sink.open`; behind what an earlier start wrote, where it did."""
+        """See `Sink.open`; behind what an earlier start wrote, where it did."""
         super().open(reader, names, added, every=every, resumed=self.partial.resumed)
         if self.partial.resumed:
             state = self.partial.state
@@ -136,7 +137,7 @@ class FileSink(Sink):
                 raise
 
     def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
-        """As `Sink.take`; where a second start goes on is kept."""
+        """See `Sink.take`; where a second start goes on is kept."""
         super().take(block, rendered, unreadable)
         self.partial.note(unreadable)
         rows, lines = self._waiting
@@ -150,7 +151,7 @@ class FileSink(Sink):
         self.partial.discard()
 
     def finish(self) -> None:
-        """As `Sink.finish`; the file gets its name."""
+        """See `Sink.finish`; the file gets its name."""
         super().finish()
         if self.listed is not None:
             self.listed(self.partial.sync())
@@ -167,7 +168,7 @@ class FileSink(Sink):
         return f"{counted(self.partial.kept, 'row')} kept in {self._where}: the same command goes on behind them"
 
 
-def identity_of(path: str, job: ClassifyJob, classifier: Classifier) -> dict[str, Any]:
+def identity_of(path: str, job: ClassifyJob, classifier: Classifier) -> Record:
     """All that an output depends on, but for how its input is read.
 
     Not the options, but what they come to, as a default may be named or not.
@@ -193,9 +194,7 @@ def identity_of(path: str, job: ClassifyJob, classifier: Classifier) -> dict[str
     }
 
 
-def file_sink(
-    stack: ExitStack, path: str, source: str, job: ClassifyJob, identity: dict[str, Any], reader: Reader
-) -> FileSink:
+def file_sink(stack: ExitStack, path: str, source: str, job: ClassifyJob, identity: Record, reader: Reader) -> FileSink:
     """The sink of the file `path`, with labels of the input `source`, whose identity is known."""
     reads = {"format": reader.format, "reads": reader.reads}
     return FileSink(

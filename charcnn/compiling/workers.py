@@ -29,6 +29,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from charcnn.aliases import Record
 from charcnn.compiling.networks import ImageNetwork, Network, from_dict, record
 from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.gpu import device
@@ -102,10 +103,10 @@ def compiled(
     lines: SimpleQueue[str | RuntimeError] = SimpleQueue()
     crew: list[subprocess.Popen[str]] = []
 
-    def start(*words: str, shared: int) -> None:
+    def start(*command: str, shared: int) -> None:
         errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 : closed by `_read`
         crew.append(subprocess.Popen(
-            [sys.executable, "-m", *words], env=environment, pass_fds=[shared], start_new_session=True, text=True,
+            [sys.executable, "-m", *command], env=environment, pass_fds=[shared], start_new_session=True, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
         ))  # fmt: skip
         # A daemon: it must not keep this process from ending, nor let a process that has ended wait to be asked.
@@ -161,9 +162,9 @@ def main(shared: int, number: int) -> None:
             ready()
 
 
-def _task(shared: int) -> dict[str, Any]:
+def _task(shared: int) -> Record:
     """What the file's first line says. Processes share the place where one reads next, so none may move it."""
-    found: dict[str, Any] = json.loads(os.pread(shared, os.fstat(shared).st_size, 0).partition(b"\n")[0])
+    found: Record = json.loads(os.pread(shared, os.fstat(shared).st_size, 0).partition(b"\n")[0])
     return found
 
 

@@ -20,9 +20,9 @@ def pip_install(extra: str) -> str:
 
 def _pip() -> str:
     """The pip of this Python: `pip` where that is the one that the shell finds."""
-    own = os.path.join(sys.prefix, "bin")
+    scripts = os.path.join(sys.prefix, "bin")
     found = next((p for p in os.get_exec_path() if os.access(os.path.join(p, "pip"), os.X_OK)), None)
-    if found == own:
+    if found == scripts:
         return "pip"
     python, here = sys.executable or "python", os.path.join(os.getcwd(), "")
     return f"{shlex.quote(python.removeprefix(here) if python.startswith(here) else python)} -m pip"

@@ -22,6 +22,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from charcnn.aliases import Record
 from charcnn.config import SMALL, Config
 from charcnn.files import Path
 from charcnn.host.install import pip_install
@@ -52,7 +53,7 @@ class Header:
     config: Config
     encoding: Encoding | None = None
     classes: tuple[str, ...] | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Record | None = None
     digest: str | None = None
     """What the file's content should give; None where it does not say."""
 
@@ -67,7 +68,7 @@ class Header:
         if self.metadata is not None and not isinstance(self.metadata, dict):
             raise ValueError(f"metadata={self.metadata!r}: need a dict")
 
-    def fields(self, version: int) -> dict[str, Any]:
+    def fields(self, version: int) -> Record:
         """All but the digest, as JSON values."""
         return {
             "format": version,
@@ -145,10 +146,12 @@ def check_shapes(shapes: Mapping[Any, tuple[int, ...]], config: Network) -> None
     need = config.parameter_shapes
     missing, other = need.keys() - shapes.keys(), shapes.keys() - need.keys()
     if missing or other:
-        of = {"missing": missing, "not of this network": other} if other else {"missing": missing, "there": shapes}
+        differ = {"missing": missing, "not of this network": other} if other else {"missing": missing, "there": shapes}
         raise ValueError(
             "; ".join(
-                f"{listed(names)} {'is' if len(names) == 1 else 'are'} {what}" for what, names in of.items() if names
+                f"{listed(names)} {'is' if len(names) == 1 else 'are'} {what}"
+                for what, names in differ.items()
+                if names
             )
         )
     for name, shape in need.items():
@@ -219,13 +222,13 @@ def _bfloat16(path: Path, header: int, name: str, shape: tuple[int, ...]) -> np.
     return (bits.astype(np.uint32) << 16).view(np.float32).reshape(shape)
 
 
-def _header(said: dict[str, str], config: Any) -> Header:
-    if KEY in said:
-        header = Header.from_json(said[KEY])
+def _header(metadata: dict[str, str], config: Any) -> Header:
+    if KEY in metadata:
+        header = Header.from_json(metadata[KEY])
         if config is not None and config != header.config:
             raise ValueError(f"is for {header.config}, not for {config}")
         return header
-    if any(f'"{_DIGEST}"' in value and '"config"' in value for value in said.values()):
+    if any(f'"{_DIGEST}"' in value and '"config"' in value for value in metadata.values()):
         raise ValueError(f"its metadata is damaged or foreign: need it under {KEY!r}")
     if config is None:
         raise ValueError("says no sizes, so charcnn did not write it: pass its config")

@@ -182,7 +182,7 @@ def _call(name: str, run: Sequence[Node], params: Params) -> Call:
 
 
 def simplified(network: Network, params: Params) -> tuple[tuple[Node, ...], dict[str, np.ndarray]]:
-    """The same network with fewer layers: batch normalisation in the weights before it, ReLU ahead of max-pooling.
+    """The network with fewer layers: batch normalisation in the weights before it, ReLU ahead of max-pooling.
 
     Neither changes what comes out, but for one rounding of the weights.
     """

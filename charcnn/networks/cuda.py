@@ -67,7 +67,7 @@ class Viewed(NoScratch):
         return [Array((x[0], *self._shape), self._dtype)]
 
     def __call__(self, x: Any, space: Space) -> Any:
-        """The same memory."""
+        """x in its new shape, the memory it has."""
         return x.view(self._dtype).reshape((x.shape[0], *self._shape))
 
 

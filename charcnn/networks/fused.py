@@ -41,7 +41,8 @@ class Strips(strong_mma.Chain):
 
     def writes(self, x: Shape) -> list[Array]:
         """The result."""
-        return [Array((x[0], *self._plan.result_shape), self._plan.precision.dtype)]
+        shape, dtype = self._plan.result
+        return [Array((x[0], *shape), dtype)]
 
 
 @jit()

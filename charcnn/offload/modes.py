@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from charcnn import offload
+from charcnn.aliases import Comm, Function, Record
 from charcnn.gpu import device
 from charcnn.host.terminal import tell
 from charcnn.offload import watch
@@ -45,10 +46,10 @@ class Mode:
     """
 
     def __init__(
-        self, ranks: Any | None, name: str, *, deadline: float | None = None, root_computes: bool = True
+        self, ranks: Comm | None, name: str, *, deadline: float | None = None, root_computes: bool = True
     ) -> None:
         self.ranks, self.name = ranks, name
-        self.comm: Any = None
+        self.comm: Comm = None
         """For the steps that all ranks take together; None where each talks to the root alone."""
         self._monitor = Monitor()
         self._progress: Callable[[int], object] | None = None
@@ -56,7 +57,7 @@ class Mode:
 
     # Of a run
 
-    def placed(self, build: Callable[..., Any]) -> Callable[..., Any]:
+    def placed(self, build: Function) -> Function:
         """What builds a level or a network, for this rank."""
         return build
 
@@ -99,7 +100,7 @@ class Mode:
         """Where batches begin, and the inputs of other ranks."""
         return [range(batch, total, batch)]  # chunks begin with a batch
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Record:
         """What the closing report says of this mode alone."""
         return {}
 
@@ -133,7 +134,7 @@ class Mode:
         """Whether a rank may die, or there is no other."""
         return self.ranks is None or self.ranks.size == 1
 
-    def dismiss(self, *, failed: bool) -> dict[str, Any]:
+    def dismiss(self, *, failed: bool) -> Record:
         """Let the other ranks go, also where a stream never came about; what is to be said of them."""
         raise NotImplementedError
 
@@ -145,12 +146,12 @@ class Mode:
 class _Together(Mode):
     """All ranks take each step together, and all are needed."""
 
-    function: ClassVar[Callable[..., Any]]
+    function: ClassVar[Function]
     """For a run."""
     streamed: ClassVar[Any] = None
     """For a stream."""
 
-    def __init__(self, ranks: Any | None, name: str, **farms: Any) -> None:
+    def __init__(self, ranks: Comm | None, name: str, **farms: Any) -> None:
         super().__init__(ranks, name)
         self.comm, self._told = ranks, False
         watch.follow(ranks, name)
@@ -165,7 +166,7 @@ class _Together(Mode):
         )
         return logits
 
-    def _how(self) -> dict[str, Any]:
+    def _how(self) -> Record:
         return {"timeline": self._monitor.timeline, "chunk": self._chunk, "progress": self._progress}
 
     def close(self, own: Any, *, traced: bool) -> tuple[list[Any], Any]:
@@ -209,7 +210,7 @@ class _Together(Mode):
             tell(f"{who}: rank {self.comm.rank}: {_said(error)}")
             watch.abort(self.comm, FAILED)  # else all would wait for it
 
-    def dismiss(self, *, failed: bool) -> dict[str, Any]:
+    def dismiss(self, *, failed: bool) -> Record:
         if self.comm is None:
             return {}
         if not self._told:
@@ -234,7 +235,7 @@ class _Static(_Together):
         """Its own part: it waits for the others' as long."""
         return total if self.comm is None else offload.shares(total, self.comm.size)[0]
 
-    def _how(self) -> dict[str, Any]:
+    def _how(self) -> Record:
         return {"timeline": self._monitor.timeline}  # what other ranks compute comes all at once
 
     def borders(self, total: int, batch: int) -> list[range]:
@@ -249,7 +250,7 @@ class _Static(_Together):
 class _Parted(_Together):
     """Each rank has a part of a network, whose `build` takes the rank's place; for runs alone."""
 
-    def placed(self, build: Callable[..., Any]) -> Callable[..., Any]:
+    def placed(self, build: Function) -> Function:
         return partial(build, place=(0, 1) if self.comm is None else (self.comm.rank, self.comm.size))
 
     def begin(self, told: Any, config: Any, chunk: int, *args: Any, **more: Any) -> None:
@@ -267,7 +268,7 @@ class _Parted(_Together):
         self._did = [did] if self.comm is None else self.comm.gather(did)
         return super().close(own, traced=traced)
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Record:
         """By rank; and the share of the time in which ranks were idle, or waited for messages."""
         idle = 1 - sum(did["busy"] for did in self._did) / (len(self._did) * self._did[0]["elapsed"])
         return {"parts": self._did, "idle": idle}
@@ -332,7 +333,7 @@ class _Farmed(Mode):
                 ranks.append(told)
         return ranks, spans if traced else None
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Record:
         """Who did what, who was lost, what was given out again, and what an earlier start had done."""
         known = 0 if self._checkpoint is None else self._checkpoint.inputs
         return {"farm": {**self.farm.report(), "from_checkpoint": known}}
@@ -361,7 +362,7 @@ class _Farmed(Mode):
             os._exit(status)  # MPI's own way to end can hang after a death
         return status
 
-    def dismiss(self, *, failed: bool) -> dict[str, Any]:
+    def dismiss(self, *, failed: bool) -> Record:
         self.farm.close()
         return {"farm": self.farm.report()}
 
@@ -383,7 +384,7 @@ MODES: dict[str, type[Mode]] = {
 """By the names of `offload.MODES` and `offload.PARTED`."""
 
 
-def own_gpus(comm: Any | None, wanted: Any, most: int | None = None) -> list[int]:
+def own_gpus(comm: Comm | None, wanted: Any, most: int | None = None) -> list[int]:
     """The GPUs of the host that this rank drives: of those wanted its share, and `most` at most."""
     gpus = device.choose(wanted)
     if comm is not None and not device.SIMULATED:

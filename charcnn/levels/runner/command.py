@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from charcnn import catalog, files, offload
+from charcnn.aliases import Comm, Record
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.host.interrupts import between_locks, ended, keep
@@ -62,13 +63,13 @@ class Subject(Protocol):
             ValueError, OSError, DeviceError: what the options name does not fit or cannot be read; in one line.
         """
 
-    def head(self, program: catalog.Program) -> dict[str, Any]:
+    def head(self, program: catalog.Program) -> Record:
         """What its report begins with: schema, title, and its own name under its kind."""
 
     def products(self, job: Job, stages: Sequence[str]) -> Mapping[str, Sequence[Node]]:
         """The convolutions and linear layers that each of these stages computes, in order."""
 
-    def closing(self, report: dict[str, Any], job: Job, options: argparse.Namespace) -> Sequence[str]:
+    def closing(self, report: Record, job: Job, options: argparse.Namespace) -> Sequence[str]:
         """Lines that follow the report."""
 
 
@@ -118,7 +119,7 @@ def run(subject: Subject, argv: list[str] | None = None) -> NoReturn:
     sys.exit(status)
 
 
-def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
+def _main(subject: Subject, comm: Comm, argv: list[str] | None) -> int:
     root = comm is None or comm.rank == 0
     options = subject.parser(quiet=not root).parse_args(argv)
     level, build = subject.program(options)
@@ -133,7 +134,7 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
 
 
 def _run(
-    subject: Subject, comm: Any, options: argparse.Namespace, level: catalog.Program, build: Callable[..., Run],
+    subject: Subject, comm: Comm, options: argparse.Namespace, level: catalog.Program, build: Callable[..., Run],
     monitor: Monitor, progress: Progress,
 ) -> int:  # fmt: skip
     name, root = subject.name, comm is None or comm.rank == 0
@@ -253,7 +254,7 @@ def _run(
 
 
 def _serve(
-    way: Mode, level: catalog.Program, build: Callable[..., Run], comm: Any, options: argparse.Namespace
+    way: Mode, level: catalog.Program, build: Callable[..., Run], comm: Comm, options: argparse.Namespace
 ) -> NoReturn:
     """The part of a farm's worker, to the end of the process."""
     worker = Worker(level, build, comm, options)
@@ -288,13 +289,13 @@ def _stay(options: argparse.Namespace) -> str:
     return f"results so far stay in {options.checkpoint}, and the same command continues"
 
 
-def _broadcast(comm: Any, value: Any) -> Any:
+def _broadcast(comm: Comm, value: Any) -> Any:
     return value if comm is None else comm.bcast(value)
 
 
-def _of_ranks(ranks: Sequence[Standing], mode: str) -> dict[str, Any]:
+def _of_ranks(ranks: Sequence[Standing], mode: str) -> Record:
     """What the report says of several ranks: their cores, what to mend, and where their messages land."""
-    found: dict[str, Any] = {
+    found: Record = {
         "cores": {rank.place.rank: rank.cores for rank in ranks if rank.cores is not None},
         "advice": offload.advice([rank.place for rank in ranks]),
     }

@@ -143,7 +143,7 @@ def add_offload(add: Callable[..., Any]) -> None:
 
 
 def check_files(options: argparse.Namespace) -> None:
-    """As `files.check_paths`; the checkpoint is looked at when it is opened."""
+    """See `files.check_paths`; the checkpoint is looked at when it is opened."""
     reads, writes = ({f"--{name}": getattr(options, name, None) for name in names} for names in (READS, WRITES))
     check_paths(reads, writes, force=options.force, marks={"--json": JSON, "--trace": TRACE}, kept=["--checkpoint"])
 

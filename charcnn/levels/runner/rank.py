@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import catalog, offload
+from charcnn.aliases import Comm
 from charcnn.gpu import device
 from charcnn.host import cores
 from charcnn.layers import Network
@@ -23,7 +24,7 @@ from charcnn.runtime.run import BatchRun, GpuRun, Run
 from charcnn.runtime.timeline import Span, Timeline
 
 
-def usable_gpus(level: catalog.Program, wanted: int | None, comm: Any) -> list[int]:
+def usable_gpus(level: catalog.Program, wanted: int | None, comm: Comm) -> list[int]:
     """The GPUs that this rank drives."""
     return [] if level.device == "cpu" else own_gpus(comm, wanted, level.gpus)
 
@@ -68,7 +69,7 @@ class Standing:
     """Its cores, where they are not those that mpiexec gave it, and those."""
 
 
-def choose_landing(comm: Any, level: catalog.Program, run: Run, wanted: bool) -> str | None:
+def choose_landing(comm: Comm, level: catalog.Program, run: Run, wanted: bool) -> str | None:
     """Have messages land in GPU memory where that is wanted and can be. Where they land, and why; None on the CPU."""
     if comm is None or level.device == "cpu":
         return None
@@ -83,7 +84,7 @@ def choose_landing(comm: Any, level: catalog.Program, run: Run, wanted: bool) ->
 
 
 def standing(
-    comm: Any, level: catalog.Program, run: Run, gpus: list[int], monitor: Monitor, landing: str | None
+    comm: Comm, level: catalog.Program, run: Run, gpus: list[int], monitor: Monitor, landing: str | None
 ) -> Standing:
     """Of this rank."""
     if level.device == "cuda" and device.SIMULATED:
@@ -101,7 +102,7 @@ class Worker:
     """A farm's worker: what it builds when it is told, and what it says in the end."""
 
     def __init__(
-        self, level: catalog.Program, build: Callable[..., Run], comm: Any, options: argparse.Namespace
+        self, level: catalog.Program, build: Callable[..., Run], comm: Comm, options: argparse.Namespace
     ) -> None:
         self._level, self._build, self._comm, self._options = level, build, comm, options
         self.monitor = Monitor(timeline=Timeline(on=options.trace is not None))

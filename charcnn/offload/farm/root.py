@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from charcnn.aliases import Comm, Record
 from charcnn.offload import messages, watch
 from charcnn.offload.checkpoint import Checkpoint
 from charcnn.offload.farm.state import FarmState, Member
@@ -48,7 +49,7 @@ class Farm:
 
     def __init__(
         self,
-        comm: Any | None,
+        comm: Comm | None,
         length: int,
         classes: int,
         *,
@@ -169,7 +170,7 @@ class Farm:
         """Look at the source again: from any thread."""
         self.state.scheduler.wake.set()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Record:
         """Who computed how much, who was lost and why, and how many chunks were given out again."""
         ranks = [
             {

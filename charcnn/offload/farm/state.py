@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Comm
 from charcnn.offload import messages
 from charcnn.offload.scheduler import Scheduler
 from charcnn.runtime.timeline import Timeline
@@ -73,7 +74,7 @@ class FarmState:
     Only tasks of the scheduler change it, which take turns in one thread.
     """
 
-    comm: Any | None
+    comm: Comm | None
     length: int
     classes: int
     size: int

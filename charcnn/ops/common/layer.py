@@ -64,25 +64,6 @@ def writes_host(layer: Layer) -> bool:
     return bool(getattr(layer, "writes_host", False))
 
 
-class Landing:
-    """A `Space` in which a layer's result lies elsewhere.
-
-    Args:
-        space: for all else.
-        before: arrays of features that the layer asks for before its result's.
-        result: where it is to be, C-contiguous.
-    """
-
-    def __init__(self, space: Space, before: int, result: Any) -> None:
-        self.stream, self.scratch = space.stream, space.scratch
-        self._device, self._before, self._result = space.device, before, result
-
-    def device(self, shape: Shape, dtype: Any = np.float32) -> Any:
-        """Room for features, or the result's."""
-        self._before -= 1
-        return self._result.reshape(shape) if self._before < 0 else self._device(shape, dtype)
-
-
 class NoScratch:
     """For layers that write only features."""
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from charcnn.host.terminal import listed
 from charcnn.text import encodings
-from charcnn.text.layout import LABEL_COLUMNS, Layout, called
+from charcnn.text.layout import LABEL_COLUMNS, Layout, label_column
 from charcnn.text.readers import scan
 from charcnn.text.readers.source import Source
 from charcnn.text.strings import PackedStrings
@@ -59,7 +59,7 @@ class Block:
     """Parquet: the record batch."""
 
     def unreadable(self) -> list[tuple[int, int | None, str]]:
-        """Of each row that cannot be read: its number and its line, from 1, and why."""
+        """Number, line (both from 1) and reason of each row that cannot be read."""
         bad = np.flatnonzero(self.kinds > scan.BLANK)
         found: list[tuple[int, int | None, str]] = []
         for index, (number, line) in zip(bad, self.located(bad), strict=True):
@@ -67,7 +67,7 @@ class Block:
         return found
 
     def located(self, rows: np.ndarray) -> Iterator[tuple[int, int | None]]:
-        """Of each of these rows, indices in ascending order: its number and its line, from 1; None for no lines."""
+        """Number and line, from 1, of each of these rows, indices in ascending order; None for no lines."""
         numbers, line = self.number + np.cumsum(self.kinds != scan.BLANK), self.line
         at = int(self.places[0, 0]) if len(self.places) else 0
         for index in rows:
@@ -175,7 +175,7 @@ class Reader(ABC):
         return labels
 
     def label_lists(self, block: Block) -> list[tuple[str, ...] | None]:
-        """Likewise, of several labels a row: a list, or a text with the layout's separator between them.
+        """Several labels a row: a list, or a text with the layout's separator between them.
 
         None of a row that has no such value; a row may have no label. Blanks around labels are none of theirs.
         """
@@ -243,7 +243,7 @@ class Reader(ABC):
             ValueError: it is asked for, and is one of text.
         """
         if asked is None:
-            label = called(names, LABEL_COLUMNS)
+            label = label_column(names)
             return None if label is None or names[label] in texts else names[label]
         if asked in texts:
             raise ValueError(f"column {asked!r} is both the label and a text")
@@ -257,7 +257,7 @@ def _is_missing(value: Any) -> bool:
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 60  # a key has any length
 short = _SHORT.repr
-"""As `repr`, in a line at most."""
+"""`repr` in a line at most."""
 
 
 def missing(names: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Record
 from charcnn.host.terminal import listed
 from charcnn.text import encodings
 from charcnn.text.layout import TEXT_COLUMNS, Layout
@@ -47,7 +48,7 @@ class JsonlReader(Reader):
             np.array([wanted.index(name) for name in self._order], np.int64),
         )
 
-    def _first_object(self, *, needed: bool) -> dict[str, Any]:
+    def _first_object(self, *, needed: bool) -> Record:
         """The first line that is an object with keys, of those that end in the first LONGEST_ROW bytes; {} for none.
 
         Raises:
@@ -127,9 +128,9 @@ def scanned(
     return fields, types, found
 
 
-def value_of(line: np.ndarray) -> dict[str, Any]:
+def value_of(line: np.ndarray) -> Record:
     """A line that is an object, as Python's values."""
-    value: dict[str, Any] = _DECODER.decode(line.tobytes().decode("utf-8", "surrogateescape"))
+    value: Record = _DECODER.decode(line.tobytes().decode("utf-8", "surrogateescape"))
     return value
 
 

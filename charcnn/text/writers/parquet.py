@@ -86,7 +86,7 @@ class ParquetWriter(Writer):
         return pyarrow.RecordBatch.from_arrays([*block.batch.columns, *arrays], schema=self._schema)
 
     def write(self, rendered: Any) -> bool:
-        """As `Writer.write`; a row group goes out when it is full, or late."""
+        """See `Writer.write`; a row group goes out when it is full, or late."""
         if self._groups == [[]]:
             self._begun = time.monotonic()
         self._groups[-1].append(rendered)
@@ -125,7 +125,7 @@ class ParquetWriter(Writer):
         self._groups, self._rows, self._bytes = [[]], 0, 0
 
     def close(self) -> None:
-        """As `Writer.close`."""
+        """See `Writer.close`."""
         if self._groups != [[]] or self._footer is None:
             self._write_groups()
         if self._footer is not None and self._footer.groups > 1:
@@ -133,5 +133,5 @@ class ParquetWriter(Writer):
             self._file.write(data + len(data).to_bytes(4, "little") + MAGIC)
 
     def abandon(self) -> None:
-        """As `Writer.abandon`."""
+        """See `Writer.abandon`."""
         self._groups = [[]]

@@ -139,7 +139,7 @@ class JsonlWriter(RowWriter):
         super().__init__(reader, file, names, added, **options)
 
     def _keys(self, block: Block) -> tuple[list[bytes], list[list[bytes]], np.ndarray]:
-        """Likewise. An object that has a key of its own which is one of those to add gets another one for it."""
+        """An object that has a key of its own which is one of those to add gets another one for it."""
         objects = (block.kinds == scan.READABLE) | (block.kinds == scan.NOT_TEXT)
         _, types, _ = scanned(block.buffer, block.places, block.kinds.copy(), NO_NAMES[0], *self._added_bytes)
         own = objects & (types != json_scan.MISSING).any(axis=1)

@@ -28,7 +28,7 @@ STAGES = 4
 
 
 def config(taps: int, block_n: int) -> common.TileConfig:
-    """As many stages as shared memory holds."""
+    """Four stages, which shared memory holds."""
     rows = MATH_WARPGROUPS * common.WGMMA_M
     return common.TileConfig(rows, rows, STAGES, STAGES, block_n, math_warpgroups=MATH_WARPGROUPS)
 
