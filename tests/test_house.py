@@ -234,7 +234,7 @@ LATE = {
     "charcnn/catalog/networks.py": "rows name networks, likewise",
     "charcnn/classify/classifier.py": "on a CPU nothing of a GPU is imported",
     "charcnn/classify/engine.py": "on a CPU nothing of a GPU; what compiles ahead only where something is not compiled",
-    "charcnn/compiling/host.py": "a process begins to compile before it has imported what labels; Numba's events first",
+    "charcnn/classify/cpu_functions.py": "it begins to compile before it has what labels; Numba's events first",
     "charcnn/compiling/networks.py": "only networks that take texts encode them",
     "charcnn/gpu/launch.py": "the simulator has no cache of kernels, nor what it is made of",
     "charcnn/levels/runner/profile.py": "it is for --profile alone, and needs a GPU",
