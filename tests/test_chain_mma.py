@@ -16,9 +16,8 @@ from charcnn.catalog import network, network_technique
 from charcnn.gpu import device
 from charcnn.layers import LocalResponseNorm, place
 from charcnn.model import network as forms
-from charcnn.model import params
 from charcnn.networks.architecture import Features
-from charcnn.networks.calls import chain, chained, planned_mma, simplified
+from charcnn.networks.lowering import lower
 from charcnn.networks.parts import stage
 from charcnn.ops.chain import Conv2d, MaxPool2d, Relu, Sigmoid, Tanh, plan
 from charcnn.ops.common.precision import HALF_PRECISIONS
@@ -175,9 +174,8 @@ def test_an_infinity_stays_where_it_is(monkeypatch):
 @pytest.mark.parametrize(("name", "needed"), network_technique("strong_mma").networks)
 def test_the_catalogue_knows_how_much_shared_memory_networks_need(name, needed):
     row, of = network_technique("strong_mma"), network(name).architecture()
-    nodes, _ = simplified(of, params.init(of, 0))
-    (run,) = [run for run in chained(nodes) if chain(run)]
-    assert planned_mma(run, "fp16").shared_bytes == needed
+    (op,) = [op for op in lower(of.nodes, row.module.rewrites(row.name, of, batch=1)) if op.plan is not None]
+    assert op.plan.shared_bytes == needed
     assert row.computes(name, needed)
     assert not row.computes(name, needed - 1)
 

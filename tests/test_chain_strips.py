@@ -16,7 +16,7 @@ from test_networks import architecture, drawn
 from charcnn.catalog import fused_technique
 from charcnn.gpu import device
 from charcnn.layers import LocalResponseNorm
-from charcnn.networks import alexnet, calls, fused
+from charcnn.networks import alexnet, cuda, fused
 from charcnn.networks.reference import expected as reference
 from charcnn.networks.runner.command import main
 from charcnn.ops.chain import Conv2d, MaxPool2d, Relu, Tanh, plan
@@ -105,7 +105,7 @@ def test_a_network_in_float32(monkeypatch):
     plans = []
 
     def few(run, batch, **options):
-        plans.append(calls.planned(run, batch, **options, **({"threads": 32} if device.SIMULATED else {})))
+        plans.append(cuda.planned(run, batch, **options, **({"threads": 32} if device.SIMULATED else {})))
         return plans[-1]
 
     monkeypatch.setattr(fused, "planned", few)

@@ -81,9 +81,15 @@ class NetworkTechnique(Program):
         return self.device == "cuda" and self.name not in ("naive", "weak")
 
     @property
+    def module(self) -> ModuleType:
+        """Its module, imported: `rewrites` leads from a network's layers to what the technique computes, and `build`
+        is a level's. Both take the technique's name first."""
+        return import_module(f"charcnn.networks.{self.home}")
+
+    @property
     def build(self) -> Function:
-        """A level's `build`, with the technique's name first; its module is imported here."""
-        made: Function = import_module(f"charcnn.networks.{self.home}").build
+        """Its module's."""
+        made: Function = self.module.build
         return made
 
 

@@ -16,6 +16,7 @@ from charcnn.catalog import measured
 from charcnn.classify import engine
 from charcnn.gpu import simulator
 from charcnn.host import machine
+from charcnn.host.install import module_environment
 from charcnn.levels.runner.options import UNUSABLE
 from charcnn.levels.runner.peaks import Peaks
 
@@ -100,14 +101,12 @@ def _measured(level: catalog.Level, seconds: float) -> Record:
 
 def _run(level: catalog.Level, inputs: int, repeat: int, *options: str) -> Record:
     """What its command says, or why it says nothing."""
-    home = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
         arguments = ["--inputs", str(inputs), "--repeat", str(repeat), "--json", str(file), *options]
         arguments += ["--gpus", "1"] if level.device == "cuda" else []
         started = [sys.executable, "-m", f"charcnn.levels.{level.name}", *arguments]
-        done = subprocess.run(started, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(started, env=module_environment(), capture_output=True, text=True, check=False)
         if done.returncode == 0:
             found: Record = json.loads(file.read_text(encoding="utf-8"))
             return found

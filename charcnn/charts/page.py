@@ -48,30 +48,23 @@ figure { margin: 1rem 0; } figure img { width: 100%; min-width: 30rem; height: a
 """
 
 
+HEAD = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+<h1>{title}</h1>"""
+
+
 def page(found: Report) -> str:
     """The whole file."""
     where = machine_called(found["machine"])
     ran = {name: row for name, row in found["levels"].items() if "why" not in row}
-    parts = [
-        "<!doctype html>",
-        '<html lang="en">',
-        '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>charcnn on {escape(where)}</title>",
-        f"<style>{STYLE}</style>",
-        f"<h1>charcnn on {escape(where)}</h1>",
-        *_headline(ran),
-        "<h2>How fast</h2>",
-        *_rates(found, ran),
-        *_pictures(found, ran),
-        "<h2>What does not run here</h2>",
-        *_missing(found),
-        "<h2>The machine</h2>",
-        *_machine(found),
-        "</html>",
-        "",
-    ]
-    return "\n".join(parts)
+    head = HEAD.format(title=f"charcnn on {escape(where)}", style=STYLE)
+    parts = [head, *_headline(ran), "<h2>How fast</h2>", *_rates(found, ran), *_pictures(found, ran)]
+    parts += ["<h2>What does not run here</h2>", *_missing(found), "<h2>The machine</h2>", *_machine(found)]
+    return "\n".join([*parts, "</html>", ""])
 
 
 def machine_called(host: Mapping[str, Any]) -> str:

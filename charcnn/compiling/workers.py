@@ -25,7 +25,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -35,6 +34,8 @@ from charcnn.compiling.networks import ImageNetwork, Network, from_dict, record
 from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.gpu import device
 from charcnn.gpu.launch import title
+from charcnn.host.cores import usable
+from charcnn.host.install import module_environment
 
 COSTLY = ("double_buffered", "kernel", "gather", "small_batch", "lag_sums")
 """Modules whose kernels take the longest to compile, those first."""
@@ -61,11 +62,6 @@ class Compiled:
     problem: str | None = None
 
 
-def cores() -> int:
-    """Of those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def compiled(
     networks: Sequence[Network | ImageNetwork],
     target: Target,
@@ -89,10 +85,8 @@ def compiled(
     """
     from numba import config
 
-    jobs = jobs or cores()
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}
-    home = str(Path(__file__).parent.parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+    jobs = jobs or usable()
+    environment = {**module_environment(), "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}
     if config.CACHE_DIR:
         environment["NUMBA_CACHE_DIR"] = config.CACHE_DIR
     parts = [sizes] if later is None else [sizes, later]

@@ -88,6 +88,11 @@ def settle(near: Sequence[int | None] | None = None) -> None:
     _bound.now = frozenset(share)
 
 
+def usable() -> int:
+    """How many hardware threads this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def said() -> str | None:
     """What `settle` did, for people; None where it changed nothing."""
     if _bound is None or _bound.now == _bound.was:

@@ -8,7 +8,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-"""The checkout, where the package is used from one."""
+"""The folder that has the package: the checkout, where it is used from one."""
+
+
+def module_environment() -> dict[str, str]:
+    """The environment of a process that runs a module of this package, from wherever it is started."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
 
 
 def pip_install(extra: str) -> str:

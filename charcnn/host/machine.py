@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from charcnn.aliases import Record
-from charcnn.host.cores import LAUNCHED
+from charcnn.host.cores import LAUNCHED, usable
 
 PACKAGES = ("charcnn", "numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "nvidia-nvvm", "mpi4py")
 
@@ -74,13 +74,11 @@ def _cpu() -> str | None:
 
 
 def _cores() -> int:
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
-    cores = len(os.sched_getaffinity(0))
+    own = usable()
     if any(name in os.environ for name in LAUNCHED):
-        with suppress(OSError):  # mpiexec binds each rank to a core of its own, but not the process that starts them
-            cores = max(cores, len(os.sched_getaffinity(os.getppid())))
-    return cores
+        with suppress(AttributeError, OSError):  # mpiexec binds each rank to a core, but not the process that starts it
+            own = max(own, len(os.sched_getaffinity(os.getppid())))
+    return own
 
 
 def _gpus() -> list[str]:

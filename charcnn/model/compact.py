@@ -15,6 +15,7 @@ import numpy as np
 from charcnn.config import NORMALISED_BLOCKS, Config
 from charcnn.model import calibrate
 from charcnn.model.params import Params
+from charcnn.ops.reference import softmax
 
 HIDDEN = (*(f"conv{block}" for block in range(1, 7)), "fc1", "fc2")
 """The layers with ReLU, in the order of `Config.widths`."""
@@ -105,9 +106,5 @@ def apart(logits: np.ndarray, others: np.ndarray, *, multi_label: bool = False) 
         shares = [1 / (1 + np.exp(-np.asarray(each, np.float64).clip(-700))) for each in (logits, others)]
         return changed, float(np.abs(shares[0] - shares[1]).max(initial=0))
     changed = int((logits.argmax(1) != others.argmax(1)).sum())
-    return changed, float(np.abs(_softmax(logits) - _softmax(others)).max(initial=0))
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    powers = np.exp(np.asarray(logits, np.float64) - logits.max(1, keepdims=True))
-    return powers / powers.sum(1, keepdims=True)
+    shares = [softmax(np.asarray(of, np.float64)) for of in (logits, others)]
+    return changed, float(np.abs(shares[0] - shares[1]).max(initial=0))

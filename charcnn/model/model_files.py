@@ -14,7 +14,8 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -262,12 +263,10 @@ def read_torch(path: Path, config: Any) -> tuple[Arrays, Header]:
             import torch
         except ImportError as error:
             raise ValueError(f"a PyTorch checkpoint needs PyTorch: {pip_install('torch')}") from error
-        try:
+        with _of_a_whole_checkpoint():
             archive = open_archive(file)
             check_sums(archive, storages=False)
             tensors = torch.load(os.fspath(path), map_location="cpu", weights_only=True, mmap=True)
-        except Exception as error:  # of many types, for what a damaged file makes its readers meet
-            raise ValueError(f"is not a whole PyTorch checkpoint ({type(error).__name__}: {line(error)})") from error
         for _ in range(2):  # what holds a module's may stand in what holds an optimiser's, too
             if isinstance(tensors, dict):
                 tensors = next((tensors[key] for key in _NESTED if isinstance(tensors.get(key), dict)), tensors)
@@ -285,10 +284,8 @@ def read_torch(path: Path, config: Any) -> tuple[Arrays, Header]:
                 raise ValueError(f"{listed([name])} has dtype {tensor.dtype}: need a floating-point one")
             shapes[name] = tuple(tensor.shape)
         check_shapes(shapes, config)
-        try:
+        with _of_a_whole_checkpoint():
             check_sums(archive, storages=True)
-        except Exception as error:
-            raise ValueError(f"is not a whole PyTorch checkpoint ({type(error).__name__}: {line(error)})") from error
         arrays = {}
         for name in config.parameter_shapes:
             try:  # copied, as the file may change
@@ -296,6 +293,14 @@ def read_torch(path: Path, config: Any) -> tuple[Arrays, Header]:
             except (RuntimeError, TypeError, NotImplementedError) as error:  # sparse, or with no data
                 raise ValueError(f"{name} is no plain tensor ({line(error)})") from error
     return arrays, Header(config)
+
+
+@contextmanager
+def _of_a_whole_checkpoint() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of many types, for what a damaged file makes its readers meet
+        raise ValueError(f"is not a whole PyTorch checkpoint ({type(error).__name__}: {line(error)})") from error
 
 
 def to_torch(state: Any) -> memoryview:

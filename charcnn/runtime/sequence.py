@@ -172,6 +172,13 @@ def multiples(config: Config, multiple: int) -> bool:
     return not any(width % multiple for width in (*config.block_channels, *config.fc_units[:2]))
 
 
+def require_multiples(config: Config, multiple: int) -> None:
+    """Raise SizeError unless all channels and units are multiples of what tensor cores take."""
+    if not multiples(config, multiple):
+        sizes = f"channels={config.channels}, units={config.units}, widths={config.widths}"
+        raise device.SizeError(f"{sizes}: need multiples of {multiple} for tensor cores; l13 needs none")
+
+
 def within(config: Config, taps: int, classes: int) -> bool:
     """Whether no convolution of blocks 2 to 6 has more taps, and the network no more classes."""
     return max(config.kernel_sizes[1:]) <= taps and config.classes <= classes

@@ -132,14 +132,9 @@ def _events(named: Mapping[str, Sequence[Span]], zero: float) -> Iterator[Record
             yield _label("thread_name", rank, tid, row)
         for kind, said, row, _, start, stop in sorted(spans, key=lambda span: span.start):
             yield {
-                "name": said,
-                "cat": kind,
-                "ph": "X",
-                "ts": round((start - zero) * 1e6, 3),
-                "dur": round((stop - start) * 1e6, 3),
-                "pid": rank,
-                "tid": rows[row],
-            }
+                "name": said, "cat": kind, "ph": "X", "ts": round((start - zero) * 1e6, 3),
+                "dur": round((stop - start) * 1e6, 3), "pid": rank, "tid": rows[row],
+            }  # fmt: skip
 
 
 def _label(what: str, rank: int, tid: int, name: str) -> Record:

@@ -26,15 +26,9 @@ FORMAT = 2
 """Version of what a checkpoint holds."""
 
 COLUMNS = (
-    "epoch",
-    "seconds",
-    "rate",
-    "train_loss",
-    "train_accuracy",
-    "valid_loss",
-    "valid_accuracy",
+    "epoch", "seconds", "rate", "train_loss", "train_accuracy", "valid_loss", "valid_accuracy",
     "valid_balanced_accuracy",
-)
+)  # fmt: skip
 """What is recorded of every epoch. The training part's figures are of changed, dropped-out inputs: the lower ones."""
 
 

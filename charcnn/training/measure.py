@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from charcnn.aliases import Record
+from charcnn.ops.reference import softmax
 
 
 @dataclass(frozen=True)
@@ -188,18 +189,12 @@ BINS = 15
 """Of probabilities, in `calibration_error`: as Guo et al. (2017) have it."""
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Logits (N, classes) as probabilities, float64."""
-    powers = np.exp(np.asarray(logits, np.float64) - logits.max(1, keepdims=True))
-    return powers / powers.sum(1, keepdims=True)
-
-
 def calibration_error(logits: np.ndarray, labels: np.ndarray) -> float:
     """How far the probability of the answer is from the share of right answers: a mean over 15 bins of probability.
 
     The expected calibration error of Guo et al. (2017, arXiv:1706.04599): each bin weighs what it holds.
     """
-    probabilities = softmax(logits)
+    probabilities = softmax(np.asarray(logits, np.float64))
     sure, right = probabilities.max(1), probabilities.argmax(1) == labels
     bins = np.minimum((sure * BINS).astype(int), BINS - 1)
     apart = np.bincount(bins, right, BINS) - np.bincount(bins, sure, BINS)

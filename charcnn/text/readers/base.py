@@ -36,13 +36,13 @@ REASONS = {
 class Block:
     """Rows that travel together."""
 
-    number: int
+    number: int = 0
     """Rows before the first one, empty lines of CSV not counted."""
-    line: int
+    line: int = 0
     """Lines before the first one."""
-    end: int
+    end: int = 0
     """Where in the input the block ends."""
-    rows: int
+    rows: int = 0
     """Rows, empty lines of CSV not counted."""
     lines: int = 0
     """Lines, of formats that have them."""
@@ -57,6 +57,11 @@ class Block:
     """Whether the last row ends the file, with no line end behind it."""
     batch: Any = None
     """Parquet: the record batch."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of its rows, as they lie in the buffer."""
+        return int(self.places[-1, 2] - self.places[0, 0]) if len(self.places) else 0
 
     def unreadable(self) -> list[tuple[int, int | None, str]]:
         """Number, line (both from 1) and reason of each row that cannot be read."""
@@ -124,11 +129,11 @@ class Reader(ABC):
         source = self.source
         fresh = False  # whether all of the buffer has been scanned from its start, and no block was taken
         while True:
-            block, consumed = self._scan()
+            block = self._scan()
             full = len(block.places) == self.rows
             # Rows that do not fill a block wait for more, unless they come from a pipe or take a whole buffer.
-            if consumed and (full or source.final or fresh or source.streamed):
-                start, source.start = source.start, source.start + consumed
+            if block.size and (full or source.final or fresh or source.streamed):
+                start, source.start = source.start, source.start + block.size
                 block.end, block.number, block.line = source.position, self.number, self.line
                 block.rows = int(np.count_nonzero(block.kinds != scan.BLANK))
                 _, end, following = block.places[-1]
@@ -143,9 +148,16 @@ class Reader(ABC):
                 source.read()
                 fresh = True
 
-    @abstractmethod
-    def _scan(self) -> tuple[Block, int]:
-        """Rows at the source's start, and how many bytes they take."""
+    def _scan(self) -> Block:
+        """Rows at the source's start."""
+        raise NotImplementedError
+
+    def _lines(self, empty: int) -> Block:
+        """Lines at the source's start, of which `empty` is the kind of those without a byte."""
+        source, places = self.source, np.empty((self.rows, 3), np.int64)
+        places = places[: scan.scan_lines(source.buffer, source.start, source.stop, source.final, places)]
+        kinds = np.where(places[:, 0] == places[:, 1], empty, scan.READABLE).astype(np.uint8)
+        return Block(buffer=source.buffer, places=places, kinds=kinds, counts=np.ones(len(places), np.int64))
 
     def texts(self, block: Block) -> PackedStrings:
         """A text for each row. One that is missing, empty or blank is none: the row's kind in `block.kinds` changes."""

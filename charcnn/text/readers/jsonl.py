@@ -77,13 +77,8 @@ class JsonlReader(Reader):
             else:
                 source.read()
 
-    def _scan(self) -> tuple[Block, int]:
-        source, places = self.source, np.empty((self.rows, 3), np.int64)
-        n = scan.scan_lines(source.buffer, source.start, source.stop, source.final, places)
-        places = places[:n]
-        kinds = np.where(places[:, 0] == places[:, 1], scan.BLANK, scan.READABLE).astype(np.uint8)
-        block = Block(0, 0, 0, 0, buffer=source.buffer, places=places, kinds=kinds, counts=np.ones(n, np.int64))
-        return block, int(places[-1, 2]) - source.start if n else 0
+    def _scan(self) -> Block:
+        return self._lines(scan.BLANK)
 
     def _read_texts(self, block: Block) -> PackedStrings:
         """The keys' texts."""

@@ -117,9 +117,6 @@ class ParquetReader(Reader):
         if self.number != self.size:
             raise ValueError(f"{self._path}: is not a whole Parquet file ({self.number:,} of {self.size:,} rows)")
 
-    def _scan(self) -> tuple[Block, int]:
-        raise NotImplementedError  # blocks() does without
-
     def _read_texts(self, block: Block) -> PackedStrings:
         """The columns' texts; of a row with a missing one none."""
         import pyarrow
