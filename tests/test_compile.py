@@ -359,7 +359,7 @@ from charcnn.caching.kernel_cache import KernelCache, on_miss
 from charcnn.text.encode_gpu import _encode_kernel as kernel
 
 who, target = int(sys.argv[1]), Target.named("sm_90a")
-cache, context = KernelCache(kernel.py_func), kernel.targetctx
+cache, context = KernelCache(kernel.py_func, lambda: None), kernel.targetctx
 cache._impl.rebuild = lambda context, data: data["name"]
 with compiling_for(target):
     made = lambda name: SimpleNamespace(codegen=context.codegen(), _reduce_states=lambda: {"name": name})
