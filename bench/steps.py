@@ -134,7 +134,7 @@ class Product:
             yield self.kernel(technique, TUNED[POOLED], POOLED, pooled)
 
     def cublas(self) -> Ready:
-        """The same product by PyTorch."""
+        """The product by PyTorch."""
         import torch
 
         _, c_in, kernel_size, c_out = sizes(self.layer)

@@ -27,19 +27,20 @@ OFFLOAD = asynchronous
 
 def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
+    conv = WinogradConv1d
     linear = partial(Launched, linear_relu_nlc_double_buffered, shapes.linear_nlc, rows=True)
 
     def block(weight, bias, norm):
         if norm is None:
-            return WinogradConv1d(weight, bias, POOL_SIZE)
-        return CoalescedConvNormReluPool(WinogradConv1d(weight, bias), norm, POOL_SIZE)
+            return conv(weight, bias, POOL_SIZE)
+        return CoalescedConvNormReluPool(conv(weight, bias), norm, POOL_SIZE)
 
     def network(w):  # once a GPU: weights are transformed there
         yield "conv_block_1", [GatherTokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE)]
-        yield "conv_block_2", [WinogradConv1d(*w.conv2, POOL_SIZE)]
-        yield "conv_block_3", [WinogradConv1d(*w.conv3)]
-        yield "conv_block_4", [WinogradConv1d(*w.conv4)]
-        yield "conv_block_5", [WinogradConv1d(*w.conv5)]
+        yield "conv_block_2", [conv(*w.conv2, POOL_SIZE)]
+        yield "conv_block_3", [conv(*w.conv3)]
+        yield "conv_block_4", [conv(*w.conv4)]
+        yield "conv_block_5", [conv(*w.conv5)]
         yield "conv_block_6", [block(*w.conv6, w.norm6)]
         last = Launched(linear_nlc_double_buffered, shapes.linear_nlc, *w.fc3)
         yield "fc_blocks", [linear(*w.fc1), linear(*w.fc2), last]

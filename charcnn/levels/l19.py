@@ -14,7 +14,7 @@ from functools import partial
 from charcnn.config import POOL_SIZE
 from charcnn.model import calibrate, half_range
 from charcnn.offload import asynchronous
-from charcnn.ops.common.layer import ByBatch
+from charcnn.ops.common.layer import by_batch
 from charcnn.ops.conv1d.layers import SPREAD, SmallBatchConv1d, ToomCookConv1d, WgmmaConv1d, WgmmaLinear
 from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
 from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
@@ -40,40 +40,39 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
 
     texts: of fp8, a file of texts to calibrate with (`texts.read_texts`); where None, the sample that ships.
     """
-    eighths = precision == "fp8"
+    eighths, asked, eps = precision == "fp8", precision, calibrate.EPS
     length_5, length = whole_windows(config, 16 if eighths else 8), config.conv_lengths[4]
-    asked, (p, precision), eps = precision, half_range.held(params, config, precision), calibrate.EPS
+    params, precision = half_range.held(params, config, precision)
     wide = precision != asked
     if eighths:
-        p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
+        params, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
     conv, linear = partial(WgmmaConv1d, precision=precision), partial(WgmmaLinear, precision=precision)
-    small_conv = partial(SmallBatchConv1d, precision=precision)
+    small_conv, upto = partial(SmallBatchConv1d, precision=precision), SPREAD[precision]
+    fc3 = partial(linear, relu=False, float32=True)
+    if takes(precision, config.classes):
+        fc3 = partial(FewOutputsLinear, precision=precision)
 
     def network(w):  # once a GPU: weights are packed here
         block_1 = TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE, precision=precision, wide=wide)
         planes = TokenConvNormReluPoolPlanes(*w.conv1, w.norm1, precision=precision, wide=wide)
+        conv2 = ToomCookConv1d(*w.conv2, precision=precision)
+        blocks_1_2 = [by_batch([block_1, conv(*w.conv2, pool=True)], [planes, conv2], upto=MANY)]
         block_6 = wgmma_block(*w.conv6, w.norm6, POOL_SIZE, length=length, eps=eps, precision=precision, wide=wide)
-        fc3 = partial(linear, relu=False, float32=True)
-        if takes(precision, config.classes):
-            fc3 = partial(FewOutputsLinear, precision=precision)
-        products, all_products = ToomCookConv1d(*w.conv2, precision=precision), conv(*w.conv2, pool=True)
-        blocks_1_2 = [ByBatch(MANY, [block_1, all_products], [planes, products])]
         blocks_3_6 = [conv(*w.conv3), conv(*w.conv4), conv(*w.conv5, length=length_5), *block_6]
         fc = [linear(*w.fc1), linear(*w.fc2), fc3(*w.fc3)]
-        if not within(config, SmallBatchConv1d.LONGEST, SmallBatchLinear.MOST_CLASSES):
-            yield "network", [*blocks_1_2, *blocks_3_6, *fc]
-            return
-        few, some, more = SPREAD[precision]
-        alone = [SmallBatchTokenConvNormReluPool(block_1)] if config.layernorm else [block_1]
-        small_1_2 = [ByBatch(ALONE, alone, [block_1]), small_conv(*w.conv2, pool=True)]
-        small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, precision=precision, wide=wide)
-        small_3_6 = [small_conv(*w.conv3), small_conv(*w.conv4), small_conv(*w.conv5), *small_6]
-        small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)]
-        choices = (few, small_1_2, blocks_1_2), (some, small_3_6, blocks_3_6), (more, small_fc, fc)
-        yield "network", [ByBatch(*choice) for choice in choices]
+        if within(config, SmallBatchConv1d.LONGEST, SmallBatchLinear.MOST_CLASSES):
+            alone = [SmallBatchTokenConvNormReluPool(block_1)] if config.layernorm else [block_1]
+            small_1_2 = [by_batch(alone, [block_1], upto=ALONE), small_conv(*w.conv2, pool=True)]
+            small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, precision=precision, wide=wide)
+            small_3_6 = [small_conv(*w.conv3), small_conv(*w.conv4), small_conv(*w.conv5), *small_6]
+            small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)]
+            blocks_1_2 = [by_batch(small_1_2, blocks_1_2, upto=upto.blocks_1_2)]
+            blocks_3_6 = [by_batch(small_3_6, blocks_3_6, upto=upto.blocks_3_6)]
+            fc = [by_batch(small_fc, fc, upto=upto.linear)]
+        yield "network", [*blocks_1_2, *blocks_3_6, *fc]
 
-    given = {"batch": batch, "streams": streams, "gpus": gpus, "monitor": monitor}
-    return gpu_pipeline(network, p, config, **given, graph=True, held_as=precision)
+    how = {"batch": batch, "streams": streams, "gpus": gpus, "monitor": monitor, "held_as": precision}
+    return gpu_pipeline(network, params, config, graph=True, **how)
 
 
 if __name__ == "__main__":

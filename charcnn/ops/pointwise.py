@@ -59,7 +59,7 @@ def _maxout_loops_kernel(x, y):
 
 
 def _grouped(x, y, pieces):
-    """As (N, C / pieces, pieces, values) and (N, C / pieces, values)."""
+    """x and y in the shapes (N, C / pieces, pieces, values) and (N, C / pieces, values)."""
     inner = math.prod(y.shape[2:])
     return x.reshape(*y.shape[:2], pieces, inner), y.reshape(*y.shape[:2], inner)
 

@@ -62,7 +62,7 @@ def _maximum(layout, quick, rows, columns):
 
 @cache
 def _mean(layout):
-    """The same of the mean: of `area` values, or where that is 0 of those inside."""
+    """The mean: of `area` values, or where that is 0 of those inside."""
     load, channels = reader(layout), layout.width
 
     @cuda.jit(device=True, inline="always")

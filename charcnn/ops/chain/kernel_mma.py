@@ -44,7 +44,7 @@ def make_mma_kernel(plan: MmaPlan, from_bytes: bool) -> Any:
     """The kernel (x, weight, bias, pixels, y): blocks take images by turns.
 
     x (N, C_in H W) float32, or uint8 where from_bytes, then pixels (C_in 256,) is what bytes stand for; weight as of
-    `plan_mma.packed`, bias padded likewise; y (N, C_out H_out W_out) float32.
+    `MmaPlan.packed`, bias padded likewise; y (N, C_out H_out W_out) float32.
     """
     lay_out, compute = _make_lay_out(plan, from_bytes), _make_links(plan, len(plan.links) - 1)
     threads, space, chunk = uint32(plan.threads), plan.shared_bytes, uint32(PIXEL)

@@ -34,7 +34,7 @@ def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Any:
     """The kernel (x, weight, bias, pixels, y): blocks take tiles of images by turns.
 
     x (N, C_in H W) float32, or uint8 where from_bytes, then pixels (2 C_in,) is the factor and offset of each channel;
-    weight and bias as of `strips.packed`; y words, (N H_out W_out C / 2,).
+    weight and bias as of `StripPlan.packed`; y words, (N H_out W_out C / 2,).
     """
     # As in kernel_mma.py: device functions are made for a plan, whose sizes are their constants, and inlined.
     (_, pool1, conv2, pool2), top = plan.links, plan.links[2].window.padding[0]
@@ -175,7 +175,7 @@ def _make_conv2d(plan: StripPlan, number: int) -> Any:
 
 @cache
 def _make_sized(plan: StripPlan, number: int, sizes: tuple[int, ...]) -> Any:
-    """The same by the least of these numbers of sixteens that takes as few passes as the most that a warp may have."""
+    """Passes by the least of these numbers of sixteens that takes as few passes as the most that a warp may have."""
     own, more = _make_passes(plan, number, sizes[0]), len(sizes) > 1
     larger = _make_sized(plan, number, sizes[1:]) if more else None
     of, width = plan.products[number], plan.links[2 * number].out_shape[2]
@@ -195,13 +195,13 @@ def _make_sized(plan: StripPlan, number: int, sizes: tuple[int, ...]) -> Any:
 
 @cache
 def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
-    """The same by so many sixteens of pixels a warp."""
+    """Passes over a strip by so many sixteens of pixels a warp."""
     link, source, of = plan.links[2 * number], plan.maps[2 * number], plan.products[number]
     steps, alignment = of.octets_in // 2, ptx.ALIGNMENT
     multiply, store = _make_steps(plan, number, tiles, steps - 1), make_store(plan, number)
     columns, fours, sums, held = of.columns, of.columns // 2, 4 * tiles * of.columns, 2 * of.columns
     top, bottom, *_ = (0, 0, 0, 0) if number == 0 else link.window.padding
-    in_rows = plan.blocks.counts[0] if number == 0 else link.in_shape[1]
+    in_rows = plan.lattice.counts[0] if number == 0 else link.in_shape[1]
     beyond, taps, kernel_rows = top + bottom > 0, of.kernel[1], of.kernel[0]
     first_words = 0 if number == 0 else plan.products[0].words
     first_bias = 0 if number == 0 else plan.products[0].outputs

@@ -77,7 +77,7 @@ def make_fill(step: Step2d, i: int) -> Any:
 
 @cache
 def make_maxpool2d(step: Step2d, i: int) -> Any:
-    """The same by pooling, a value a thread."""
+    """Make rows of a map by pooling, a value a thread."""
     link = step.links[i]
     value_type, place, ring, pitch, lowest = place_of(step, i)
     store, finished = make_store(step, i), inlined(link.epilogue)

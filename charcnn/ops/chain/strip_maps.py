@@ -22,7 +22,7 @@ WORD = 0xFFFFFFFF
 @cache
 def make_load(plan: StripPlan, from_bytes: bool) -> Any:
     """load(x, pixels, base, thread, n, begin, end): rows of blocks of pixels, a thread an octet."""
-    of, blocks, (channels, height, width) = plan.maps[0], plan.blocks, plan.in_shape
+    of, blocks, (channels, height, width) = plan.maps[0], plan.lattice, plan.in_shape
     (down, across), (top, left) = blocks.size, blocks.before
     area, regular = down * across, down * across % OCTET == 0
     pack = ptx.cvt_f16x2(plan.precision.ptx_type)

@@ -132,7 +132,7 @@ def _narrow(call, x, y, to, factor):
 
 
 def widen(call: Call, x: Any, y: Any, source: NumberFormat, factor: float = 1.0) -> None:
-    """As float32, times a factor, into an array of the same shape, or with two terms, of half as many channels."""
+    """Cast to float32, times a factor, into an array of the same shape, or with two terms, of half as many channels."""
     *_, channels = y.shape
     bits = x.view(WORDS[source.itemsize]).reshape((x.size,))
     if source.ptx_type == "tf32":
@@ -141,7 +141,7 @@ def widen(call: Call, x: Any, y: Any, source: NumberFormat, factor: float = 1.0)
     call.launch(kernel, -(-y.size // THREADS), THREADS, bits, y.reshape((y.size,)), channels, np.float32(factor))
 
 
-def as_float(x: Any, precision: str, *, out: Any = None, stream: Any = None) -> Any:
+def as_float(x: Any, precision: str) -> Any:
     """Features in a format, on the GPU, as float32 there: an array of the same values, not waited for.
 
     Raises:
@@ -149,7 +149,7 @@ def as_float(x: Any, precision: str, *, out: Any = None, stream: Any = None) -> 
     """
     of = choose(precision)
     *others, channels = x.shape
-    call = Call(out, stream, (*others, channels // of.terms), dtypes={"x": of.dtype}, x=x)
+    call = Call(None, None, (*others, channels // of.terms), dtypes={"x": of.dtype}, x=x)
     widen(call, call.inputs[0], call.out, of)
     return call.result()
 

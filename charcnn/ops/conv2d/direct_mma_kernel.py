@@ -60,7 +60,6 @@ def _lay_out(plan: Plan) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def lay_out(own, weight, first_map, thread):
-        """As `_lay_out`."""
         scale, unit = float32(1), float32(1)
         if split:
             if thread == 0:

@@ -25,7 +25,6 @@ def make_result(plan: Plan, name: str) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def result(acc, r, half, e, scale, offset):
-        """As `make_result`."""
         total = acc[r * terms * 4 + 2 * half + e]
         if stacked:
             total += (acc[r * 8 + 2 + e] + acc[r * 8 + 4 + e]) * low_unit
@@ -57,7 +56,6 @@ def make_write(plan: Plan, name: str, paired: bool) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def write(acc, y, item, own_map, here, unit, low_bias, high_bias):
-        """As `make_write`."""
         beside = here + one
         (row, at_here), (row_beside, at_beside) = place_of(here), place_of(beside)
         to = (uint64(item) * uint64(c_out) + uint64(own_map)) * uint64(plane_out)
@@ -101,7 +99,6 @@ def make_keep(plan: Plan, name: str) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def keep(acc, shared, base, stage, own_map, maps, here, windows, first_row, unit, low_bias, high_bias):
-        """As `make_keep`."""
         beside, to = here + one, stage + own_map * pitch
         (row, at_here), (row_beside, at_beside) = place_of(here), place_of(beside)
         for r in range(band_rows):
@@ -138,7 +135,6 @@ def make_send(plan: Plan) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def send(y, address, item, group, first_map, maps, thread):
-        """As `make_send`."""
         number = thread // lanes + thread % lanes * warps
         if number < maps:
             begin = group * floats

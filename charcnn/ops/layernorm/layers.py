@@ -181,7 +181,7 @@ def wgmma_block(
 def mma_block(
     weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str, eps: float = 1e-5
 ) -> list[Layer]:
-    """The same by mma.sync."""
+    """`wgmma_block` by mma.sync."""
     if norm is None:
         return [MmaConv1d(weight, bias, pool=True, precision=precision)]
     conv = MmaConv1d(weight, bias, relu=False, float32=precision in WIDE, precision=precision)
@@ -192,7 +192,7 @@ def small_batch_block(
     weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str, eps: float = 1e-5,
     wide: bool = False,
 ) -> Sequence[Layer]:  # fmt: skip
-    """The same for a few inputs."""
+    """`wgmma_block` for a few inputs."""
     if norm is None:
         cast = precision in WIDE
         conv = SmallBatchConv1d(weight, bias, pool=True, precision=precision, results=FP32.name if cast else None)

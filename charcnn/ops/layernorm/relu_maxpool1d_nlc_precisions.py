@@ -315,7 +315,17 @@ def encoded_maxima(
 ) -> Any:
     """`reference.layernorm_relu_maxpool1d_nlc` to features of 32 bits a value, in the layout of `mma_layout`.
 
-    Arguments and errors as for the technique `coalesced`, and precision: "tf32" or "fp16x3". C must be a multiple of 8.
+    Args:
+        x: float32 (N, L, C), C a multiple of 8; gamma and beta (L, C).
+        stat: float64 (N, 2), each input's mean and biased variance.
+        kernel_size, stride: of the pooling; stride is kernel_size where None.
+        precision: of the result, "tf32" or "fp16x3".
+        eps: added to the variance.
+        out: where to write; made where None.
+        stream: a CUDA stream; the default stream where None.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit, or precision is neither.
     """
     of = choose(precision, WIDE)
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)

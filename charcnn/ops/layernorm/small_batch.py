@@ -60,7 +60,7 @@ def _own_parts(partial_moments, n, count, part, row):
 
 @cuda.jit(device=True, inline="always")
 def _parts_of_rows(partial_moments, n, count, part, row):
-    """The same of parts of `part` values of rows of `row`, as `common.moments` has them."""
+    """Moments of parts of `part` values of rows of `row`, as `common.moments` has them."""
     row_parts = uint32(uint32(uint32(row + part) - uint32(1)) // part)
     shift, rest = partial_moments[n, 0, 0], partial_moments[n, 0, 1]
     total, squares = float32(0), float32(0)

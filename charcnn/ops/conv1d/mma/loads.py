@@ -59,7 +59,7 @@ def make_im2col(stages: Stages) -> tuple[Any, Any]:
         while i < block_m:
             pixel = first_row + i
             image = pixel // out_pixels
-            pixel = pixel - image * out_pixels
+            pixel -= image * out_pixels
             row = pixel // out_columns
             column = (pixel - row * out_columns) * stride_w - left
             row = row * stride_h - top
@@ -67,7 +67,7 @@ def make_im2col(stages: Stages) -> tuple[Any, Any]:
             row = row if first_row + i < rows else outside
             to = pixels + i * pixel_size
             ptx.st_shared_v4_b32(to, pixel & bits, row & bits, column & bits, 0)
-            i = i + threads
+            i += threads
         begin = first_column // group_columns * group_bytes
         return height, width, begin, begin + group_bytes
 

@@ -22,6 +22,7 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
+from charcnn.ops.common import ring
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.ladder import inline, make_output_row
 from charcnn.ops.conv1d.toom_cook.config import (
@@ -38,13 +39,13 @@ from charcnn.ops.conv1d.toom_cook.config import (
 from charcnn.ops.conv1d.toom_cook.store import make_store
 from charcnn.ops.conv1d.toom_cook.transforms import FOLDED, INFINITY, POINTS
 from charcnn.ops.conv1d.wgmma.config import K_BLOCK, ROW_BYTES, WGMMA_M
-from charcnn.ops.conv1d.wgmma.steps.common import make_advance, make_descriptor
+from charcnn.ops.conv1d.wgmma.steps.common import make_descriptor
 
 
 def _make_produce(config: TileConfig) -> Any:
     """The device function produce: asks for all stages of all of a block's tiles."""
-    stages, cluster_m, clustered = config.stages, config.cluster_m, config.cluster_m > 1
-    load_to_all, advance = ptx.bulk_load_multicast(config.cluster_m), make_advance(stages)
+    cluster_m, clustered = config.cluster_m, config.cluster_m > 1
+    load_to_all, advance = ptx.bulk_load_multicast(config.cluster_m), ring.make_advance(config.stages)
     tap_bytes, b_at, b_bytes = uint32(config.tap_bytes), config.b_at, uint32(2 * config.tap_bytes)
     terms, term_bytes = config.terms, TERM_BYTES
     a_bytes, a_copied = config.a_bytes, terms * A_ROWS * ROW_BYTES
@@ -53,7 +54,7 @@ def _make_produce(config: TileConfig) -> Any:
 
     @inline
     def produce(planes, weight, base, full, empty, k_blocks, n_tiles, tiles, first_tile, tile_stride, cta_rank):
-        slot, phase, tile = uint32(0), uint32(1), first_tile  # of a new mbarrier, the phase before the first has ended
+        stage, tile = ring.to_fill(), first_tile
         while tile < tiles:
             n_tile = tile % n_tiles
             row = (tile // n_tiles * cluster_m + cta_rank) * block_m
@@ -63,15 +64,15 @@ def _make_produce(config: TileConfig) -> Any:
                 copied = tap_bytes if point == infinity else b_bytes
                 k_block = uint32(0)
                 while k_block < k_blocks:
-                    barrier = full + slot * 8
-                    ptx.mbarrier_wait(empty + slot * 8, phase)
+                    barrier = ring.barrier(full, stage)
+                    ring.wait(empty, stage)
                     ptx.mbarrier_arrive_expect_tx(barrier, a_copied + copied)
                     channel = k_block * k_block_size
                     for term in range(terms):
-                        to = base + slot * a_bytes + term * term_bytes
+                        to = base + stage.slot * a_bytes + term * term_bytes
                         which = point * uint32(terms) + term
                         ptx.tma_load_3d(to, planes, barrier, channel, which, row)
-                    to = base + (b_at + slot * b_bytes)
+                    to = base + (b_at + stage.slot * b_bytes)
                     if clustered:
                         share = copied // cluster_m
                         at = share * cta_rank
@@ -79,103 +80,102 @@ def _make_produce(config: TileConfig) -> Any:
                     else:
                         ptx.bulk_load(to, source, copied, barrier)
                     source += uint64(copied)
-                    slot, phase = advance(slot, phase)
-                    k_block = k_block + 1
-                point = point + 1
-            tile = tile + tile_stride
+                    stage = advance(stage)
+                    k_block += 1
+                point += 1
+            tile += tile_stride
 
     return produce
 
 
 def _make_release(config: TileConfig) -> Any:
-    """release(empty, slot, tells, lane): a math warpgroup has read a stage, and says so to all blocks that fill it."""
+    """release(empty, stage, tells, lane): a math warpgroup has read a stage, and says so to all blocks that fill it."""
     clustered = config.cluster_m > 1
 
     @inline
-    def release(empty, slot, tells, lane):
+    def release(empty, stage, tells, lane):
         if tells:
-            barrier = empty + slot * 8
             if clustered:
-                ptx.mbarrier_arrive_cluster(ptx.mapa(barrier, lane))
+                ptx.mbarrier_arrive_cluster(ptx.mapa(ring.barrier(empty, stage), lane))
             else:
-                ptx.mbarrier_arrive(barrier)
+                ring.arrive(empty, stage)
         cuda.syncwarp()
 
     return release
 
 
-def _make_stage(config: TileConfig) -> tuple[Any, Any, Any]:
-    """stage, which waits for one and gives its descriptors; behind and ahead, of warpgroups that are staggered."""
+def _make_staged(config: TileConfig) -> tuple[Any, Any, Any]:
+    """staged, which waits for a stage and gives its descriptors; behind and ahead, of warpgroups that are staggered."""
     descriptor, a_bytes = make_descriptor(), config.a_bytes
     b_at, b_bytes = config.b_at, 2 * config.tap_bytes
 
     @inline
-    def stage(base, rows, full, slot, phase):
-        ptx.mbarrier_wait(full + slot * 8, phase)
+    def staged(base, rows, full, stage):
+        ring.wait(full, stage)
         ptx.wgmma_fence()
-        a = descriptor(base + slot * a_bytes + rows)
-        return a, descriptor(base + (b_at + slot * b_bytes))
+        a = descriptor(base + stage.slot * a_bytes + rows)
+        return a, descriptor(base + (b_at + stage.slot * b_bytes))
 
     threads = 128 * MATH_WARPGROUPS
-    return stage, ptx.named_barrier_sync(1, threads), ptx.named_barrier_arrive(1, threads)
+    return staged, ptx.named_barrier_sync(1, threads), ptx.named_barrier_arrive(1, threads)
 
 
 def _make_multiply(operands: NumberFormat, config: TileConfig, release: Any) -> tuple[Any, Any]:
     """Device functions multiply, of a plane with both groups' weights, and multiply_last, of the plane at infinity.
 
-    Each makes acc the plane's sums; its last step is still under way. They give the next slot, its phase, and the slot
-    of the last step, which nobody has released. `held` says that one is under way from before, in slot `before`.
+    Each makes acc the plane's sums; its last step is still under way. They give the next stage, and that of the last
+    step, which nobody has released. `held` says that one is under way from before, in stage `before`.
     """
     product, add_product = (ptx.wgmma(operands.ptx_type, config.block_n, more) for more in (False, True))
     wait_one, wait_two = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(2)
-    (stage, behind, ahead), advance = _make_stage(config), make_advance(config.stages)
+    (staged, behind, ahead), advance = _make_staged(config), ring.make_advance(config.stages)
     staggered, next_row, second = config.staggered, ROW_BYTES // 16, config.tap_bytes // 16
 
     @inline
-    def multiply(acc, k_blocks, slot, phase, before, held, base, rows, full, empty, tells, lane):
+    def multiply(acc, k_blocks, stage, before, held, base, rows, full, empty, tells, lane):
         # The second warpgroup begins a plane when the first one has done a step of it, and thus ends it later, too.
         if staggered and rows > 0:
             behind()
-        a, b = stage(base, rows, full, slot, phase)
+        a, b = staged(base, rows, full, stage)
         product(acc, a, b)
         add_product(acc, a + next_row, b + second)
         if held:
             wait_two()
             release(empty, before, tells, lane)
-        before = slot
-        slot, phase = advance(slot, phase)
+        before = stage
+        stage = advance(stage)
         k_block = uint32(1)
         while k_block < k_blocks:
-            a, b = stage(base, rows, full, slot, phase)
+            a, b = staged(base, rows, full, stage)
             add_product(acc, a, b)
             add_product(acc, a + next_row, b + second)
             wait_two()
             release(empty, before, tells, lane)
             if staggered and k_block == 1 and rows == 0:
                 ahead()
-            before = slot
-            slot, phase = advance(slot, phase)
-            k_block = k_block + 1
-        return slot, phase, before
+            before = stage
+            stage = advance(stage)
+            k_block += 1
+        return stage, before
 
     @inline
-    def multiply_last(acc, k_blocks, slot, phase, before, base, rows, full, empty, tells, lane):
-        a, b = stage(base, rows, full, slot, phase)
+    def multiply_last(acc, k_blocks, stage, before, base, rows, full, empty, tells, lane):
+        a, b = staged(base, rows, full, stage)
         product(acc, a + next_row, b)
         wait_one()
         release(empty, before, tells, lane)
-        before = slot
-        slot, phase = advance(slot, phase)
+        before = stage
+        stage = advance(stage)
         k_block = uint32(1)
         while k_block < k_blocks:
-            a, b = stage(base, rows, full, slot, phase)
+            a, b = staged(base, rows, full, stage)
             add_product(acc, a + next_row, b)
             wait_one()
             release(empty, before, tells, lane)
-            before = slot
-            slot, phase = advance(slot, phase)
-            k_block = k_block + 1
-        return slot, phase, before
+            before = stage
+            stage = advance(stage)
+            k_block += 1
+        return stage, before
 
     return multiply, multiply_last
 
@@ -188,8 +188,8 @@ def _make_promoted(operands: NumberFormat, config: TileConfig, release: Any) -> 
     """
     product = ptx.wgmma(operands.ptx_type, config.block_n, False)
     add_product, wait_all = ptx.wgmma(operands.ptx_type, config.block_n), ptx.wgmma_wait_group(0)
-    stage, behind, ahead = _make_stage(config)
-    advance, size, staggered = make_advance(config.stages), config.block_n // 2, config.staggered
+    staged, behind, ahead = _make_staged(config)
+    advance, size, staggered = ring.make_advance(config.stages), config.block_n // 2, config.staggered
     next_row, second = ROW_BYTES // 16, config.tap_bytes // 16
     a_low, b_low = TERM_BYTES // 16, config.block_n * ROW_BYTES // 16
 
@@ -206,59 +206,59 @@ def _make_promoted(operands: NumberFormat, config: TileConfig, release: Any) -> 
 
     @inline
     def last_alone(acc, a, b):
-        a = a + next_row
+        a += next_row
         product(acc, a + a_low, b)
         add_product(acc, a, b + b_low)
         add_product(acc, a, b)
 
     def of(products):
         @inline
-        def step(acc, k_block, slot, phase, base, rows, full, empty, tells, lane):
+        def step(acc, k_block, stage, base, rows, full, empty, tells, lane):
             if staggered and k_block == 0 and rows > 0:
                 behind()
-            a, b = stage(base, rows, full, slot, phase)
+            a, b = staged(base, rows, full, stage)
             products(acc, a, b)
             wait_all()
-            release(empty, slot, tells, lane)
+            release(empty, stage, tells, lane)
             if staggered and k_block == 0 and rows == 0:
                 ahead()
-            return advance(slot, phase)
+            return advance(stage)
 
         return step
 
     step, step_at_infinity = of(both), of(last_alone)
 
     @inline
-    def at_zero(acc, y, k_blocks, slot, phase, base, rows, full, empty, tells, lane):
+    def at_zero(acc, y, k_blocks, stage, base, rows, full, empty, tells, lane):
         k_block = uint32(0)
         while k_block < k_blocks:
-            slot, phase = step(acc, k_block, slot, phase, base, rows, full, empty, tells, lane)
+            stage = step(acc, k_block, stage, base, rows, full, empty, tells, lane)
             for i in range(size):
                 y[i] += acc[i]
-            k_block = k_block + 1
-        return slot, phase
+            k_block += 1
+        return stage
 
     @inline
-    def at_infinity(acc, y, k_blocks, slot, phase, base, rows, full, empty, tells, lane):
+    def at_infinity(acc, y, k_blocks, stage, base, rows, full, empty, tells, lane):
         k_block = uint32(0)
         while k_block < k_blocks:
-            slot, phase = step_at_infinity(acc, k_block, slot, phase, base, rows, full, empty, tells, lane)
+            stage = step_at_infinity(acc, k_block, stage, base, rows, full, empty, tells, lane)
             for i in range(size):
                 y[i] += acc[i]
-            k_block = k_block + 1
-        return slot, phase
+            k_block += 1
+        return stage
 
     @inline
-    def at_point(acc, y_0, y_1, y_2, point, square, k_blocks, slot, phase, base, rows, full, empty, tells, lane):
+    def at_point(acc, y_0, y_1, y_2, point, square, k_blocks, stage, base, rows, full, empty, tells, lane):
         k_block = uint32(0)
         while k_block < k_blocks:
-            slot, phase = step(acc, k_block, slot, phase, base, rows, full, empty, tells, lane)
+            stage = step(acc, k_block, stage, base, rows, full, empty, tells, lane)
             for i in range(size):
                 y_0[i] += acc[i]
                 y_1[i] += point * acc[i]
                 y_2[i] += square * acc[i]
-            k_block = k_block + 1
-        return slot, phase
+            k_block += 1
+        return stage
 
     return at_zero, at_infinity, at_point
 
@@ -277,10 +277,10 @@ def make_kernel(operands: NumberFormat, results: NumberFormat, config: TileConfi
     store = make_store(results, config, operands.scaled)
     multiply, multiply_last = _make_multiply(operands, config, release)
     at_zero, at_infinity, at_point = _make_promoted(operands, config, release)
-    wait_all, size, stages = ptx.wgmma_wait_group(0), config.block_n // 2, config.stages
+    wait_all, size = ptx.wgmma_wait_group(0), config.block_n // 2
     dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
     clustered, cluster_m = config.cluster_m > 1, uint32(config.cluster_m)
-    readers = MATH_WARPGROUPS * config.cluster_m
+    init = ring.make_init(config.stages, MATH_WARPGROUPS * config.cluster_m)
     full_at, empty_at = (uint32(config.barriers_at + kind) for kind in Barrier)
     bias_at, bias_bytes = config.bias_at, uint32(config.bias_bytes)
     block_m, block_n, group_bytes = uint32(BLOCK_M), uint32(config.block_n), WGMMA_M * ROW_BYTES
@@ -308,9 +308,7 @@ def make_kernel(operands: NumberFormat, results: NumberFormat, config: TileConfi
         tile_stride = grid_dim_x() // cluster_m
         full, empty = base + full_at, base + empty_at
         if thread == 0:
-            for i in range(stages):
-                ptx.mbarrier_init(full + i * 8, 1)
-                ptx.mbarrier_init(empty + i * 8, readers)
+            init(full, empty)
             ptx.fence_mbarrier_init()
         at = thread * 16
         while at < n_tiles * bias_bytes:
@@ -336,7 +334,8 @@ def make_kernel(operands: NumberFormat, results: NumberFormat, config: TileConfi
         alloc()
 
         # Main loop.
-        slot, phase, before, first_row = uint32(0), uint32(0), uint32(0), warpgroup * group_bytes
+        stage, first_row = ring.to_read(), warpgroup * group_bytes
+        before = stage
         while tile < tiles:
             # The points 0 and infinity: each is of one output.
             for i in range(size):
@@ -344,28 +343,24 @@ def make_kernel(operands: NumberFormat, results: NumberFormat, config: TileConfi
             if promoted:
                 for i in range(size):
                     y_0[i], y_2[i] = float32(0), float32(0)
-                slot, phase = at_zero(acc, y_0, k_blocks, slot, phase, base, first_row, full, empty, tells, lane)
-                slot, phase = at_infinity(acc, y_2, k_blocks, slot, phase, base, first_row, full, empty, tells, lane)
+                stage = at_zero(acc, y_0, k_blocks, stage, base, first_row, full, empty, tells, lane)
+                stage = at_infinity(acc, y_2, k_blocks, stage, base, first_row, full, empty, tells, lane)
             else:
-                slot, phase, before = multiply(
-                    y_0, k_blocks, slot, phase, before, False, base, first_row, full, empty, tells, lane
-                )
-                slot, phase, before = multiply_last(
-                    y_2, k_blocks, slot, phase, before, base, first_row, full, empty, tells, lane
-                )
+                stage, before = multiply(y_0, k_blocks, stage, before, False, base, first_row, full, empty, tells, lane)
+                stage, before = multiply_last(y_2, k_blocks, stage, before, base, first_row, full, empty, tells, lane)
             # The others: output q has the sums times the point's power q.
             held = True
             for p in range(folded):
                 point = first_point if p == 0 else second_point if p == 1 else third_point if p == 2 else fourth_point
                 square = point * point
                 if promoted:
-                    slot, phase = at_point(
+                    stage = at_point(
                         acc, y_0, y_1, y_2, point, square,
-                        k_blocks, slot, phase, base, first_row, full, empty, tells, lane,
+                        k_blocks, stage, base, first_row, full, empty, tells, lane,
                     )  # fmt: skip
                 else:
-                    slot, phase, before = multiply(
-                        acc, k_blocks, slot, phase, before, held, base, first_row, full, empty, tells, lane
+                    stage, before = multiply(
+                        acc, k_blocks, stage, before, held, base, first_row, full, empty, tells, lane
                     )
                     wait_all()
                     release(empty, before, tells, lane)

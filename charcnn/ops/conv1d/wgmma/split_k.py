@@ -23,6 +23,7 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
+from charcnn.ops.common import ring
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma import few_rows
 from charcnn.ops.conv1d.wgmma.config import BLOCK_N, K_BLOCK, NO_ROW, ROW_BYTES, WGMMA_M, Barrier, TileConfig
@@ -127,9 +128,9 @@ def _make_loads(tile: SplitKTile) -> tuple[Any, Any]:
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
-    def load_a(k_block, stage, parity, base, full, empty, map_x, row):
-        barrier, to = full + stage * 8, base + stage * a_bytes
-        ptx.mbarrier_wait(empty + stage * 8, parity)
+    def load_a(k_block, stage, base, full, empty, map_x, row):
+        barrier, to = ring.barrier(full, stage), base + stage.slot * a_bytes
+        ring.wait(empty, stage)
         ptx.mbarrier_arrive_expect_tx(barrier, a_bytes)
         if terms == 1:
             ptx.tma_load_2d(to, map_x, barrier, k_block * k_block_size, row)
@@ -139,9 +140,9 @@ def _make_loads(tile: SplitKTile) -> tuple[Any, Any]:
                 ptx.tma_load_3d(at, map_x, barrier, k_block * k_block_size, term, row)
 
     @inline
-    def load_b(k_block, stage, parity, base, full, empty, weight, n_tile, k_blocks):
-        barrier, to = full + stage * 8, base + (b_at + stage * b_bytes)
-        ptx.mbarrier_wait(empty + stage * 8, parity)
+    def load_b(k_block, stage, base, full, empty, weight, n_tile, k_blocks):
+        barrier, to = ring.barrier(full, stage), base + (b_at + stage.slot * b_bytes)
+        ring.wait(empty, stage)
         ptx.mbarrier_arrive_expect_tx(barrier, b_bytes)
         source = weight + uint64(n_tile // shares * k_blocks + k_block) * packed_bytes
         source += uint64(n_tile % shares) * uint64(b_term)
@@ -173,7 +174,7 @@ def make_split_k_kernel(
     received = tile.pieces * tile.splits * PIECE_BYTES
     threads, acc_size, promoted_size = tile.threads, tile.block_n // 2, tile.block_n // 2 if promoted else 1
     sum_size = PIECE_N // 2
-    a_stages, b_stages = tile.a_stages, tile.b_stages
+    advance_a, advance_b = ring.make_advance(tile.a_stages), ring.make_advance(tile.b_stages)
     math_warpgroups = uint32(tile.math_warpgroups)
     a_bytes, b_bytes, b_at, sums_at = tile.a_bytes, tile.b_bytes, tile.b_at, tile.exchange_at
     b_full_at, b_empty_at, a_full_at, a_empty_at, sums_full_at = (uint32(tile.barriers_at + kind) for kind in Barrier)
@@ -198,7 +199,7 @@ def make_split_k_kernel(
         b_full, b_empty = base + b_full_at, base + b_empty_at
         a_full, a_empty, sums_full = base + a_full_at, base + a_empty_at, base + sums_full_at
         copies = thread - math_warpgroups * 128  # of the threads that copy, the number
-        a_stage, b_stage, a_parity, b_parity = uint32(0), uint32(0), uint32(0), uint32(0)
+        a_stage, b_stage = ring.to_read(), ring.to_read()
         if copies == 0:
             ptx.mbarrier_init(sums_full, 1)
             init(b_full, b_empty, a_full, a_empty, uint32(0))
@@ -213,34 +214,30 @@ def make_split_k_kernel(
         if warpgroup == math_warpgroups:
             # A warp for each, as one that waits for a stage would keep the other's copies.
             if copies == 0:  # weights, which no kernel before writes
-                b_parity = uint32(1)
+                b_stage = ring.to_fill()
                 while k_block < end:
-                    fetch_b(k_block, b_stage, b_parity, base, b_full, b_empty, weight, n_tile, k_blocks)
-                    k_block, b_stage = k_block + 1, b_stage + 1
-                    if b_stage == b_stages:
-                        b_stage, b_parity = uint32(0), b_parity ^ 1
+                    fetch_b(k_block, b_stage, base, b_full, b_empty, weight, n_tile, k_blocks)
+                    k_block, b_stage = k_block + 1, advance_b(b_stage)
             elif copies == warp_size:
-                a_parity = uint32(1)
+                a_stage = ring.to_fill()
                 ptx.fence_proxy_tensormap(map_x)
                 ptx.griddepcontrol_wait()
                 while k_block < end:
-                    fetch_a(k_block, a_stage, a_parity, base, a_full, a_empty, map_x, first_row)
-                    k_block, a_stage = k_block + 1, a_stage + 1
-                    if a_stage == a_stages:
-                        a_stage, a_parity = uint32(0), a_parity ^ 1
+                    fetch_a(k_block, a_stage, base, a_full, a_empty, map_x, first_row)
+                    k_block, a_stage = k_block + 1, advance_a(a_stage)
         else:
             leads = thread & in_warpgroup == 0
             for i in range(acc_size):
                 acc[i] = float32(0)
             for i in range(promoted_size):
                 promoted_acc[i] = float32(0)
-            a_before, b_before, begun = uint32(0), uint32(0), False
+            a_before, b_before, begun = a_stage, b_stage, False
             while k_block < end:
-                ptx.mbarrier_wait(a_full + a_stage * 8, a_parity)
-                ptx.mbarrier_wait(b_full + b_stage * 8, b_parity)
-                a_desc = base + a_stage * a_bytes >> 4 | descriptor_low
+                ring.wait(a_full, a_stage)
+                ring.wait(b_full, b_stage)
+                a_desc = (base + a_stage.slot * a_bytes) >> 4 | descriptor_low
                 a_desc += warpgroup * warpgroup_rows
-                b_desc = base + (b_at + b_stage * b_bytes) >> 4 | descriptor_low
+                b_desc = (base + (b_at + b_stage.slot * b_bytes)) >> 4 | descriptor_low
                 ptx.wgmma_fence()
                 multiply(acc, a_desc, b_desc)
                 if promoted:
@@ -251,15 +248,11 @@ def make_split_k_kernel(
                 else:
                     wait_one()
                 if leads and begun:  # the products of that stage are done
-                    ptx.mbarrier_arrive(a_empty + a_before * 8)
-                    ptx.mbarrier_arrive(b_empty + b_before * 8)
+                    ring.arrive(a_empty, a_before)
+                    ring.arrive(b_empty, b_before)
                 cuda.syncwarp()
                 a_before, b_before, begun = a_stage, b_stage, True
-                k_block, a_stage, b_stage = k_block + 1, a_stage + 1, b_stage + 1
-                if a_stage == a_stages:
-                    a_stage, a_parity = uint32(0), a_parity ^ 1
-                if b_stage == b_stages:
-                    b_stage, b_parity = uint32(0), b_parity ^ 1
+                k_block, a_stage, b_stage = k_block + 1, advance_a(a_stage), advance_b(b_stage)
             wait_all()
             final_acc = promoted_acc if promoted else acc
             for g in range(groups):

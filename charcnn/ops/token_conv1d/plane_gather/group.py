@@ -215,9 +215,9 @@ def make_advance(
         raw[0], raw[1], raw[2], raw[3] = word_0, word_1, word_2, word_3
         other = uint32(0)
         for q in range(last_word):
-            other = other | raw[q] ^ blanks
+            other |= raw[q] ^ blanks
         if last_word < 4:
-            other = other | (raw[last_word] ^ blanks) & end_mask
+            other |= (raw[last_word] ^ blanks) & end_mask
         if other == 0:  # rows of zeros
             start_a, start_b = begin(biases, high, low, factor)
             a, b = bare(0, start_a, start_b, scale, gammas, betas)

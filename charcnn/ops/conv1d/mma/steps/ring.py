@@ -29,7 +29,7 @@ BLOCKS = 2
 
 
 def config(taps: int, block_n: int) -> common.TileConfig:
-    """As many stages as leave room for two blocks."""
+    """Three stages, which leave room for two blocks."""
     return common.TileConfig(block_m=128, warp_m=32, warp_n=32, block_n=block_n, stages=STAGES, swizzled=True)
 
 

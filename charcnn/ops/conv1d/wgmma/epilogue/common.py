@@ -81,7 +81,7 @@ def make_stage_for_pool(case: Case, itemsize: int, stage_octet: Any) -> Any:
         for k in range(octets):
             i = (pool_pass * octets + k) * 16
             at = base + (exchange_at + warpgroup * exchange_bytes + k * octet_bytes)
-            at = at + (thread & in_warpgroup) * 16
+            at += (thread & in_warpgroup) * 16
             stage_octet(acc, i, at, scale)
             stage_octet(acc, i + 2, at + row_bytes, scale)
 
@@ -107,7 +107,7 @@ def make_store(case: Case, itemsize: int, store_octet: Any) -> Any:
             for k in range(begin, end):
                 i = (pool_pass * octets + k) * 16
                 at = base + (exchange_at + k * octet_bytes)
-                at = at + (thread & in_warpgroup) * 16
+                at += (thread & in_warpgroup) * 16
                 to = column + uint32((pool_pass * octets + k) * 32)
                 store_octet(acc, i, at, to, row, scale, y, c_out)
                 store_octet(acc, i + 2, at + row_bytes, to, row_8, scale, y, c_out)

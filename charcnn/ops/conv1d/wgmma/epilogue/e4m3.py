@@ -42,7 +42,7 @@ def make_e4m3(case: Case, read_four: Any) -> tuple[Any, Any, int]:
         for k in range(octets):
             i = k // 2 * 32 + k % 2 * 2
             at = base + (exchange_at + warpgroup * exchange_bytes + k * place)
-            at = at + (thread & in_warpgroup) * 16
+            at += (thread & in_warpgroup) * 16
             a, b = read_words(acc, i, scale)
             c, d = read_words(acc, i + 16, scale)
             ptx.st_shared_v4_b32(at, a, b, c, d)
@@ -74,7 +74,7 @@ def make_e4m3(case: Case, read_four: Any) -> tuple[Any, Any, int]:
         """All columns' maxima, of this thread's two rows."""
         for k in range(octets):
             at = base + (exchange_at + k * place)
-            at = at + (thread & in_warpgroup) * 16
+            at += (thread & in_warpgroup) * 16
             i, to = k // 2 * 32 + k % 2 * 2, column + k // 2 * 64
             store_pool_max(acc, i, at, to, row_8 if k % 2 else row, scale, y, c_out)
 

@@ -20,6 +20,7 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
+from charcnn.ops.common import ring
 from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.wgmma.steps import common
 
@@ -46,8 +47,12 @@ def config(taps: int, block_n: int) -> common.TileConfig:
 def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, _, store = ladder.make_accumulators(tile.block_n)
-    descriptor, (init_a, advance_a) = common.make_descriptor(), common.make_ring(tile.a_stages, tile.math_warpgroups)
-    init_b, advance_b = common.make_ring(tile.b_stages, tile.math_warpgroups * tile.cluster_m)
+    descriptor = common.make_descriptor()
+    init_a, advance_a = ring.make_init(tile.a_stages, tile.math_warpgroups), ring.make_advance(tile.a_stages)
+    init_b, advance_b = (
+        ring.make_init(tile.b_stages, tile.math_warpgroups * tile.cluster_m),
+        ring.make_advance(tile.b_stages),
+    )
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
     load_to_all, cluster_m = ptx.bulk_load_multicast(tile.cluster_m), uint32(tile.cluster_m)
@@ -85,65 +90,60 @@ def make_kernel(tile: common.TileConfig) -> Any:
             dealloc()
             if leads:
                 ptx.fence_proxy_tensormap(x)
-                a_slot, a_phase, b_slot, b_phase = (
-                    uint32(0),
-                    uint32(1),
-                    uint32(0),
-                    uint32(1),
-                )  # the phase before a first one has ended
+                a_stage, b_stage = ring.to_fill(), ring.to_fill()
                 for t in range(first_tile, tiles, tile_stride):
                     n_tile, first_row = t % n_tiles, t // n_tiles * cluster_rows + cta_rank * block_m
                     source = weight + uint64(n_tile * steps) * uint64(b_bytes) + uint64(cta_rank * part_bytes)
                     for k_block in range(k_blocks):
-                        barrier = a_full + a_slot * 8
-                        ptx.mbarrier_wait(a_empty + a_slot * 8, a_phase)
+                        barrier = ring.barrier(a_full, a_stage)
+                        ring.wait(a_empty, a_stage)
                         ptx.mbarrier_arrive_expect_tx(barrier, a_bytes)
                         channel = k_block * k_block_size
-                        ptx.tma_load_2d(base + a_slot * a_bytes, x, barrier, channel, first_row)
-                        a_slot, a_phase = advance_a(a_slot, a_phase)
+                        ptx.tma_load_2d(base + a_stage.slot * a_bytes, x, barrier, channel, first_row)
+                        a_stage = advance_a(a_stage)
                         for _ in range(taps):
-                            barrier = b_full + b_slot * 8
-                            ptx.mbarrier_wait(b_empty + b_slot * 8, b_phase)
+                            barrier = ring.barrier(b_full, b_stage)
+                            ring.wait(b_empty, b_stage)
                             ptx.mbarrier_arrive_expect_tx(barrier, b_bytes)
-                            to = base + b_at + b_slot * b_bytes + cta_rank * part_bytes
+                            to = base + b_at + b_stage.slot * b_bytes + cta_rank * part_bytes
                             load_to_all(to, source, part_bytes, barrier)
                             source += uint64(b_bytes)
-                            b_slot, b_phase = advance_b(b_slot, b_phase)
+                            b_stage = advance_b(b_stage)
             cuda.syncwarp()
             ptx.cluster_sync()
             return
         alloc()
 
         # Main loop.
-        a_slot, a_phase, a_before = uint32(0), uint32(0), uint32(0)
-        b_slot, b_phase, b_before = uint32(0), uint32(0), uint32(0)
+        a_stage = a_before = ring.to_read()
+        b_stage = b_before = ring.to_read()
         for t in range(first_tile, tiles, tile_stride):
             n_tile, first_row = t % n_tiles, t // n_tiles * cluster_rows + cta_rank * block_m
             column = n_tile * block_n + (lane & 3) * 8
             start(acc, bias, column)
             for k_block in range(k_blocks):
-                ptx.mbarrier_wait(a_full + a_slot * 8, a_phase)
-                a = base + a_slot * a_bytes + warpgroup * group_bytes
+                ring.wait(a_full, a_stage)
+                a = base + a_stage.slot * a_bytes + warpgroup * group_bytes
                 for tap in range(taps):
-                    ptx.mbarrier_wait(b_full + b_slot * 8, b_phase)
+                    ring.wait(b_full, b_stage)
                     ptx.wgmma_fence()
-                    b = base + b_at + b_slot * b_bytes
+                    b = base + b_at + b_stage.slot * b_bytes
                     multiply(acc, descriptor(a + tap * row_bytes), descriptor(b))
                     wait_one()
                     if tells and k_block + tap > 0:  # the step before was read, and with a last tap its A
-                        ptx.mbarrier_arrive_cluster(ptx.mapa(b_empty + b_before * 8, lane))
+                        ptx.mbarrier_arrive_cluster(ptx.mapa(ring.barrier(b_empty, b_before), lane))
                         if leads and tap == 0:
-                            ptx.mbarrier_arrive(a_empty + a_before * 8)
+                            ring.arrive(a_empty, a_before)
                     cuda.syncwarp()
-                    b_before = b_slot
-                    b_slot, b_phase = advance_b(b_slot, b_phase)
-                a_before = a_slot
-                a_slot, a_phase = advance_a(a_slot, a_phase)
+                    b_before = b_stage
+                    b_stage = advance_b(b_stage)
+                a_before = a_stage
+                a_stage = advance_a(a_stage)
             wait_all()
             if tells:
-                ptx.mbarrier_arrive_cluster(ptx.mapa(b_empty + b_before * 8, lane))
+                ptx.mbarrier_arrive_cluster(ptx.mapa(ring.barrier(b_empty, b_before), lane))
             if leads:
-                ptx.mbarrier_arrive(a_empty + a_before * 8)
+                ring.arrive(a_empty, a_before)
             cuda.syncwarp()
 
             # Epilogue.

@@ -7,7 +7,6 @@ from enum import IntEnum
 from typing import Any
 
 from charcnn.gpu import ptx, tensor_map
-from charcnn.gpu.device import uint32
 from charcnn.ops.conv1d.ladder import K_BLOCK, ROW_BYTES, inline
 
 WGMMA_M = 64
@@ -129,29 +128,3 @@ def make_descriptor() -> Any:
         return address >> 4 | low
 
     return descriptor
-
-
-def make_advance(stages: int) -> Any:
-    """advance(slot, phase): the next slot of a ring, and the parity of its mbarrier's phase."""
-    last = stages - 1
-
-    @inline
-    def advance(slot, phase):
-        if slot == last:
-            return uint32(0), phase ^ 1
-        return slot + 1, phase
-
-    return advance
-
-
-def make_ring(stages: int, readers: int) -> tuple[Any, Any]:
-    """init(full, empty), of the mbarriers of a ring whose stages so many warpgroups read; and `make_advance`'s."""
-    all_readers = readers
-
-    @inline
-    def init(full, empty):
-        for i in range(stages):
-            ptx.mbarrier_init(full + i * 8, 1)
-            ptx.mbarrier_init(empty + i * 8, all_readers)
-
-    return init, make_advance(stages)

@@ -19,6 +19,7 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
+from charcnn.ops.common import ring
 from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.wgmma.steps import common
 
@@ -28,7 +29,7 @@ STAGES = 4
 
 
 def config(taps: int, block_n: int) -> common.TileConfig:
-    """As many stages as shared memory holds."""
+    """Four stages, which shared memory holds."""
     rows = MATH_WARPGROUPS * common.WGMMA_M
     return common.TileConfig(rows, rows, STAGES, STAGES, block_n, math_warpgroups=MATH_WARPGROUPS)
 
@@ -37,7 +38,7 @@ def config(taps: int, block_n: int) -> common.TileConfig:
 def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, _, store = ladder.make_accumulators(tile.block_n)
-    descriptor, advance, stages = common.make_descriptor(), common.make_advance(tile.b_stages), tile.b_stages
+    descriptor, advance, stages = common.make_descriptor(), ring.make_advance(tile.b_stages), tile.b_stages
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     threads, acc_size = tile.threads, tile.block_n // 2
     block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, uint32(ladder.K_BLOCK)
@@ -60,11 +61,11 @@ def make_kernel(tile: common.TileConfig) -> Any:
 
         def load(step, slot):
             """Ask for a step's A and B."""
-            barrier = uint32(full + slot * uint32(8))
+            barrier = uint32(full + stage.slot * uint32(8))
             ptx.mbarrier_arrive_expect_tx(barrier, stage_bytes)
             channel, row = uint32(step // taps * k_block_size), uint32(first_row + step % taps)
-            ptx.tma_load_2d(uint32(base + slot * a_bytes), x, barrier, channel, row)
-            to = uint32(base + b_at + slot * b_bytes)
+            ptx.tma_load_2d(uint32(base + stage.slot * a_bytes), x, barrier, channel, row)
+            to = uint32(base + b_at + stage.slot * b_bytes)
             ptx.bulk_load(to, source + uint64(step) * uint64(b_bytes), b_bytes, barrier)
 
         if thread == 0:
@@ -78,20 +79,20 @@ def make_kernel(tile: common.TileConfig) -> Any:
         start(acc, bias, column)
 
         # Main loop.
-        slot, phase, free = uint32(0), uint32(0), uint32(0)
+        stage = free = ring.to_read()
         for step in range(steps):
-            ptx.mbarrier_wait(full + slot * 8, phase)
+            ring.wait(full, stage)
             ptx.wgmma_fence()
-            a = descriptor(base + slot * a_bytes + warpgroup * group_bytes)
-            multiply(acc, a, descriptor(base + b_at + slot * b_bytes))
+            a = descriptor(base + stage.slot * a_bytes + warpgroup * group_bytes)
+            multiply(acc, a, descriptor(base + b_at + stage.slot * b_bytes))
             wait_one()
             cuda.syncthreads()
             ahead = step + uint32(stages - 1)  # what the stage of the step before is for
             if thread == 0 and step > 0 and ahead < steps:
-                load(ahead, free)
+                load(ahead, free.slot)
             cuda.syncwarp()
-            free = slot
-            slot, phase = advance(slot, phase)
+            free = stage
+            stage = advance(stage)
         wait_all()
 
         # Epilogue.

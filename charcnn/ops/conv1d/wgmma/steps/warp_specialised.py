@@ -19,6 +19,7 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
+from charcnn.ops.common import ring
 from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.wgmma.steps import common
 
@@ -30,7 +31,7 @@ PRODUCER_REGISTERS, MATH_REGISTERS = 56, 224
 
 
 def config(taps: int, block_n: int) -> common.TileConfig:
-    """As many stages as shared memory holds."""
+    """Four stages, which shared memory holds."""
     rows = MATH_WARPGROUPS * common.WGMMA_M
     return common.TileConfig(rows, rows, STAGES, STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True)
 
@@ -39,7 +40,8 @@ def config(taps: int, block_n: int) -> common.TileConfig:
 def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, _, store = ladder.make_accumulators(tile.block_n)
-    descriptor, (init, advance) = common.make_descriptor(), common.make_ring(tile.b_stages, tile.math_warpgroups)
+    descriptor = common.make_descriptor()
+    init, advance = ring.make_init(tile.b_stages, tile.math_warpgroups), ring.make_advance(tile.b_stages)
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
     threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, tile.math_warpgroups
@@ -71,34 +73,34 @@ def make_kernel(tile: common.TileConfig) -> Any:
             if leads:
                 ptx.fence_proxy_tensormap(x)
                 source = weight + uint64(n_tile * steps) * uint64(b_bytes)
-                slot, phase = uint32(0), uint32(1)  # of a new mbarrier, the phase before the first has ended
+                stage = ring.to_fill()
                 for k_block in range(k_blocks):
                     for tap in range(taps):
-                        barrier = full + slot * 8
-                        ptx.mbarrier_wait(empty + slot * 8, phase)
+                        barrier = ring.barrier(full, stage)
+                        ring.wait(empty, stage)
                         ptx.mbarrier_arrive_expect_tx(barrier, stage_bytes)
                         channel, row = k_block * k_block_size, first_row + tap
-                        ptx.tma_load_2d(base + slot * a_bytes, x, barrier, channel, row)
-                        ptx.bulk_load(base + b_at + slot * b_bytes, source, b_bytes, barrier)
+                        ptx.tma_load_2d(base + stage.slot * a_bytes, x, barrier, channel, row)
+                        ptx.bulk_load(base + b_at + stage.slot * b_bytes, source, b_bytes, barrier)
                         source += uint64(b_bytes)
-                        slot, phase = advance(slot, phase)
+                        stage = advance(stage)
             return
         alloc()
 
         # Main loop.
         start(acc, bias, column)
-        slot, phase, before = uint32(0), uint32(0), uint32(0)
+        stage = before = ring.to_read()
         for step in range(steps):
-            ptx.mbarrier_wait(full + slot * 8, phase)
+            ring.wait(full, stage)
             ptx.wgmma_fence()
-            a = descriptor(base + slot * a_bytes + warpgroup * group_bytes)
-            multiply(acc, a, descriptor(base + b_at + slot * b_bytes))
+            a = descriptor(base + stage.slot * a_bytes + warpgroup * group_bytes)
+            multiply(acc, a, descriptor(base + b_at + stage.slot * b_bytes))
             wait_one()
             if leads and step > 0:
-                ptx.mbarrier_arrive(empty + before * 8)  # the step before was read
+                ring.arrive(empty, before)  # the step before was read
             cuda.syncwarp()
-            before = slot
-            slot, phase = advance(slot, phase)
+            before = stage
+            stage = advance(stage)
         wait_all()
 
         # Epilogue.
