@@ -14,11 +14,7 @@ import numpy as np
 
 from charcnn import ops
 from charcnn.catalog import VARIANTS
-from charcnn.layers import (
-    MaxPool2d,
-    Node,
-    Pixels,
-)  # fmt: skip
+from charcnn.layers import MaxPool2d, Node, Pixels
 from charcnn.networks.lowering import Op, Params, Rewrite, weights_of
 from charcnn.networks.lowering.fusing import absorb_pointwise, absorb_pooling
 from charcnn.ops.common.pixel_tables import pixel_tables
@@ -58,7 +54,7 @@ def launcher(op: Op, *techniques: str) -> Callable[..., Any]:
 
 def arguments(op: Op, params: Params) -> tuple[list[Any], dict[str, Any]]:
     """What the op's operator takes beside x, in order and by name."""
-    found = list[Any]()
+    found: list[Any] = []
     for node in op.nodes:
         found += weights_of(node, params)
         if isinstance(of := node.layer, Pixels):
