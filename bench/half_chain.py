@@ -27,9 +27,10 @@ from charcnn.host import machine
 from charcnn.ops import reference
 from charcnn.ops.chain import Conv1d, Relu, Stat, plan
 from charcnn.ops.common.cast import narrow, widen
+from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.precision import HALF_PRECISIONS
-from charcnn.ops.conv1d.mma.layer import MmaWeights
-from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.ops.conv1d.mma.layer import MmaConv
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 
 DRAWN = 16
 """Inputs drawn; the batch is these again and again, as its numbers decide how much power a product takes."""
@@ -60,19 +61,23 @@ def expected(x: np.ndarray, parameters: Parameters) -> np.ndarray:
     return x
 
 
-def one_by_one(of: type[MmaWeights | WgmmaWeights], parameters: Parameters, precision: str, n: int) -> Any:
+def one_by_one(of: type[MmaConv | WgmmaConv], parameters: Parameters, precision: str, n: int) -> Any:
     """(x, out, stream): a kernel a convolution, the last with moments."""
-    convs = [of(np.ascontiguousarray(w.transpose(2, 1, 0)), b, precision=precision) for w, b in parameters]
+    convs = []
+    for i, (w, b) in enumerate(parameters):
+        weight, last = np.ascontiguousarray(w.transpose(2, 1, 0)), i == len(parameters) - 1
+        pattern = pattern_of(weight, "" if last else "relu")
+        convs.append(of(pattern, {"weight": weight, "bias": b}, precision=precision, moments=last))
     length, dtype, between = SMALL.block_lengths[1], HALF_PRECISIONS[precision].dtype, []
     for conv in convs[:-1]:
-        length -= conv.kernel_size - 1
+        length -= conv.taps - 1
         between.append(device.empty((n, length, SMALL.channels), dtype))
     partial_moments = device.empty(convs[-1].partial_moments_shape(n, length), np.float32)
 
     def start(x: Any, out: Any, stream: Any) -> None:
         for conv, y in zip(convs[:-1], between, strict=True):
-            x = conv.conv1d_relu(x, out=y, stream=stream)
-        convs[-1].conv1d_stat(x, out=out, stream=stream, partial_moments=partial_moments)
+            x = conv.apply(x, out=y, stream=stream)
+        convs[-1].with_moments(x, out=out, stream=stream, partial_moments=partial_moments)
 
     return start
 
@@ -82,9 +87,9 @@ def ways(precision: str, n: int, parameters: Parameters) -> Iterator[tuple[str, 
     made = plan([*LAYERS[:-1], Stat()], in_channels=SMALL.channels, length=SMALL.block_lengths[1], precision=precision)
     fused = made.prepare(*zip(*parameters, strict=True))
     yield "one kernel", lambda x, out, stream: fused(x, out=out, stream=stream)
-    yield "a kernel each, mma", one_by_one(MmaWeights, parameters, precision, n)
+    yield "a kernel each, mma", one_by_one(MmaConv, parameters, precision, n)
     if device.has_tensor_cores(hopper=True):
-        yield "a kernel each, wgmma", one_by_one(WgmmaWeights, parameters, precision, n)
+        yield "a kernel each, wgmma", one_by_one(WgmmaConv, parameters, precision, n)
 
 
 def measure(precision: str, n: int) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ FLOAT32 = 2e-6
 """Tolerance of float32 arithmetic: a few roundings of 6e-8, grown by sums of up to 8,704 terms taken in parts."""
 
 FILTERED = 4e-6
-"""Of Winograd's filtering along both axes, whose transforms let roundings grow along each: `winograd_plan.ERROR`."""
+"""Of Winograd's filtering along both axes, whose transforms let roundings grow along each: `ERROR` of its plan."""
 
 EXACT = 0.0
 """Tolerance where values are only moved, picked or counted."""

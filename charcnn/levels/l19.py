@@ -15,7 +15,10 @@ from charcnn.config import POOL_SIZE
 from charcnn.model import calibrate, half_range
 from charcnn.offload import asynchronous
 from charcnn.ops.common.layer import ByBatch
-from charcnn.ops.conv1d.layers import SPREAD, SmallBatchConv1d, ToomCookConv1d, WgmmaConv1d, WgmmaLinear
+from charcnn.ops.conv1d.layers import SPREAD
+from charcnn.ops.conv1d.small_batch import SmallBatchConv
+from charcnn.ops.conv1d.toom_cook.layer import ToomCookConv
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
 from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
 from charcnn.ops.linear.layers import SmallBatchLinear
@@ -46,28 +49,27 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
     wide = precision != asked
     if eighths:
         p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
-    conv, linear = partial(WgmmaConv1d, precision=precision), partial(WgmmaLinear, precision=precision)
-    small_conv = partial(SmallBatchConv1d, precision=precision)
+    conv = partial(WgmmaConv, precision=precision)
+    small_conv = partial(SmallBatchConv, precision=precision)
 
     def network(w):  # once a GPU: weights are packed here
         block_1 = TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE, precision=precision, wide=wide)
         planes = TokenConvNormReluPoolPlanes(*w.conv1, w.norm1, precision=precision, wide=wide)
         block_6 = wgmma_block(*w.conv6, w.norm6, POOL_SIZE, length=length, eps=eps, precision=precision, wide=wide)
-        fc3 = partial(linear, relu=False, float32=True)
-        if takes(precision, config.classes):
-            fc3 = partial(FewOutputsLinear, precision=precision)
-        products, all_products = ToomCookConv1d(*w.conv2, precision=precision), conv(*w.conv2, pool=True)
+        few_classes = takes(precision, config.classes)
+        fc3 = FewOutputsLinear(*w.fc3, precision=precision) if few_classes else conv(*w["fc3"], results="float32")
+        products, all_products = ToomCookConv(*w["conv2"], precision=precision), conv(*w["conv2"])
         blocks_1_2 = [ByBatch(MANY, [block_1, all_products], [planes, products])]
-        blocks_3_6 = [conv(*w.conv3), conv(*w.conv4), conv(*w.conv5, length=length_5), *block_6]
-        fc = [linear(*w.fc1), linear(*w.fc2), fc3(*w.fc3)]
-        if not within(config, SmallBatchConv1d.LONGEST, SmallBatchLinear.MOST_CLASSES):
+        blocks_3_6 = [conv(*w["conv3"]), conv(*w["conv4"]), conv(*w["conv5"], length=length_5), *block_6]
+        fc = [conv(*w["fc1"]), conv(*w["fc2"]), fc3]
+        if not within(config, SmallBatchConv.longest, SmallBatchLinear.MOST_CLASSES):
             yield "network", [*blocks_1_2, *blocks_3_6, *fc]
             return
         few, some, more = SPREAD[precision]
         alone = [SmallBatchTokenConvNormReluPool(block_1)] if config.layernorm else [block_1]
-        small_1_2 = [ByBatch(ALONE, alone, [block_1]), small_conv(*w.conv2, pool=True)]
+        small_1_2 = [ByBatch(ALONE, alone, [block_1]), small_conv(*w["conv2"])]
         small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, precision=precision, wide=wide)
-        small_3_6 = [small_conv(*w.conv3), small_conv(*w.conv4), small_conv(*w.conv5), *small_6]
+        small_3_6 = [small_conv(*w["conv3"]), small_conv(*w["conv4"]), small_conv(*w["conv5"]), *small_6]
         small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)]
         choices = (few, small_1_2, blocks_1_2), (some, small_3_6, blocks_3_6), (more, small_fc, fc)
         yield "network", [ByBatch(*choice) for choice in choices]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,14 +11,16 @@ import numpy as np
 from charcnn.gpu import device
 from charcnn.layers import MaxPool2d
 from charcnn.layers.windows import Window
+from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import ByBatch, Layer, flat
-from charcnn.ops.common.precision import HALF_PRECISIONS, choose
-from charcnn.ops.conv1d.layers import MmaLinear, WgmmaLinear
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
+from charcnn.ops.conv1d.mma.layer import MmaConv
+from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.conv1d.wgmma import bands, im2col
-from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.conv1d.windows import COLUMNS, quarters
-from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, MmaConv2d, SmallBatchConv2d, WgmmaConv2d, WinogradConv2d
-from charcnn.ops.linear.linear_kn import DoubleBufferedLinear
+from charcnn.ops.conv1d.winograd import WinogradConv
+from charcnn.ops.double_buffered import DoubleBufferedConv
 from charcnn.ops.linear.split_k import SplitKLinear
 
 
@@ -68,24 +70,30 @@ class MmaLayers(Layers):
     """On tensor cores by mma.sync."""
 
     octets = True
-    of: tuple[type[WgmmaConv2d], Callable[..., Layer]] = MmaConv2d, MmaLinear
+    of: type[MmaConv | WgmmaConv] = MmaConv
 
     def conv(
         self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any, follows: Follows
     ) -> list[Layer | ByBatch]:
         """As there."""
-        return [self.of[0](weight, bias, epilogue=epilogue, float32=float32, precision=self.precision, **moves)]
+        return [self.product(weight, bias, epilogue, float32, **moves)]
 
     def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
         """As there."""
-        return [self.of[1](weight, bias, epilogue=epilogue, float32=float32, precision=self.precision)]
+        return [self.product(weight, bias, epilogue, float32)]
+
+    def product(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, **moves: Any) -> Any:
+        """The layer of all inputs."""
+        options: dict[str, Any] = {"exact": moves.pop("exact")} if "exact" in moves else {}
+        options |= {"precision": self.precision, "results": FP32.name if float32 else None}
+        return self.of(pattern_of(weight, epilogue, **moves), {"weight": weight, "bias": bias}, **options)
 
 
 class WgmmaLayers(MmaLayers):
     """On Hopper's tensor cores."""
 
     octets, whole_rows = False, True
-    of = WgmmaConv2d, WgmmaLinear
+    of = WgmmaConv
     deep = 512
     """Features from which on a linear layer's depth is split, where a few inputs have too few tiles for the GPU."""
 
@@ -98,25 +106,23 @@ class WgmmaLayers(MmaLayers):
     def conv(
         self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any, follows: Follows
     ) -> list[Layer | ByBatch]:
-        """As there; a few images by `SmallBatchConv2d`, where tiles of one would leave multiprocessors idle."""
-        many = WgmmaConv2d(weight, bias, epilogue=epilogue, float32=float32, precision=self.precision, **moves)
+        """As there; a few images by `SmallBatchConv`, where tiles of one would leave multiprocessors idle."""
+        many = self.product(weight, bias, epilogue, float32, **moves)
         if self.precision not in HALF_PRECISIONS or float32:
             return [many]
-        pool = follows.pool and (follows.pool.kernel_size, follows.pool.stride)
-        few = SmallBatchConv2d(weight, bias, epilogue=epilogue, precision=self.precision, pool=pool, **moves)
-        x = 1, *follows.image, few.conv.width
-        assert isinstance(many.conv, WgmmaConv2dWeights)
-        if many.conv.tiles(x) >= device.multiprocessors() or few.conv.plan(x) is None:
+        pattern = [*pattern_of(weight, epilogue, **moves), *([follows.pool] if follows.pool else [])]
+        few = SmallBatchConv(pattern, {"weight": weight, "bias": bias}, precision=self.precision)
+        x = 1, *follows.image, few.width
+        if many.tiles(x) >= device.multiprocessors() or few.plan(x) is None:
             return [many]
         return [ByBatch(few.most, [few], [many])]
 
     def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
         """As there."""
-        how: dict[str, Any] = {"epilogue": epilogue, "float32": float32, "precision": self.precision}
-        many = WgmmaLinear(weight, bias, **how)
+        many = self.product(weight, bias, epilogue, float32)
         if self.precision not in HALF_PRECISIONS or len(weight) < self.deep:
             return [many]
-        few = SplitKLinear(weight, bias, **how)
+        few = SplitKLinear(weight, bias, epilogue=epilogue, float32=float32, precision=self.precision)
         return [ByBatch(few.most, [few], [many])]
 
 
@@ -129,14 +135,14 @@ class WinogradLayers(Layers):
         self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any, follows: Follows
     ) -> list[Layer | ByBatch]:
         """As there."""
-        steps = (moves["stride"], moves["dilation"], moves["groups"])
-        if all(one in (1, (1, 1)) for one in steps) and max(weight.shape[:2]) > 1:
-            return [WinogradConv2d(weight, bias, padding=moves["padding"], epilogue=epilogue)]
-        return [DoubleBufferedConv2d(weight, bias, epilogue=epilogue, **moves)]
+        pattern, weights = pattern_of(weight, epilogue, **moves), {"weight": weight, "bias": bias}
+        if max(weight.shape[:2]) > 1 and WinogradConv.takes(pattern, self.precision):
+            return [WinogradConv(pattern, weights)]
+        return [DoubleBufferedConv(pattern, weights)]
 
     def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
         """As there."""
-        return [DoubleBufferedLinear(weight, bias, epilogue=epilogue)]
+        return [DoubleBufferedConv(pattern_of(weight, epilogue), {"weight": weight, "bias": bias})]
 
 
 AHEAD_BYTES = 24 << 20
@@ -148,14 +154,14 @@ def ask_ahead(layers: Sequence[Layer | ByBatch]) -> None:
 
     Those take longer to come from memory than all convolutions of a few images take, which hardly use it.
     """
-    few, convs = flat(layers, 1), list[SmallBatchConv2d]()
+    few, convs = flat(layers, 1), list[SmallBatchConv]()
     for layer in few:
         if isinstance(layer, SplitKLinear):
             share = min(AHEAD_BYTES, layer.words.nbytes) // max(1, len(convs)) // 16 * 16
             for i, conv in enumerate(convs):
-                conv.conv.ask_ahead(layer.words, i * share, share)
+                conv.ask_ahead(layer.words, i * share, share)
             return
-        if isinstance(layer, SmallBatchConv2d):
+        if isinstance(layer, SmallBatchConv):
             convs.append(layer)
 
 

@@ -25,9 +25,10 @@ from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import Call, calls, chain, chained, planned, simplified
 from charcnn.ops.chain import Plan2d
 from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import Array, Layer, NoScratch, Space
 from charcnn.ops.conv2d.direct_plan import FEW
-from charcnn.ops.linear.linear_kn import DoubleBufferedLinear
+from charcnn.ops.double_buffered import DoubleBufferedConv
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline
@@ -139,7 +140,8 @@ def direct(call: Call, weights: Mapping[str, np.ndarray]) -> Iterator[Layer]:
     (weight, bias, *_), epilogue = call.arguments, ""
     if rest and rest[0].layer.epilogue:
         epilogue = rest.pop(0).layer.epilogue
-    yield DoubleBufferedLinear(pack(weight), bias, epilogue=epilogue)
+    packed = pack(weight)
+    yield DoubleBufferedConv(pattern_of(packed, epilogue), {"weight": packed, "bias": bias})
     for other in calls(rest, {}, "naive", fused=False):
         yield Operator(other, "naive")
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from charcnn.gpu.launch import Call, pair
 from charcnn.ops.common import shapes, shapes2d
+from charcnn.ops.common.epilogues import Pattern, pattern_of
 
 
 class Prepared(Protocol):
@@ -22,6 +23,11 @@ class Prepared(Protocol):
 
     def stat(self, y: Any, moments: Any) -> None:
         """Start its `conv1d_stat`, into y, float32, and moments, float64 (N, 2)."""
+
+
+def pattern(method: str, weight: Any, *pool: int) -> Pattern:
+    """What a method is: the convolution of a weight (K, C_in, C_out), and what its name and `pool` say of the rest."""
+    return pattern_of(weight, "relu" if "relu" in method else "", *pool)
 
 
 Prepare = Callable[..., Any]
@@ -39,6 +45,8 @@ def conv1d(
     """conv1d_nlc, with ReLU, and max-pooling of `pool`, by the method that says so."""
     of = shapes.conv1d_relu_maxpool1d_nlc if pool else shapes.conv1d_nlc
     call = Call(out, stream, of(x, weight, bias, *pool), x=x, weight=weight, bias=bias)
+    if 0 in weight.shape:  # of no channels no layer is
+        return call.result()
     prepare(call, *call.inputs, precision, bool(pool)).run(method, call.out, *pool)
     return call.result()
 
@@ -54,6 +62,8 @@ def conv1d_moving(
     shape = shapes.conv1d_nlc(x, weight, bias, stride, padding, dilation)
     call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     x, weight, bias = call.inputs
+    if 0 in weight.shape:
+        return call.result()
     compute(
         call, x.reshape((x.shape[0], 1, *x.shape[1:])), weight.reshape((1, *weight.shape)), bias, precision,
         epilogue=epilogue, stride=(1, stride), padding=(0, 0, padding, padding), dilation=(1, dilation),
@@ -76,7 +86,8 @@ def conv2d(
     """conv2d_nhwc, with an epilogue."""
     shape = shapes2d.conv2d_nhwc(x, weight, bias, **moves)
     call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    compute(call, *call.inputs, precision, epilogue=epilogue, **moves)
+    if 0 not in weight.shape:
+        compute(call, *call.inputs, precision, epilogue=epilogue, **moves)
     return call.result()
 
 
@@ -105,6 +116,8 @@ def linear(
     call = Call(out, stream, shapes.linear_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
     x, weight, bias = call.inputs
     (n, c_in), (_, c_out) = x.shape, weight.shape
+    if 0 in weight.shape:
+        return call.result()
     prepared = prepare(call, x.reshape((n, 1, c_in)), weight.reshape((1, c_in, c_out)), bias, precision, False)
     prepared.run(method, call.out.reshape((n, 1, c_out)))
     return call.result()

@@ -6,7 +6,7 @@ from typing import Any
 
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.conv1d import one_shot
-from charcnn.ops.conv1d.mma.windows import compute
+from charcnn.ops.conv1d.mma.layer import compute
 
 
 def conv2d_nhwc_mma(
@@ -24,7 +24,7 @@ def conv2d_nhwc_mma(
 ) -> Any:
     """`reference.conv2d_nhwc` on tensor cores by mma.sync, with float32 sums.
 
-    Each call lays out its weights, casts the features and the result; the layer `MmaConv2d` leaves all that out.
+    Each call lays out its weights, casts the features and the result; the layer `MmaConv` leaves all that out.
 
     Args:
         x: float32 (N, H, W, C_in), C-contiguous.

@@ -6,7 +6,7 @@ from typing import Any
 
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.conv1d import one_shot
-from charcnn.ops.conv1d.wgmma.windows import compute
+from charcnn.ops.conv1d.wgmma.layer import compute
 
 
 def conv2d_nhwc_wgmma(
@@ -24,7 +24,7 @@ def conv2d_nhwc_wgmma(
 ) -> Any:
     """`reference.conv2d_nhwc` on Hopper's tensor cores, with float32 sums.
 
-    Each call lays out its weights, casts the features and the result; the layer `WgmmaConv2d` leaves all that out.
+    Each call lays out its weights, casts the features and the result; the layer `WgmmaConv` leaves all that out.
 
     Args:
         x: float32 (N, H, W, C_in), C-contiguous.

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from charcnn.gpu import device
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import epilogues, shapes
-from charcnn.ops.common.layer import Array, NoScratch, Space
+from charcnn.ops.common.former import former
 from charcnn.ops.conv1d.double_buffered import chosen, launch
 
 DEPTH = 512
@@ -104,34 +103,5 @@ def start(call: Call, inputs: Sequence[Any], k_splits: Any, epilogue: str) -> No
     call.launch_each(_make_join(epilogue), k_splits, bias, call.out)
 
 
-class DoubleBufferedLinear(NoScratch):
-    """linear_nlc in float32 by `double_buffered`, and a function of each value: a layer's weights on the current GPU.
-
-    Args:
-        weight: float32 (C_in, C_out), as `arrays.pack` gives it, and bias (C_out,), NumPy arrays.
-        epilogue: what follows, a row of `common.epilogues`.
-
-    Raises:
-        ValueError: an argument's shape does not fit, or there is no such epilogue.
-    """
-
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, *, epilogue: str = "") -> None:
-        shapes.linear_nlc(np.empty((0, len(weight)), np.float32), weight, bias)
-        self._weight, self._bias = device.to_device(weight), device.to_device(bias)
-        self._epilogue, self.nbytes = epilogues.check(epilogue), self._weight.nbytes + self._bias.nbytes
-
-    def writes(self, x: Shape) -> list[Array]:
-        """Sums of parts of the depth, where it has several, and the result."""
-        c_in, c_out = self._weight.shape
-        splits = splits_shape(x[0], c_in, c_out)
-        return [*([Array(splits)] if splits else []), Array((x[0], c_out))]
-
-    def __call__(self, x: Any, space: Space) -> Any:
-        """Start on features, all of an input in a row."""
-        n, c_in = x.shape[0], self._weight.shape[0]
-        *splits, y = (space.device(*array) for array in self.writes(x.shape))
-        # By parts of the depth, y may lie where x does: the sums of parts are in between.
-        call = Call(y, space.stream, y.shape, in_place="x" if splits else "", x=x)
-        inputs = x.reshape((n, c_in)), self._weight, self._bias
-        start(call, inputs, splits[0] if splits else None, self._epilogue)
-        return y
+def __getattr__(name: str) -> Any:
+    return former(__name__, name)

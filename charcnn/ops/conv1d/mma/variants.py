@@ -1,6 +1,6 @@
 """The rows of the catalogue on tensor cores by `mma`: each lays out the weights and encodes the features first.
 
-`MmaWeights` keeps the one and takes the other as it is: that is what a level uses.
+`MmaConv` keeps the one and takes the other as it is: that is what a level uses.
 """
 
 from __future__ import annotations
@@ -10,25 +10,31 @@ from typing import Any
 from charcnn.gpu.launch import Call
 from charcnn.ops.common.cast import x_unit_of
 from charcnn.ops.common.mma_layout import encode
-from charcnn.ops.common.precision import choose
+from charcnn.ops.common.precision import FP32, choose
 from charcnn.ops.conv1d import one_shot
-from charcnn.ops.conv1d.mma.layer import MmaWeights
-from charcnn.ops.conv1d.mma.windows import compute
+from charcnn.ops.conv1d.mma.layer import MmaConv, compute
 
 
 class _Prepared:
     """A `one_shot.Prepared`."""
 
     def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
-        unit, self._stream = x_unit_of(call, x, choose(precision)), call.stream
-        self._layer = MmaWeights(weight, bias, precision=precision, x_unit=unit, stream=call.stream)
-        self._x = encode(call, x, x.shape[1], self._layer.width, self._layer.precision, unit)
+        unit = x_unit_of(call, x, choose(precision))
+        self._call, self._x, self._unit, self._weights = call, x, unit, {"weight": weight, "bias": bias}
+        self._options: dict[str, Any] = {"precision": precision, "results": FP32.name, "x_unit": unit}
+
+    def _conv(self, method: str, *pool: int, moments: bool = False) -> tuple[MmaConv, Any]:
+        pattern = one_shot.pattern(method, self._weights["weight"], *pool)
+        conv = MmaConv(pattern, self._weights, moments=moments, stream=self._call.stream, **self._options)
+        return conv, encode(self._call, self._x, self._x.shape[1], conv.width, conv.precision, self._unit)
 
     def run(self, method: str, y: Any, *pool: int) -> None:
-        getattr(self._layer, method)(self._x, *pool, wide=True, out=y, stream=self._stream)
+        conv, x = self._conv(method, *pool)
+        conv.apply(x, out=y, stream=self._call.stream)
 
     def stat(self, y: Any, moments: Any) -> None:
-        self._layer.conv1d_stat(self._x, wide=True, out=(y, moments), stream=self._stream)
+        conv, x = self._conv("", moments=True)
+        conv.with_moments(x, out=(y, moments), stream=self._call.stream)
 
 
 def conv1d_nlc_mma(

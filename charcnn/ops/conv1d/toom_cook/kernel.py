@@ -28,7 +28,7 @@ from charcnn.ops.conv1d.toom_cook.config import (
     TERM_BYTES,
     THREADS,
     Barrier,
-    TileConfig,
+    ToomCookTile,
 )
 from charcnn.ops.conv1d.toom_cook.store import make_store
 from charcnn.ops.conv1d.toom_cook.transforms import FOLDED, INFINITY, POINTS
@@ -36,7 +36,7 @@ from charcnn.ops.conv1d.wgmma.config import K_BLOCK, ROW_BYTES, WGMMA_M
 from charcnn.ops.conv1d.wgmma.steps.common import make_advance, make_descriptor
 
 
-def _make_produce(config: TileConfig) -> Any:
+def _make_produce(config: ToomCookTile) -> Any:
     """The device function produce: asks for all stages of all of a block's tiles."""
     stages, cluster_m, clustered = config.stages, uint32(config.cluster_m), config.cluster_m > 1
     load_to_all, advance = ptx.bulk_load_multicast(config.cluster_m), make_advance(stages)
@@ -82,7 +82,7 @@ def _make_produce(config: TileConfig) -> Any:
     return produce
 
 
-def _make_release(config: TileConfig) -> Any:
+def _make_release(config: ToomCookTile) -> Any:
     """release(empty, slot, tells, lane): a math warpgroup has read a stage, and says so to all blocks that fill it."""
     clustered, eight = config.cluster_m > 1, uint32(8)
 
@@ -99,7 +99,7 @@ def _make_release(config: TileConfig) -> Any:
     return release
 
 
-def _make_stage(config: TileConfig) -> tuple[Any, Any, Any]:
+def _make_stage(config: ToomCookTile) -> tuple[Any, Any, Any]:
     """stage, which waits for one and gives its descriptors; behind and ahead, of warpgroups that are staggered."""
     descriptor, a_bytes = make_descriptor(), uint32(config.a_bytes)
     b_at, b_bytes, eight = uint32(config.b_at), uint32(2 * config.tap_bytes), uint32(8)
@@ -115,7 +115,7 @@ def _make_stage(config: TileConfig) -> tuple[Any, Any, Any]:
     return stage, ptx.named_barrier_sync(1, threads), ptx.named_barrier_arrive(1, threads)
 
 
-def _make_multiply(operands: NumberFormat, config: TileConfig, release: Any) -> tuple[Any, Any]:
+def _make_multiply(operands: NumberFormat, config: ToomCookTile, release: Any) -> tuple[Any, Any]:
     """Device functions multiply, of a plane with both groups' weights, and multiply_last, of the plane at infinity.
 
     Each makes acc the plane's sums; its last step is still under way. They give the next slot, its phase, and the slot
@@ -176,7 +176,7 @@ def _make_multiply(operands: NumberFormat, config: TileConfig, release: Any) -> 
     return multiply, multiply_last
 
 
-def _make_promoted(operands: NumberFormat, config: TileConfig, release: Any) -> tuple[Any, Any, Any]:
+def _make_promoted(operands: NumberFormat, config: ToomCookTile, release: Any) -> tuple[Any, Any, Any]:
     """As `_make_multiply`, but each step's sums begin at zero and are added to outputs in float32, correctly rounded.
 
     Device functions of the plane at 0, of that at infinity, and of another one with its point and the point's square.
@@ -261,7 +261,7 @@ def _make_promoted(operands: NumberFormat, config: TileConfig, release: Any) -> 
 
 
 @cache
-def make_kernel(operands: NumberFormat, results: NumberFormat, config: TileConfig) -> Any:
+def make_kernel(operands: NumberFormat, results: NumberFormat, config: ToomCookTile) -> Any:
     """The kernel (planes, weight, bias, y, scale, k_blocks, c_out, rows, length, length_out).
 
     Its arguments: addresses of the planes' tensor map, of packed weights and bias, and of y; what sums are multiplied

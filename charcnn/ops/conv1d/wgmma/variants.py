@@ -1,16 +1,17 @@
-"""The operators of `WgmmaWeights` on float32 arrays: each lays out weights and features, and gives float32."""
+"""The operators of `WgmmaConv` on float32 arrays: each lays out weights and features, and gives float32."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from charcnn.gpu.launch import Call
 from charcnn.ops.common.cast import narrow, widen, x_unit_of
 from charcnn.ops.common.precision import FP32, choose
 from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.wgmma.config import POOL
-from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
-from charcnn.ops.conv1d.wgmma.windows import compute
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv, compute
 
 
 class _Prepared:
@@ -19,24 +20,28 @@ class _Prepared:
     def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
         unit = x_unit_of(call, x, choose(precision))
         results = FP32.name if precision == "fp8" else None
-        self._call, self._length = call, x.shape[1]
-        self._conv = WgmmaWeights(weight, bias, precision=precision, results=results, x_unit=unit, stream=call.stream)
-        length = -(-x.shape[1] // POOL) * POOL if pooled else x.shape[1]
-        self._x = narrow(call, x, length, self._conv.width, self._conv.precision, 1 / unit)
+        self._call, self._x, self._unit, self._weights = call, x, unit, {"weight": weight, "bias": bias}
+        self._options: dict[str, Any] = {"precision": precision, "results": results, "x_unit": unit}
+        self._options |= {"stream": call.stream, "length": x.shape[1] if pooled else None}
+        self._padded = -(-x.shape[1] // POOL) * POOL if pooled else x.shape[1]
+
+    def _conv(self, method: str, *pool: int, moments: bool = False) -> tuple[WgmmaConv, Any, bool]:
+        pattern = one_shot.pattern(method, self._weights["weight"], *pool)
+        conv = WgmmaConv(pattern, self._weights, moments=moments, **self._options)
+        x = narrow(self._call, self._x, self._padded, conv.width, conv.precision, 1 / self._unit)
+        return conv, x, conv.results.itemsize == np.dtype(np.float32).itemsize
 
     def run(self, method: str, y: Any, *pool: int) -> None:
-        apply, options = getattr(self._conv, method), {"length": self._length} if pool else {}
-        if self._conv.results.itemsize == y.dtype.itemsize:
-            apply(self._x, *pool, out=y, stream=self._call.stream, **options)
-        else:
-            result = apply(self._x, *pool, stream=self._call.stream, **options)
-            widen(self._call, result, y, self._conv.results)
+        conv, x, direct = self._conv(method, *pool)
+        result = conv.apply(x, out=y if direct else None, stream=self._call.stream)
+        if not direct:
+            widen(self._call, result, y, conv.results)
 
     def stat(self, y: Any, moments: Any) -> None:
-        direct = self._conv.results.itemsize == y.dtype.itemsize
-        result, _ = self._conv.conv1d_stat(self._x, out=(y if direct else None, moments), stream=self._call.stream)
+        conv, x, direct = self._conv("", moments=True)
+        result, _ = conv.with_moments(x, out=(y if direct else None, moments), stream=self._call.stream)
         if not direct:
-            widen(self._call, result, y, self._conv.results)
+            widen(self._call, result, y, conv.results)
 
 
 def conv1d_nlc_wgmma(
@@ -53,7 +58,7 @@ def conv1d_nlc_wgmma(
 ) -> Any:
     """`reference.conv1d_nlc` on Hopper's tensor cores, with float32 sums.
 
-    Each call lays out its weights, casts the features and the result; `WgmmaWeights` leaves all that out.
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
 
     Args:
         x: float32 (N, L, C_in), C-contiguous.

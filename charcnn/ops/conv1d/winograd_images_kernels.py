@@ -12,8 +12,8 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
 from charcnn.ops.common import epilogues
+from charcnn.ops.conv1d.winograd_images_plan import Axis
 from charcnn.ops.conv1d.winograd_transforms import matrices
-from charcnn.ops.conv2d.winograd_plan import Axis
 
 TILES, QUADS = (2, 2) if device.SIMULATED else (4, 8)
 """Of a block of a transform: tiles, and by how many channels or quads of them."""
