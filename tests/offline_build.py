@@ -295,8 +295,7 @@ def image_tiles(precision: str) -> None:
     for c_out in (32, 64, 96, 128):
         given = np.zeros((3, 3, 256, c_out), np.float32), np.zeros(c_out, np.float32)
         gelu, relu = (prepared(MmaConv, *given, name, padding=1, precision=precision) for name in ("gelu", "relu"))
-        tiles = relu.tiles
-        for conv, tile in [(gelu, tiles[0]), *((relu, tile) for tile in tiles)]:
+        for conv, tile in [(gelu, relu.tiles[0]), *((relu, tile) for tile in relu.tiles)]:
             conv.tiles = (tile,)
             conv.apply(np.zeros((*x[:3], of.terms * x[3]), of.dtype))
 
@@ -332,9 +331,8 @@ def level_17() -> None:
         of_kind(WgmmaConv, "relu", weight[:3].copy(), bias, **options).apply(np.zeros((2, 110, 256), np.uint8))
         of_kind(WgmmaConv, "stat", weight[:3].copy(), bias, **options).with_moments(np.zeros((2, 110, 256), np.uint8))
     for name in ("bf16", "fp8"):
-        FewOutputsLinear(conv2[0, :, :4], bias[:4], precision=name).linear(
-            np.zeros((2, 1, 256), TENSOR_PRECISIONS[name].dtype)
-        )
+        features = np.zeros((2, 1, 256), TENSOR_PRECISIONS[name].dtype)
+        FewOutputsLinear(conv2[0, :, :4], bias[:4], precision=name).linear(features)
 
 
 def digests(launches: Iterable[Launch], target: Target) -> dict[tuple[str, str], str]:

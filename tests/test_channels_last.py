@@ -47,10 +47,10 @@ from charcnn.networks.runner.command import NetworkCommand
 from charcnn.ops import reference
 from charcnn.ops.common.layer import ByBatch, held_bytes
 from charcnn.ops.common.pixel_tables import exact_tables, pixel_tables
+from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.conv1d.wgmma.windows import Windows
 from charcnn.ops.conv1d.winograd import WinogradConv
-from charcnn.ops.double_buffered import DoubleBufferedConv
 from charcnn.ops.linear.split_k import SplitKLinear
 from charcnn.ops.pixels_to_depth import to_depth
 

@@ -19,13 +19,12 @@ from charcnn.ops import (
     reference,
 )
 from charcnn.ops.common.epilogues import EPILOGUES
-from charcnn.ops.conv1d import double_buffered
+from charcnn.ops.conv1d import double_buffered, k_splits
+from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv1d.tile import NARROW, Tile, filling
 from charcnn.ops.conv1d.winograd import WinogradConv
 from charcnn.ops.conv1d.winograd_images_plan import ERROR, Axis, WinogradPlan, axes, plan
 from charcnn.ops.conv1d.winograd_transforms import growth, matrices
-from charcnn.ops.double_buffered import DoubleBufferedConv
-from charcnn.ops.linear import linear_kn
 
 TILES = (Tile(16, 16, 4, 4, 4), Tile(16, 8, 8, 4, 4, stages=3), Tile(32, 16, 32, 4, 4))
 WINDOWS = (  # (N, H, W, C_in), (KH, KW, C_in / groups, C_out), moves
@@ -215,7 +214,7 @@ def test_what_follows_a_linear_layer(name, monkeypatch):
     x, weight, bias = (rng.standard_normal(size, np.float32) for size in ((3, 2, 20), (40, 8), 8))
     expected = follows(reference.linear_nlc(*(one.astype(np.float64) for one in (x.reshape(3, 40), weight, bias))))
     for depth in (8, 512):  # the sum of several parts, or one
-        monkeypatch.setattr(linear_kn, "DEPTH", depth)
+        monkeypatch.setattr(k_splits, "DEPTH", depth)
         layer = prepared(DoubleBufferedConv, weight, bias, name)
         assert len(layer.writes(x.shape)) == 1 + (depth < 40)
         close(layer(device.to_device(x), space).copy_to_host(), expected)

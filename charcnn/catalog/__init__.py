@@ -71,7 +71,7 @@ IMAGE_LAYERS = ("Pixels", "MaxPool2d", "LocalResponseNorm")
 
 LAYERS = (
     Layer("Launched", "common.layer", FLOAT),
-    Layer("DoubleBufferedConv", "double_buffered", FLOAT),
+    Layer("DoubleBufferedConv", "conv1d.double_buffered_layer", FLOAT),
     Layer("WinogradConv", "conv1d.winograd", FLOAT),
     Layer("MmaConv", "conv1d.mma.layer", ALL, ampere=True),
     Layer("WgmmaConv", "conv1d.wgmma.layer", ALL, hopper=True),
@@ -108,7 +108,7 @@ LAYERS = (
 def layer_name(name: str) -> str:
     """What a layer is called today: in release 1.0 those of one technique were several, as WgmmaConv1d and WgmmaLinear.
 
-    Raw results, and `charcnn show`, may have the former name.
+    Results of that time, and `charcnn show`, may have the former name.
     """
     stem = next((name.removesuffix(end) for end in ("Conv1d", "Conv2d", "Linear") if name.endswith(end)), "")
     names = {row.name for row in LAYERS}

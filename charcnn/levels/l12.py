@@ -23,7 +23,7 @@ from charcnn.ops import (
 from charcnn.ops.common import shapes
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import Launched
-from charcnn.ops.double_buffered import DoubleBufferedConv
+from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.layernorm.layers import CoalescedConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline
 

@@ -14,13 +14,13 @@ from charcnn.layers.windows import Window
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import ByBatch, Layer, flat
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
+from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.conv1d.wgmma import bands, im2col
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.conv1d.windows import COLUMNS, quarters
 from charcnn.ops.conv1d.winograd import WinogradConv
-from charcnn.ops.double_buffered import DoubleBufferedConv
 from charcnn.ops.linear.split_k import SplitKLinear
 
 

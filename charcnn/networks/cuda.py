@@ -27,8 +27,8 @@ from charcnn.ops.chain import Plan2d
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import Array, Layer, NoScratch, Space
+from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv2d.direct_plan import FEW
-from charcnn.ops.double_buffered import DoubleBufferedConv
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from charcnn.layers import MaxPool1d, MaxPool2d
 from charcnn.ops.common.epilogues import pattern_of
 
-HOMES = {
-    "WgmmaConv": "conv1d.wgmma.layer", "MmaConv": "conv1d.mma.layer", "SmallBatchConv": "conv1d.small_batch",
-    "ToomCookConv": "conv1d.toom_cook.layer", "WinogradConv": "conv1d.winograd",
-    "DoubleBufferedConv": "double_buffered",
-}  # fmt: skip
-"""Where each class is, under charcnn.ops."""
 
-
-def former(module: str, name: str) -> Callable[..., Any]:
+def former(module: str, name: str, *classes: type) -> Callable[..., Any]:
     """What stands for a class of this name, of a module that had it: a function of its arguments.
+
+    Args:
+        module, name: what is asked for.
+        classes: those of techniques today.
 
     Raises:
         AttributeError: there was none.
     """
     stem = next((name.removesuffix(end) for end in ("Conv1d", "Conv2d", "Linear") if name.endswith(end)), "")
     made = f"{stem}Conv"
-    if made not in HOMES:
+    found = next((one for one in classes if one.__name__ == made and name != made), None)
+    if found is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    home = f"charcnn.ops.{HOMES[made]}"
-    warnings.warn(f"{module}.{name} is {home}.{made} now, which takes a pattern", DeprecationWarning, stacklevel=3)
-
+    said = f"{module}.{name} is {found.__module__}.{made} now, which takes a pattern"
+    warnings.warn(said, DeprecationWarning, stacklevel=3)
     without = name in ("DoubleBufferedConv1d", "DoubleBufferedLinear")
 
     def prepare(
@@ -43,6 +39,6 @@ def former(module: str, name: str) -> Callable[..., Any]:
         if pool_size or pool or made == "ToomCookConv":
             pattern.append(MaxPool2d(*pool) if isinstance(pool, tuple) else MaxPool1d(pool_size or 3))
         options |= {"results": "float32"} if float32 else {}
-        return getattr(import_module(home), made)(pattern, {"weight": weight, "bias": bias}, **options)
+        return found(pattern, {"weight": weight, "bias": bias}, **options)
 
     return prepare

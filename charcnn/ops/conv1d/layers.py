@@ -10,6 +10,12 @@ from charcnn.ops.common.cast import as_format
 from charcnn.ops.common.former import former
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.precision import NumberFormat, choose
+from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
+from charcnn.ops.conv1d.mma.layer import MmaConv
+from charcnn.ops.conv1d.small_batch import SmallBatchConv
+from charcnn.ops.conv1d.toom_cook.layer import ToomCookConv
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
+from charcnn.ops.conv1d.winograd import WinogradConv
 
 SPREAD = {
     "fp16": (8, 9, 18), "bf16": (8, 9, 18), "tf32": (10, 12, 19), "fp16x3": (9, 4, 19), "fp8": (3, 3, 12),
@@ -39,4 +45,4 @@ class Cast(NoScratch):
 
 
 def __getattr__(name: str) -> Any:
-    return former(__name__, name)
+    return former(__name__, name, WgmmaConv, MmaConv, SmallBatchConv, ToomCookConv, WinogradConv, DoubleBufferedConv)

@@ -15,10 +15,9 @@ from charcnn.ops.common.conv import PreparedConv
 from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
 from charcnn.ops.common.layer import Array, Space
 from charcnn.ops.common.precision import FP32
+from charcnn.ops.conv1d import double_buffered_variants, k_splits
 from charcnn.ops.conv1d.double_buffered import launch, launch_windows
-from charcnn.ops.conv1d.double_buffered_variants import conv1d_stat_nlc_double_buffered
 from charcnn.ops.conv1d.tile import fitting
-from charcnn.ops.linear import linear_kn
 
 
 class DoubleBufferedConv(PreparedConv):
@@ -55,7 +54,7 @@ class DoubleBufferedConv(PreparedConv):
         """The result; before it, of a linear layer whose depth has several parts, their sums."""
         if not isinstance(self.product, Linear):
             return super().writes(x)
-        splits = linear_kn.splits_shape(x[0], self.c_in, self.c_out)
+        splits = k_splits.splits_shape(x[0], self.c_in, self.c_out)
         return [*([Array(splits)] if splits else []), Array((x[0], self.c_out))]
 
     def __call__(self, x: Any, space: Space) -> Any:
@@ -66,14 +65,14 @@ class DoubleBufferedConv(PreparedConv):
         # By parts of the depth, y may lie where x does: the sums of parts are in between.
         call = Call(y, space.stream, y.shape, in_place="x" if splits else "", x=x)
         inputs = x.reshape((x.shape[0], self.c_in)), self._weight, self._bias
-        linear_kn.start(call, inputs, splits[0] if splits else None, self.epilogue.pointwise)
+        k_splits.start(call, inputs, splits[0] if splits else None, self.epilogue.pointwise)
         return y
 
     def stat(self, x: Any, moments: Any, space: Space) -> tuple[Any, Any]:
         """Start on features; the result, and its moments, float64 (N, 2)."""
         (y,) = self.writes(x.shape)
-        given: dict[str, Any] = {"out": (space.device(*y), moments), "stream": space.stream}
-        found: tuple[Any, Any] = conv1d_stat_nlc_double_buffered(x, self._weight, self._bias, **given)
+        start, out = double_buffered_variants.conv1d_stat_nlc_double_buffered, (space.device(*y), moments)
+        found: tuple[Any, Any] = start(x, self._weight, self._bias, out=out, stream=space.stream)
         return found
 
     def _start(self, call: Call, partial_moments: Any = None) -> None:
