@@ -65,11 +65,11 @@ class Draw:
         return Case((x, stat(x.astype(np.float64)), gamma, beta), batched=2)
 
     def pooled(self, case: Case) -> Case:
-        """The same, with the pooling that follows."""
+        """Arguments of a convolution with the pooling that follows."""
         return replace(case, extra=(POOL_SIZE,))
 
     def channels_last(self, case: Case) -> Case:
-        """The same on channels-last features and packed weights."""
+        """Arguments on channels-last features and packed weights."""
         turned = tuple(
             np.ascontiguousarray(array.swapaxes(1, 2) if i < case.batched and array.ndim == 3 else array)
             if i < case.batched
@@ -106,7 +106,7 @@ class Draw:
         return Case((ids, pack(weight), bias))
 
     def tokens_normalised(self) -> Case:
-        """The same with statistics, and LayerNorm's parameters."""
+        """Token ids and weights, with statistics and LayerNorm's parameters."""
         c = self.config
         ids, weight, bias = self.tokens().args
         gamma, beta = self.floats(c.conv_lengths[0], c.channels), self.floats(c.conv_lengths[0], c.channels)

@@ -53,7 +53,7 @@ class Shape(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As the table has it: an image's shape as a square, a sequence by its length."""
+        """The table's name of it: an image's shape as a square, a sequence by its length."""
         (height, width), (rows, columns) = self.size, self.kernel
         if height == 1:
             return f"K {columns} C{self.channels} L {width}"

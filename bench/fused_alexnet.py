@@ -21,8 +21,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import accumulate, product, takewhile
+from functools import cache, partial
+from itertools import accumulate, product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,10 @@ from charcnn.gpu.graph import Graph
 from charcnn.host import machine
 from charcnn.model import network as forms
 from charcnn.model import params
-from charcnn.networks import fused
+from charcnn.networks import channels_last, fused
 from charcnn.networks.architecture import Architecture
-from charcnn.networks.calls import simplified
-from charcnn.networks.channels_last import Chain
-from charcnn.networks.channels_last_layers import TECHNIQUES, ask_ahead
+from charcnn.networks.channels_last_layers import TECHNIQUES
+from charcnn.networks.lowering import lower
 from charcnn.ops.chain.plan2d import METHODS
 from charcnn.ops.common.layer import flat
 from charcnn.runtime.monitor import Monitor
@@ -102,31 +101,36 @@ def expected(variant: str, part: str, count: int) -> np.ndarray:
     return forms.run(nodes, images(variant, count), weights)
 
 
+def front(network: Architecture, plan: Any) -> Any:
+    """The first two layers as one op, planned."""
+    return lower(network.nodes, (*fused.SIMPLIFY, partial(fused.join_front, name="", plan=plan)))[1]
+
+
 def front_nodes(network: Architecture) -> Sequence[Any]:
     """Pixels and the first two layers, as the network has them."""
-    rest = {node.layer.name for node in fused.parted(simplified(network, given(network.variant)[1])[0], "alexnet")[1]}
-    return list(takewhile(lambda node: node.layer.name not in rest, network.nodes))
+    names = {"pixels1", *(node.layer.name for node in front(network, lambda nodes: nodes).nodes)}
+    return [node for node in network.nodes if node.layer.name in names]
 
 
 def planned(spec: Spec, threads: int | None = None) -> Any:
     """The plan of the one kernel. ValueError: it does not fit."""
-    network, weights = given(spec.variant)
-    front, _ = fused.parted(simplified(network, weights)[0], network.name)
+    network, _ = given(spec.variant)
+    plan = partial(fused.planned_front, precision=spec.precision, method=spec.way, batch=spec.batch)
     if threads is not None:
-        return fused.planned(front, spec.batch, kernels=(fused.FUSED,), method=spec.way, threads=threads)
-    return fused.planned_front(front, spec.precision, spec.way, spec.batch)
+        plan = partial(fused.planned, batch=spec.batch, kernels=(fused.FUSED,), method=spec.way, threads=threads)
+    return front(network, plan).plan
 
 
 def stages(spec: Spec, plan: Any) -> list[Stage]:
     """The layers of ours, all or those of the front alone."""
     network, weights = given(spec.variant)
+    behind, how = fused.behind_of(spec.precision), {"batch": spec.batch, "precision": spec.precision}
     if spec.way == SEPARATE:
-        nodes, held = simplified(network, weights)
-        layers_of = TECHNIQUES[fused.behind_of(spec.precision)]
-        made = [*Chain(layers_of(spec.precision), nodes, held).stages()]
-        ask_ahead([layer for _, layers in made for layer in layers])
+        ops = lower(network.nodes, channels_last.rewrites(behind, network, **how))
+        made = channels_last.stages(ops, weights, TECHNIQUES[behind](spec.precision))
     else:
-        made = list(fused.stages(weights, network, spec.precision, lambda front: plan))
+        ops = lower(network.nodes, fused.rewrites("strong", network, **how, plan=lambda nodes: plan))
+        made = fused.stages(ops, weights, spec.precision)
     if spec.part == "network":
         return made
     ends = accumulate(label.count("+") + 1 for label, _ in made)

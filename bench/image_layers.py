@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cases import Draw
 
 CUT = 8
-"""Of each size, at most, in a try of the harness."""
+"""The most of each size in a try of the harness."""
 
 
 def _sizes(d: Draw, *sizes: int) -> tuple[int, ...]:

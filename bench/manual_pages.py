@@ -128,7 +128,7 @@ def rows(folder: Path, most: int, least: int) -> dict[bool, list[tuple[str, str]
 
 
 def mixed(chosen: list[tuple[str, str]], separator: str = "|") -> list[tuple[str, str]]:
-    """As many rows, each of one to three paragraphs' beginnings, of PIECE bytes at most, and of their languages."""
+    """So many rows, each of one to three paragraphs' beginnings, of PIECE bytes at most, and of their languages."""
     found = []
     for start, (_, first) in enumerate(chosen):
         number = zlib.crc32(first.encode())

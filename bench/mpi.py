@@ -21,4 +21,4 @@ def mpiexec() -> str:
 
 
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-"""As Open MPI asks it of root, who owns containers."""
+"""Open MPI asks this of root, who owns containers."""

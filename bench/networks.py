@@ -44,7 +44,7 @@ class ImageJob(Job):
         return np.random.default_rng(0).integers(0, 256, (n, self.config.length), np.uint8)
 
     def expected(self, ids: np.ndarray, rounding: Rounding) -> tuple[np.ndarray, np.ndarray]:
-        """As the network's command has it; of some images once, as that takes seconds each for AlexNet."""
+        """The network's command's; of some images once, as each takes seconds for AlexNet."""
         key = (self.config.name, self.config.variant, rounding, ids.tobytes())
         if key not in _EXPECTED:
             _EXPECTED[key] = expected(ids, self.weights, self.config, rounding)

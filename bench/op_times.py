@@ -191,7 +191,7 @@ def measure(
 
 
 def turns(calls: Sequence[Callable[[], Any]], rng: np.random.Generator) -> list[list[float]]:
-    """Of each call its seconds on a CPU, in rounds of drawn order."""
+    """Seconds of each call on a CPU, in rounds of drawn order."""
     times, seconds = [], [[] for _ in calls]
     for one, of in zip(calls, seconds, strict=True):
         first = _seconds(one, 1)

@@ -131,7 +131,7 @@ class Product:
             yield self.kernel(technique, TUNED[method], method, chosen.tuned(pattern, weights, precision="fp16").apply)
 
     def cublas(self) -> Ready:
-        """The same product by PyTorch."""
+        """The product by PyTorch."""
         import torch
 
         _, c_in, kernel_size, c_out = sizes(self.layer)

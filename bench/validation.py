@@ -98,7 +98,7 @@ class Torch(network.Arrays):
         return value.float()
 
     def index(self, ids: np.ndarray) -> Any:
-        """As integers of 64 bits."""
+        """Indices as integers of 64 bits."""
         return self.exact(ids.astype(np.int64))
 
     def zeros(self, shape: tuple[int, ...]) -> Any:
@@ -164,7 +164,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """As --levels has it."""
+        """The name that --levels takes."""
         name = self.level.name if self.precision == self.level.precision() else f"{self.level.name}-{self.precision}"
         return name if self.batch is None else f"{name}, N={self.batch}"
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from charcnn.aliases import Record
 from charcnn.layers import Conv1d, Flatten, Layer, LayerNorm, Linear, MaxPool1d, Network, OneHot, Relu, place
 
 POOL_SIZE = 3
@@ -154,7 +155,7 @@ class Config(Network):
         """Inputs of fc1: 8704 for SMALL."""
         return self.block_channels[-1] * self.block_lengths[-1]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Record:
         """The fields as JSON values; `Config(**value)` reads them back.
 
         Widths are left out where all are alike, and a `multi_label` that is False: files of before them have none, and

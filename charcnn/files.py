@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import IO, Any
 
+from charcnn.aliases import Record
+
 Path = str | os.PathLike[str]
 
 Paths = Mapping[str, Path | Sequence[Path] | None]
@@ -106,7 +108,7 @@ def check_paths(
         OSError: a file that is there cannot be read.
     """
     taken: dict[Any, tuple[str, str]] = {}
-    known: dict[str, Any] = {}
+    known: Record = {}
     folders = []
     for name, path in _each(reads):
         taken.setdefault(_place(path, known, 0), (name, path))
@@ -143,7 +145,7 @@ def _each(paths: Paths) -> Iterator[tuple[str, str]]:
             yield name, os.fspath(path)
 
 
-def _place(path: str, known: dict[str, Any], standard: int) -> Any:
+def _place(path: str, known: Record, standard: int) -> Any:
     """What two paths of one file have in common, None for a pipe or a device; `known` keeps what folders have.
 
     Of a file that is there: its device and number. Of another: the same of its folder, and its name.
@@ -229,22 +231,27 @@ def _rename_new(old: Path, new: Path) -> None:
 
 
 @contextmanager
-def placing(path: Path, *, force: bool) -> Iterator[Path]:
+def placing(path: Path, temporary: Path | None = None, *, force: bool, mark: bytes | None = None) -> Iterator[Path]:
     """A name to write a file to, with the ending of `path`, which the file gets when the block has ended well.
+
+    Args:
+        path: where the file is to be; a pipe or a device, which cannot be replaced, is its own name.
+        temporary: as of `replacing`.
+        force, mark: as of `put`.
 
     Raises:
         OSError: as of `replacing`.
     """
-    if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device, which cannot be replaced
+    if os.path.exists(path) and not os.path.isfile(path):
         yield path
         return
-    target = os.path.realpath(path)
-    temporary = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}{os.path.splitext(target)[1]}")
+    target = os.path.realpath(path)  # through a symbolic link, as open() goes
+    folder, ending = os.path.dirname(target), os.path.splitext(target)[1]
+    temporary = temporary or os.path.join(folder, f".{secrets.token_hex(8)}{ending}")
     try:
         yield temporary
-        with suppress(FileNotFoundError):
-            os.chmod(temporary, os.stat(target).st_mode & 0o7777)
-        _put_or_beside(temporary, target, force=force)
+        _keep_mode(temporary, target)
+        _put_or_beside(temporary, target, force=force, mark=mark)
     except OSError as error:
         if error.filename in (temporary, target):
             error.filename = os.fspath(path)  # the user knows no temporary file
@@ -252,6 +259,12 @@ def placing(path: Path, *, force: bool) -> Iterator[Path]:
     finally:
         with suppress(FileNotFoundError):
             os.remove(temporary)
+
+
+def _keep_mode(temporary: Path, target: Path) -> None:
+    """Give a file the permissions of the one that it replaces."""
+    with suppress(FileNotFoundError):
+        os.chmod(temporary, os.stat(target).st_mode & 0o7777)
 
 
 def check_unchanged(file: IO[Any], before: os.stat_result, path: Path) -> None:
@@ -295,31 +308,12 @@ def replacing(
     """
     if mode not in ("w", "wb"):
         raise ValueError(f"mode={mode!r}: need 'w' or 'wb'")
-    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    if os.path.exists(path) and not os.path.isfile(path):
-        with naming(path), open(path, mode, **text) as file:
+    text: Record = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    with placing(path, temporary, force=force, mark=mark) as place, naming(path), open(place, mode, **text) as file:
+        if place == path:
             yield file
-        return
-    target = os.path.realpath(path)  # through a symbolic link, as open() goes
-    if temporary is None:
-        temporary = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.tmp")
-        mode = mode.replace("w", "x")
-    try:
-        file = open(temporary, mode, **text)  # noqa: SIM115 - closed before the rename
-    except OSError as error:
-        error.filename = os.fspath(path)  # the user knows no temporary file
-        raise
-    try:
-        with naming(path), file:
-            with suppress(FileNotFoundError):
-                os.chmod(temporary, os.stat(target).st_mode & 0o7777)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())  # else a crash of the machine could leave the new name with no content
-        _put_or_beside(temporary, target, force=force, mark=mark)
-    except BaseException as error:
-        if isinstance(error, FileExistsError):
-            error.filename = os.fspath(path)
-        with suppress(FileNotFoundError):
-            os.remove(temporary)
-        raise
+            return
+        _keep_mode(place, os.path.realpath(path))  # before anything is in it
+        yield file
+        file.flush()
+        os.fsync(file.fileno())  # else a crash of the machine could leave the new name with no content

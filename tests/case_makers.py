@@ -77,7 +77,7 @@ def conv1d_relu_maxpool1d(rng, normal, n, c_in, c_out, length, k, pool_size, **o
 
 
 def channels_last(make):
-    """The same case for the operator on channels-last features: all axes but the inputs' turned round."""
+    """The case for the operator on channels-last features: all axes but the inputs' turned round."""
 
     def turned(*arguments, **sizes):
         case = make(*arguments, **sizes)

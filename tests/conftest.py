@@ -325,7 +325,7 @@ def weights(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def classifier(weights):
-    """The same model on the CPU."""
+    """The model on the CPU."""
     from charcnn.classify.classifier import Classifier
 
     return Classifier.load(weights, device="cpu")

@@ -294,7 +294,7 @@ def stored(kind, count, to_array=None):
 
 
 def _from_base(instruction):
-    """As of an array that begins at BASE, where the simulator's begin at 0."""
+    """Addresses of an array that begins at BASE, where the simulator's begin at 0."""
     return lambda array, address, *more: instruction(array, address - BASE, *more)
 
 

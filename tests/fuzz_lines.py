@@ -468,7 +468,7 @@ def class_of(part):
 
 @contextmanager
 def without_arrow():
-    """As where pyarrow is not installed."""
+    """pyarrow is not installed."""
     names = ("pyarrow", "pyarrow.json", "pyarrow.parquet")
     there = {name: sys.modules[name] for name in names if name in sys.modules}
     sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]  # None: it cannot be imported
@@ -654,7 +654,7 @@ def split_or_none(data):
 
 
 def run_commands(seed, files, folder):
-    """As `run`, with the command."""
+    """`run` with the command."""
     from charcnn.config import TINY
     from charcnn.model import params
 

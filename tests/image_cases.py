@@ -79,7 +79,7 @@ def _local_response_norm(rng, normal, n, c, h, w, size):
 
 
 def _nhwc(make):
-    """The same case on channels-last features."""
+    """The case on channels-last features."""
 
     def turned(*arguments, **sizes):
         case = make(*arguments, **sizes)
@@ -317,7 +317,7 @@ NORM = replace(
 
 
 def with_sizes(cases, make, **more):
-    """The same with more sizes: those of the first edge, the least and the most."""
+    """Cases with more sizes: those of the first edge, the least and the most."""
     first = {name: size for name, (size, *_) in more.items()}
     draw = {name: (least, size, most) for name, (size, least, most) in more.items()}
     edges = tuple({**sizes, **first} for sizes in cases.edges)
@@ -327,7 +327,7 @@ def with_sizes(cases, make, **more):
 
 
 def last(cases, make):
-    """The same on channels-last features, of channels that fill vectors, too."""
+    """Cases on channels-last features, of channels that fill vectors, too."""
     edges = (*cases.edges, {**cases.edges[3], "c": 8, "h": 5}, {**cases.edges[-1], "c": 12})
     compiled_in = tuple({"kh", "kw", "size"} & set(cases.draw))
     return replace(cases, make=_nhwc(make), edges=edges, large=({**cases.large[0], "c": 96}, cases.large[1]),

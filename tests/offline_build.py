@@ -43,7 +43,7 @@ import operator_cases
 import source_digest
 from alexnet_cases import ALEXNET
 from kernel_costs import all_compiled, function, title
-from offline_chains import half_chains, image_chains, mma_chains
+from offline_chains import image_chains, mma_chains
 from offline_tiles import TILES, other_tiles
 from spaces import Space
 
@@ -265,8 +265,6 @@ def between_features(row: catalog.Variant) -> None:
         image_chains(row.technique)
         if row.technique == "whole":
             mma_chains()
-    if row.operator == catalog.CHAIN and row.technique == "whole":
-        half_chains()
     if row.name == "one_hot_conv1d_stat_nlc_lag_sums":  # the cases have inputs that a cluster each takes
         for taps, depth in ((3, 5), (7, 70)):
             given = weight[:taps, :depth].copy(), bias
@@ -336,7 +334,7 @@ def level_17() -> None:
 
 
 def digests(launches: Iterable[Launch], target: Target) -> dict[tuple[str, str], str]:
-    """Of each entry: of the source of its kernels, and what compiles them."""
+    """Digests by entry: of the source of its kernels, and what compiles them."""
     found: dict[tuple[str, str], list[str]] = {}
     for launch in launches:
         found.setdefault(launch.entry, []).append(source_digest.digest(launch.kernel, launch.kinds))

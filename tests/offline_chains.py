@@ -7,7 +7,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from charcnn.layers import BatchNorm2d, Conv1d, Flatten, LocalResponseNorm, Relu, Tanh
+from charcnn.layers import BatchNorm2d, Flatten, LocalResponseNorm, Relu, Tanh
 from charcnn.networks import alexnet, ece408, fused4, mnist
 from charcnn.ops import chain
 
@@ -50,12 +50,3 @@ def _strip_chains() -> None:
         weights = [np.zeros(size, np.float32) for size in made.parameter_shapes]
         biases = [np.zeros(len(weight), np.float32) for weight in weights]
         made.prepare(weights, biases, np.zeros((3, 256), np.float32))(np.zeros((1, *shape), np.uint8))
-
-
-def half_chains() -> None:
-    """Launch blocks 3 to 6 in half precision, and a chain of few channels; bf16 is one word in fp16's kernels."""
-    for channels, taps, length in ((256, 3, 110), (32, 2, 113)):
-        layers = [layer for _ in range(4) for layer in (Conv1d(channels, taps), Relu())]
-        made = chain.plan([*layers[:-1], chain.Stat()], in_channels=channels, length=length, precision="fp16")
-        weight, bias = np.zeros((channels, channels, taps), np.float32), np.zeros(channels, np.float32)
-        made.prepare([weight] * 4, [bias] * 4)(np.zeros((1, length, channels), np.float16))

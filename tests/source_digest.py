@@ -129,7 +129,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _source(value: Any) -> str:
-    """As written, less comments, docstrings and layout."""
+    """Source text, less comments, docstrings and layout."""
     text = textwrap.dedent(inspect.getsource(value))
     try:
         tree = ast.parse(text)

@@ -16,12 +16,10 @@ from charcnn.catalog import network, network_technique
 from charcnn.gpu import device
 from charcnn.layers import LocalResponseNorm, place
 from charcnn.model import network as forms
-from charcnn.model import params
 from charcnn.networks.architecture import Features
-from charcnn.networks.calls import chain, chained, planned_mma, simplified
+from charcnn.networks.lowering import lower
 from charcnn.networks.parts import stage
 from charcnn.ops.chain import Conv2d, MaxPool2d, Relu, Sigmoid, Tanh, plan
-from charcnn.ops.chain.plan_mma import packed
 from charcnn.ops.common.precision import HALF_PRECISIONS
 
 on_a_gpu = pytest.mark.skipif(not device.has_tensor_cores(), reason="needs a GPU of compute capability 8.0")
@@ -176,9 +174,8 @@ def test_an_infinity_stays_where_it_is(monkeypatch):
 @pytest.mark.parametrize(("name", "needed"), network_technique("strong_mma").networks)
 def test_the_catalogue_knows_how_much_shared_memory_networks_need(name, needed):
     row, of = network_technique("strong_mma"), network(name).architecture()
-    nodes, _ = simplified(of, params.init(of, 0))
-    (run,) = [run for run in chained(nodes) if chain(run)]
-    assert planned_mma(run, "fp16").shared_bytes == needed
+    (op,) = [op for op in lower(of.nodes, row.module.rewrites(row.name, of, batch=1)) if op.plan is not None]
+    assert op.plan.shared_bytes == needed
     assert row.computes(name, needed)
     assert not row.computes(name, needed - 1)
 
@@ -198,7 +195,7 @@ def test_a_plan_counts():
     assert made.products == 49 * 3 + 11 * 8 * 2 + 11 * 9 + 8 * 5
     assert made.places[:-1] == (0, 32 * 28 * 16, 32 * 28 * 16 + 28 * 28 * 16, 0)  # the last map where the image was
     assert "6 blocks" in made.describe()
-    packed_ = packed(made, [np.ones(shape, np.float32) for shape in made.parameter_shapes])
-    assert packed_.size == 32 * sum(made.fragments(i) for i in range(4))
-    weights = packed_.view(np.float16)
+    packed = made.packed([np.ones(shape, np.float32) for shape in made.parameter_shapes])
+    assert packed.size == 32 * sum(made.fragments(i) for i in range(4))
+    weights = packed.view(np.float16)
     assert weights.sum() == sum(np.prod(shape) for shape in made.parameter_shapes)  # what is there twice is halved

@@ -16,7 +16,7 @@ from test_networks import architecture, drawn
 from charcnn.catalog import fused_technique
 from charcnn.gpu import device
 from charcnn.layers import LocalResponseNorm
-from charcnn.networks import alexnet, calls, fused
+from charcnn.networks import alexnet, cuda, fused
 from charcnn.networks.reference import expected as reference
 from charcnn.networks.runner.command import main
 from charcnn.ops.chain import Conv2d, MaxPool2d, Relu, Tanh, plan
@@ -54,7 +54,7 @@ def check(name, made, n, from_bytes):
         pixels = ((np.arange(256) - rng.integers(100, 150, (x.shape[1], 1))) / 60).astype(np.float32)
         values = np.stack([pixels[c][x[:, c]] for c in range(x.shape[1])], axis=1).astype(np.float64)
         want = expected(layers, made, weights, biases, values)
-    out = np.full((n, *made.result_shape), np.nan, made.precision.dtype)
+    out = np.full((n, *made.result[0]), np.nan, made.precision.dtype)
     assert made.prepare(weights, biases, pixels)(x, out=out) is out
     found = out if made.precision.ptx_type == "f16" else (out.astype(np.uint32) << 16).view(np.float32)
     channels, found = made.out_shape[0], found.astype(np.float32).transpose(0, 3, 1, 2)
@@ -99,13 +99,13 @@ def test_a_network_in_emulation(monkeypatch):
 
 
 def test_a_network_in_float32(monkeypatch):
-    """As one kernel of a few threads, where the simulator has them run."""
+    """One kernel of a few threads, where the simulator has them run."""
     network = architecture("alexnet")
     weights, images = drawn(network, 1)
     plans = []
 
     def few(run, batch, **options):
-        plans.append(calls.planned(run, batch, **options, **({"threads": 32} if device.SIMULATED else {})))
+        plans.append(cuda.planned(run, batch, **options, **({"threads": 32} if device.SIMULATED else {})))
         return plans[-1]
 
     monkeypatch.setattr(fused, "planned", few)

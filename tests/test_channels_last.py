@@ -36,16 +36,17 @@ from charcnn.layers.windows import window
 from charcnn.model import network as forms
 from charcnn.model import params
 from charcnn.model.validation import in_sigmas
-from charcnn.networks import channels_last, channels_last_layers
+from charcnn.networks import channels_last
 from charcnn.networks.architecture import Architecture
-from charcnn.networks.calls import simplified
 from charcnn.networks.channels import Channels, filters, rows
-from charcnn.networks.channels_last_layers import ask_ahead
+from charcnn.networks.channels_last_layers import WinogradLayers, ask_ahead
+from charcnn.networks.lowering import lower, weights_of
+from charcnn.networks.lowering.fusing import SIMPLIFY
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import tables
 from charcnn.networks.runner.command import NetworkCommand
 from charcnn.ops import reference
-from charcnn.ops.common.layer import ByBatch, held_bytes
+from charcnn.ops.common.layer import by_batch, held_bytes
 from charcnn.ops.common.pixel_tables import exact_tables, pixel_tables
 from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv1d.small_batch import SmallBatchConv
@@ -194,7 +195,8 @@ def test_wgmma_in_plain_python(name, precision, wgmma, monkeypatch):
 
 def test_what_layers_hold_counts_once():
     few, many, more = (SimpleNamespace(nbytes=nbytes) for nbytes in (1, 10, 100))
-    assert held_bytes([ByBatch(8, [ByBatch(1, [few], [many])], [many]), more, ByBatch(2, [], [more])]) == 111
+    first = by_batch([by_batch([few], [many], upto=1)], [many], upto=8)
+    assert held_bytes([first, more, by_batch([], [more], upto=2)]) == 111
 
 
 @simulated
@@ -205,7 +207,8 @@ def test_a_linear_layers_weights_are_asked_for_by_the_convolutions_before_it(mon
     weight, bias = np.zeros((3, 3, 8, 16), np.float32), np.zeros(16, np.float32)
     few = [prepared(SmallBatchConv, weight, bias) for _ in range(3)]
     many = few.pop()
-    ask_ahead([ByBatch(4, [few[0]], [many]), ByBatch(4, [], [many]), few[1], ByBatch(64, [linear[0]], []), linear[1]])
+    first, pooled = by_batch([few[0]], [many], upto=4), by_batch([], [many], upto=4)
+    ask_ahead([first, pooled, few[1], by_batch([linear[0]], [], upto=64), linear[1]])
     begin, size = device.address(linear[0].words), linear[0].words.nbytes
     assert [conv._ahead for conv in (*few, many)] == [(begin, size // 2), (begin + size // 2, size // 2), (0, 0)]
 
@@ -265,10 +268,10 @@ def test_sigma_is_the_size_of_rounding_between_layers(name, precision):
     of, rounding = architecture(name), network_technique("wgmma").rounding(precision)
     weights, images = drawn(of, 12)
     exact, sigma = expected(images, weights, of, rounding)
-    nodes, held = simplified(of, weights)
-    y, rest = images, [node for node in nodes if not isinstance(node.layer, Flatten)]
+    y, rest = images, [op.nodes[0] for op in lower(of.nodes, SIMPLIFY)]
     for place, node in enumerate(rest):
-        mine = {key: held[key].astype(np.float64) for key in node.parameters}
+        given = zip(node.parameters, weights_of(node, weights), strict=False)
+        mine = {key: value.astype(np.float64) for key, value in given}
         y = forms.run([node], y.reshape(len(y), *node.in_shape), {
             key: rounded(value, rounding.operands) if key.endswith("weight") else value for key, value in mine.items()
         })  # fmt: skip
@@ -290,10 +293,9 @@ def last(of):
 @pytest.mark.parametrize("as_blocks", [None, False, True])
 def test_a_first_convolution_with_steps_reads_blocks_of_pixels_or_pixels(as_blocks):
     of = architecture("alexnet")
-    nodes, weights = simplified(of, params.init(of, 0))
-    made = channels_last_layers.WinogradLayers("fp32")
-    stages = channels_last.Chain(made, nodes, weights, as_blocks).stages()
-    (_, (pixels,)), (label, (conv, *_)) = next(stages), next(stages)
+    ops = lower(of.nodes, channels_last.rewrites("winograd", of, batch=1, to_depth=as_blocks))
+    stages = channels_last.stages(ops, params.init(of, 0), WinogradLayers("fp32"))
+    (_, (pixels,)), (label, (conv, *_)), *_ = stages
     assert label == "conv1+relu1"
     assert type(conv) is (DoubleBufferedConv if as_blocks is False else WinogradConv)
     (features,) = pixels.writes((1, of.length))

@@ -119,7 +119,7 @@ def _evaluated(charcnn, folder, content):
 
 
 def test_evaluate_with_numbers(charcnn, classifier, tmp_path):
-    """As pandas writes those of a column that lacks one, too; which was counted is said where nobody asked for it."""
+    """Also as pandas writes a column that lacks one; which was counted is said where nobody asked for it."""
     predicted = [encodings.CLASSES.index(label) for label in classifier.predict(TEXTS)]
     floats = tmp_path / "floats.csv"
     lines = [f'{n + 1}.0,"{value}"\n' for value, n in zip(TEXTS, predicted, strict=True)]

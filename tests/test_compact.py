@@ -17,7 +17,7 @@ from charcnn.text.encodings import ENCODINGS, encode
 UNEVEN = Config.of_widths((4, 3, 6, 2, 5, 4, 9, 7), length=123, alphabet=9)
 """No two neighbours alike: a width that is taken for another shows."""
 OF_OCTETS = Config.of_widths((64, 32, 96, 48, 80, 64, 128, 112), length=123, alphabet=9)
-"""Likewise, for tensor cores, and wide enough that rounding averages out in the logits."""
+"""Sizes for tensor cores, wide enough that rounding averages out in the logits."""
 
 # Sizes.
 

@@ -177,7 +177,7 @@ def test_a_first_start_goes_on_where_processes_fail(monkeypatch):
         yield
 
     monkeypatch.setattr(workers, "compiled", failing)
-    monkeypatch.setattr(workers, "cores", lambda: 2)
+    monkeypatch.setattr(engine, "usable", lambda: 2)
     monkeypatch.setattr(Target, "current", lambda: HOPPER)
     (choice,) = engine.choices("cuda", "fp32", "l6")
     with pytest.warns(RuntimeWarning, match="kernels are compiled one after another, as .* status 9"):
@@ -192,7 +192,7 @@ from functools import partial
 from charcnn.classify import engine
 from charcnn.caching import kernel_cache
 from charcnn.compiling import workers
-workers.cores, Target.current = lambda: 2, lambda: target
+engine.usable, Target.current = lambda: 2, lambda: target
 (choice,) = engine.choices("cuda", "fp32", "l6")
 kernel_cache.on_miss(partial(engine._compile_ahead, choice, config, 16))
 with compiling_for(target):
@@ -271,7 +271,7 @@ def test_what_a_first_start_compiles(cores, said, monkeypatch):
     if said:
         monkeypatch.setenv("CHARCNN_JOBS", said)
     monkeypatch.setattr(workers, "compiled", lambda *arguments: iter(asked.append(arguments) or ()))
-    monkeypatch.setattr(workers, "cores", lambda: cores)
+    monkeypatch.setattr(engine, "usable", lambda: cores)
     monkeypatch.setattr(Target, "current", lambda: HOPPER)
     (choice,) = engine.choices("cuda", "fp32", "l6")
     engine._compile_ahead(choice, TINY, 16)

@@ -15,7 +15,8 @@ from charcnn.catalog import FLOAT32, network
 from charcnn.gpu import device
 from charcnn.layers.windows import Window, window
 from charcnn.networks import cuda as cuda_networks
-from charcnn.networks.calls import calls, simplified
+from charcnn.networks.calls import operator
+from charcnn.networks.lowering import lower
 from charcnn.ops import reference
 from charcnn.ops.conv2d import direct, direct_plan
 from charcnn.ops.conv2d.direct_plan import NO_POOL, Tile
@@ -209,9 +210,8 @@ def test_strips_cover_an_image():
 )
 def test_which_layers_of_networks_take_it(name, variant, found):
     config = network(name).architecture(variant)
-    weights = {name: np.zeros(shape, np.float32) for name, shape in config.parameter_shapes.items()}
-    nodes, weights = simplified(config, weights)
-    taken = [call.operator for call in calls(nodes, weights, "naive", fused=True) if cuda_networks.few(call)]
+    ops = lower(config.nodes, cuda_networks.rewrites("direct", config, batch=1))
+    taken = [operator(op.nodes) for op in ops if cuda_networks.few(op.nodes)]
     assert taken == found
 
 

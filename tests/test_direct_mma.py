@@ -174,7 +174,7 @@ STAGED = {  # x, (C_out, KH, KW), padding: whole 16 bytes of results a map
 
 @pytest.fixture
 def bulk(machine):
-    """The same, on a GPU that has bulk copies."""
+    """A GPU that has bulk copies."""
     if not device.has_capability(direct_mma_plan.BULK_COPIES):
         pytest.skip("needs a GPU of compute capability 9.0")
 

@@ -22,7 +22,7 @@ from charcnn.model import params
 ROOT = Path(__file__).parents[1]
 
 STARTS = int(os.environ.get("CHARCNN_STARTS", "2"))
-"""Of each kind of command: a crash at the end is a matter of chance."""
+"""Runs of each kind of command: a crash at the end is a matter of chance."""
 
 
 class Driver:

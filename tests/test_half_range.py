@@ -35,7 +35,7 @@ def greatest(p, config, ids):
 
 
 def in_parts(p, layer, reader, exponent):
-    """The same network, whose layer gives the first half of its channels so much smaller."""
+    """The network, whose layer gives the first half of its channels so much smaller."""
     factor, half = np.float32(2.0**exponent), len(p[f"{layer}.weight"]) // 2
     for part in ("weight", "bias"):
         p[f"{layer}.{part}"][:half] *= factor

@@ -90,6 +90,21 @@ def lines_of_docstrings() -> dict[str, int]:
     return {name: len((ast.get_docstring(module) or "").splitlines()) for name, module in modules.items()}
 
 
+VAGUE = re.compile(r"(As|Likewise|The same|Of each)\b")
+"""How a docstring begins that says what it is like, and not what it is."""
+
+
+def vague_docstrings() -> dict[str, int]:
+    """By room, texts that stand alone, behind a name or below it, and begin so."""
+    found: Counter[str] = Counter()
+    for path in SOURCES:
+        room = "/".join(name_of(path).split("/")[:2])
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                found[room] += bool(VAGUE.match(str(node.value.value)))
+    return dict(found)
+
+
 def ifs_of_levels() -> dict[str, int]:
     """Conditions in `build` and the functions within, those of expressions and comprehensions too."""
     found = {}
@@ -160,6 +175,58 @@ def wrong_words() -> dict[str, int]:
     return found
 
 
+NUMBAS = {"_load_index"}
+"""Private names of Numba's that a file here overrides, and another one calls."""
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__") and name != "_"
+
+
+def private_names(tree: ast.AST) -> tuple[set[str], list[str]]:
+    """The private names that a file defines, and those that it takes of others than `self` and `cls`."""
+    defined, taken = set(), []
+    for node in ast.walk(tree):
+        own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            defined.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            defined.add(node.id)
+        elif isinstance(node, ast.Attribute) and own and isinstance(node.ctx, ast.Store):
+            defined.add(node.attr)
+        elif isinstance(node, ast.Attribute) and not own:
+            taken.append(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            taken += [alias.name for alias in node.names]
+    return set(filter(is_private, defined)), list(filter(is_private, taken))
+
+
+def private_names_of_others() -> dict[str, int]:
+    """By file, uses of names that begin with _ and that another file of the package defines, and this one does not."""
+    found = {name_of(path): private_names(ast.parse(path.read_text())) for path in OURS}
+    every = {name for defined, _ in found.values() for name in defined} - NUMBAS
+    return {file: sum(name in every - defined for name in taken) for file, (defined, taken) in found.items()}
+
+
+def test_private_names_are_seen():
+    code = "from charcnn.a import _b\nimport c\nclass _D:\n    _e = 1\n    def f(self, g):\n        self._h = g._i\n"
+    defined, taken = private_names(ast.parse(f"{code}        return self._j, c.__name__, [0 for _ in g]\n"))
+    assert defined == {"_D", "_e", "_h"}
+    assert taken == ["_b", "_i"]
+
+
+def anys_of_rooms() -> dict[str, int]:
+    """By room, how often `Any` stands for a type: charcnn/aliases.py has names for most of these."""
+    found: Counter[str] = Counter()
+    for path in OURS:
+        if path.name != "aliases.py":
+            nodes = ast.walk(ast.parse(path.read_text()))
+            found["/".join(path.relative_to(ROOT).parts[:2])] += sum(
+                isinstance(node, ast.Name) and node.id == "Any" for node in nodes
+            )
+    return dict(found)
+
+
 LATE = {
     "charcnn/__init__.py": "public names are there without what defines them: importing charcnn imports no Numba",
     "charcnn/__main__.py": "a command is imported when it is called; a GPU's errors are where Numba is",
@@ -213,7 +280,10 @@ LISTS = {
     "SPREAD_NAMES": (places_of_names, PLACES),
     "WRONG_WORDS": (wrong_words, 0),
     "LONG_DOCSTRINGS": (lines_of_docstrings, DOCSTRING),
+    "VAGUE_DOCSTRINGS": (vague_docstrings, 0),
     "LATE_IMPORTS": (late_imports_of_files, 0),
+    "PRIVATE_NAMES": (private_names_of_others, 0),
+    "ANYS": (anys_of_rooms, 0),
 }
 """By the list of exceptions: what is counted, and the limit."""
 
@@ -294,6 +364,12 @@ def test_rooms_import_those_below():
     lint = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as lint; lint()", "--no-cache"]
     done = subprocess.run(lint, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_vague_docstrings_are_seen():
+    vague = ("As `there`.", "Likewise.", "The same with ReLU.", "Of each.")
+    assert all(map(VAGUE.match, vague))
+    assert not any(map(VAGUE.match, ("Assembles it.", "Of eachother", "See `there`.", "These of each.")))
 
 
 def test_late_imports_have_a_reason():

@@ -122,7 +122,7 @@ def scanned(data, rows=None):
 
 
 def plainly(data):
-    """The same, by the rule as it is written: each row from its start, one byte after the other."""
+    """Rows by the rule as it is written: each row from its start, one byte after the other."""
     line_end, found, start = re.compile(rb"\r\n|\r|\n"), [], 0
     while start < len(data):
         i, quoted, at_start, torn = start, False, True, False

@@ -81,7 +81,7 @@ class Entering(ExitStack):
 
 
 def test_no_lock_is_left_taken_by_a_stack():
-    """As Numba's dispatcher enters it."""
+    """Numba's dispatcher enters it so."""
     inner, names = threading.RLock(), {"__name__": "numba.core.dispatcher", "Entering": Entering}
     exec("def compile(lock):\n    with Entering() as scope:\n        scope.enter_context(lock)", names)
 

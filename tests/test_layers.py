@@ -32,7 +32,9 @@ from charcnn.layers import (
     place,
 )  # fmt: skip
 from charcnn.model import network, params
-from charcnn.networks.calls import calls
+from charcnn.networks import cuda
+from charcnn.networks.calls import arguments, launcher, operator
+from charcnn.networks.lowering import lower
 from charcnn.ops.chain import plan
 
 OTHER = (
@@ -283,11 +285,12 @@ def test_leaky_relu_of_another_slope_is_a_kernel_of_its_own():
               Linear(2, name="c"), Sigmoid()]  # fmt: skip
     nodes, rng = place(layers, (1, 3, 3)), np.random.default_rng(0)
     weights = {name: rng.standard_normal(of, np.float32) for node in nodes for name, of in node.parameters.items()}
-    found = calls(nodes, weights, "naive", fused=True)
-    assert [call.operator for call in found] == ["conv2d_leaky_relu", "conv2d", "leaky_relu", "linear_sigmoid"]
+    found = lower(nodes, cuda.rewrites("weak", None, batch=1))
+    assert [operator(op.nodes) for op in found] == ["conv2d_leaky_relu", "conv2d", "leaky_relu", "linear_sigmoid"]
     x = y = rng.standard_normal((2, 1, 3, 3), np.float32)
-    for call in found:
-        y = getattr(ops, f"{call.operator}_naive")(y.reshape(2, *call.in_shape), *call.arguments, **call.options)
+    for op in found:
+        given, options = arguments(op, weights)
+        y = launcher(op, "naive")(y.reshape(2, *op.in_shape), *given, **options)
     np.testing.assert_allclose(y, network.run(nodes, x.astype(np.float64), weights), 1e-5)
     with pytest.raises(ValueError, match=r"^layers\[1\] is LeakyRelu\(negative_slope=0.2\): need"):
         plan([node.layer for node in nodes[2:4]], in_shape=(2, 3, 3))

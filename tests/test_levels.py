@@ -62,7 +62,7 @@ def command(name, *options, **kwargs):
 
 @pytest.fixture
 def in_process(ended):
-    """As `command`, in this process, which takes a second less."""
+    """`command` in this process, which takes a second less."""
     return lambda name, *options: ended(runner.main, catalog.level(name).module.build, [*map(str, options)])
 
 

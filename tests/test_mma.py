@@ -54,7 +54,7 @@ BROAD = {"n": 5, "c_in": 5, "c_out": 131, "length": 13, "k": 2}
 """Two tiles across, stored float by float."""
 
 LINEAR = {"n": 2, "c_in": 300, "c_out": 8}
-"""As many stages of features as of weights."""
+"""Equally many stages of features and of weights."""
 
 EMULATED = {
     "conv1d_stat_nlc_mma_fp16": DEEP,

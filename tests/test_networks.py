@@ -14,14 +14,16 @@ from conftest import quick
 from charcnn.catalog import NETWORK_TECHNIQUES, NETWORKS, network_technique
 from charcnn.catalog import network as catalog_row
 from charcnn.gpu import device
-from charcnn.layers import BatchNorm2d, Conv2d, Gelu, Linear, MaxPool2d, Relu, Softmax, place
+from charcnn.layers import BatchNorm2d, Conv2d, Flatten, Gelu, Linear, MaxPool2d, Relu, Softmax, place
 from charcnn.levels.runner.options import serves
 from charcnn.model import network as forms
 from charcnn.model import params
 from charcnn.model.rounding import FP32, ROUNDINGS
 from charcnn.model.validation import in_sigmas
 from charcnn.networks import cuda, weights
-from charcnn.networks.calls import calls, chain, chained, simplified
+from charcnn.networks.calls import operator
+from charcnn.networks.lowering import chain_weights, lower
+from charcnn.networks.lowering.fusing import SIMPLIFY
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import command, tables
 from charcnn.ops.linear.linear_relu_linear import SHARED_FLOATS
@@ -127,34 +129,40 @@ def test_pytorch_agrees(name):
     np.testing.assert_allclose(y.numpy(), forms.run(network.nodes, images, weights), rtol=1e-5, atol=1e-7)
 
 
+def lowered(layers, in_shape, technique):
+    nodes = place(layers, in_shape)
+    return lower(nodes, cuda.rewrites(technique, None, batch=1))
+
+
 def test_simplified_is_the_same_network():
     network = architecture("mnist", "stride2")
     weights, images = drawn(network)
-    nodes, held = simplified(network, weights)
-    kinds = [type(node.layer) for node in nodes]
+    ops = lower(network.nodes, SIMPLIFY)
+    kinds = [type(op.layer) for op in ops]
     assert kinds[1:4] == [Conv2d, Relu, MaxPool2d]
     assert BatchNorm2d not in kinds
-    expected_, found = forms.run(network.nodes, images, weights), forms.run(nodes, images, held)
+    ((weight, bias),) = chain_weights(ops[1], weights)
+    held = {**weights, "conv.weight": weight, "conv.bias": bias}
+    nodes = place([Flatten() if op.nodes[0].flattened else op.layer for op in ops[:4]], (network.length,))
+    expected_, found = forms.run(network.nodes[:5], images, weights), forms.run(nodes, images, held)
     assert np.linalg.norm(found - expected_) <= 2e-6 * np.linalg.norm(expected_)
     assert weights.keys() == network.parameter_shapes.keys()  # the given ones stay
 
 
 def test_the_longest_fusions_are_taken():
-    def labels(name, fused):
-        network = architecture(name)
-        nodes, weights = simplified(network, drawn(network)[0]) if fused else (network.nodes, drawn(network)[0])
-        return [call.operator for call in calls(nodes, weights, "naive", fused=fused)]
+    def names(layers, in_shape, technique):
+        return [operator(op.nodes) for op in lowered(layers, in_shape, technique)]
 
-    assert labels("mnist", True) == [
+    mnist, ece408 = architecture("mnist"), architecture("ece408")
+    assert names(mnist.layers, (mnist.length,), "weak") == [
         "pixels", "conv2d_relu_maxpool2d", "linear_relu", "linear_softmax"
     ]  # fmt: skip
-    assert labels("ece408", True)[1:3] == ["conv2d_tanh_maxpool2d", "conv2d"]
-    assert labels("mnist", False)[1:5] == ["conv2d", "batchnorm2d", "maxpool2d", "relu"]
-    padded = place([Conv2d(2, 3, name="a"), Relu(), MaxPool2d(3, 2, 1)], (1, 9, 9))
-    weights = {"a.weight": np.ones((2, 1, 3, 3), np.float32), "a.bias": np.ones(2, np.float32)}
-    assert [call.operator for call in calls(padded, weights, "naive", fused=True)] == ["conv2d_relu", "maxpool2d"]
+    assert names(ece408.layers, (ece408.length,), "weak")[1:3] == ["conv2d_tanh_maxpool2d", "conv2d"]
+    assert names(mnist.layers, (mnist.length,), "naive")[1:5] == ["conv2d", "batchnorm2d", "maxpool2d", "relu"]
+    padded = Conv2d(2, 3, name="a"), Relu(), MaxPool2d(3, 2, 1)
+    assert names(padded, (1, 9, 9), "weak") == ["conv2d_relu", "maxpool2d"]
     with pytest.raises(ValueError, match="a has no operator of technique pairs"):
-        calls(padded, weights, "pairs", fused=False)
+        cuda.Operator(lowered(padded, (1, 9, 9), "naive")[0], {}, "pairs")
 
 
 @pytest.mark.parametrize(
@@ -169,16 +177,19 @@ def test_the_longest_fusions_are_taken():
     ],
 )
 def test_two_linear_layers_are_one_kernel_where_they_fit(layers, width, operators):
-    nodes = place(layers, (width,))
-    weights = {name: np.zeros(shape, np.float32) for node in nodes for name, shape in node.parameters.items()}
-    assert [call.operator for call in calls(nodes, weights, "naive", fused=True, strong=True)] == operators
-    assert "linear_gelu_linear" not in [call.operator for call in calls(nodes, weights, "naive", fused=True)]
+    assert [operator(op.nodes) for op in lowered(layers, (width,), "strong")] == operators
+    assert "linear_gelu_linear" not in [operator(op.nodes) for op in lowered(layers, (width,), "weak")]
+
+
+def noted(made):
+    """In place of an operator as a layer: its name is noted."""
+    return lambda op, params, technique="naive": made.append(f"{operator(op.nodes)}_{technique}")
 
 
 @pytest.mark.parametrize("variant", catalog_row("ffn").module.VARIANTS)
 def test_the_feed_forward_block_is_two_kernels_by_strong(variant, monkeypatch):
     made, row = [], network_technique("strong")
-    monkeypatch.setattr(cuda, "Operator", lambda call, technique: made.append(f"{call.operator}_{technique}"))
+    monkeypatch.setattr(cuda, "Operator", noted(made))
     monkeypatch.setattr(cuda, "on_gpus", lambda stages, *_, **__: [*stages()])
     whole = architecture("ffn", variant)
     unnamed = {name: np.zeros(shape, np.float32) for name, shape in whole.parameter_shapes.items()}
@@ -195,10 +206,9 @@ def test_the_feed_forward_block_is_two_kernels_by_strong(variant, monkeypatch):
 def test_direct_pools_apart_where_a_result_has_many_products(taps, pool, apart, monkeypatch):
     names = ["conv2d_relu_direct", "maxpool2d_naive"] if apart else ["conv2d_relu_maxpool2d_direct"]
     made = []
-    monkeypatch.setattr(cuda, "Operator", lambda call, technique: made.append(f"{call.operator}_{technique}"))
-    nodes = place([Conv2d(4, (taps, taps), name="a"), Relu(), pool], (3, 16, 16))
-    (call,) = calls(nodes, {"a.weight": np.ones((4, 3, taps, taps)), "a.bias": np.ones(4)}, "naive", fused=True)
-    assert [*cuda.direct(call, {"a.weight": call.arguments[0], "a.bias": call.arguments[1]})] == [None] * len(names)
+    monkeypatch.setattr(cuda, "Operator", noted(made))
+    for op in lowered([Conv2d(4, (taps, taps), name="a"), Relu(), pool], (3, 16, 16), "direct"):
+        cuda.direct(op, {})
     assert made == names
 
 
@@ -248,26 +258,6 @@ def test_compare(ended):
     rows = done.stdout.splitlines()
     assert [row.split()[0] for row in rows[1:]][:3] == ["loops", "cpu_gemm", "winograd_cpu"]
     assert all("passed" in row for row in rows[1:4])
-
-
-def test_plan(capsys):
-    assert tables.plan(architecture("alexnet", "2012"), 256) == 0
-    told = capsys.readouterr().out
-    assert told.count("launches ") == 3  # normalisation parts its chains
-    assert "by the tile of 13x13: 1: 5.44x, 2: 3.01x, 4: 2.44x, 7: 1.48x, 13: 1.00x" in told
-    with pytest.raises(ValueError, match="--plan: ffn has no convolutions to fuse"):
-        tables.plan(architecture("ffn"), 1)
-
-
-def test_chains_are_as_long_as_they_can_be():
-    def labels(name):
-        network = architecture(name)
-        runs = chained(simplified(network, drawn(network)[0])[0])
-        return [len(run) for run in runs], [chain(run) for run in runs]
-
-    assert labels("fused4") == ([1, 8, 2], [False, True, False])
-    assert labels("alexnet") == ([1, 2, 2, 2, 2, 7, 7], [False, True, False, True, False, True, False])
-    assert labels("ffn") == ([5], [False])
 
 
 def test_stages_are_the_layers():

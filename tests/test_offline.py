@@ -63,7 +63,6 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     (f"{CHAIN}_whole", "make_kernel"),
     (f"{CHAIN}_pairs", "make_kernel"),
     (f"{CHAIN}_pairs", "merge_kernel"),
-    (f"{CHAIN}_whole", "make_half_kernel"),  # the moments, as they are stored
     ("conv1d_nlc_winograd", "_weights_kernel"),
     ("conv1d_relu_nlc_winograd", "_weights_kernel"),
     ("conv1d_relu_maxpool1d_nlc_winograd", "_weights_kernel"),
@@ -175,7 +174,7 @@ def test_double_precision_is_where_it_is_meant_to_be(kernels, known):
 
 
 def test_all_of_toom_cook_are_among_them(kernels):
-    """Of each precision planes, two tiles, and block 1: fp16 has a wide one, and FP8 rounds its table in two ways."""
+    """Planes, two tiles of each precision, and block 1: fp16 has a wide one, and FP8 rounds its table in two ways."""
     assert sum(row["variant"] == TOOM_COOK for row in kernels.values()) == 4 * len(PRECISIONS) + 2
 
 
@@ -195,7 +194,7 @@ def test_networks_chains_over_images_are_among_them(kernels):
 
 
 def recorded(kernels, known):
-    """As machine_code.json: of what was compiled its costs, of all else what is known."""
+    """Rows of machine_code.json: costs of what was compiled, what is known of all else."""
     found = {}
     for row in kernels.values():
         variant, function = row["variant"], row["function"]

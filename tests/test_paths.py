@@ -46,7 +46,7 @@ WORDS = {
 """Options that take a text and name no file."""
 
 TEXT = {"explain": {"text"}}
-"""Likewise, where another command's option of the name is a file."""
+"""Options whose name is a file's in another command."""
 
 
 def parsers():

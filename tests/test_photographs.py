@@ -64,7 +64,7 @@ def double(array):
 
 
 def filtered(x, square):
-    """As PyTorch has it."""
+    """PyTorch's result."""
     side, channels = len(square) // 2, x.shape[1]
     padded = f.pad(double(x), (side,) * 4, mode="replicate")
     return f.conv2d(padded, double(square).expand(channels, 1, *square.shape), groups=channels)

@@ -146,7 +146,7 @@ def test_short_whole_numbers_of_weights(taps):
 
 
 def test_weights_that_short_whole_numbers_hold():
-    """As well as TF32; not where a great one makes all others coarse, or none is finite."""
+    """They do as well as TF32; not where a great one makes all others coarse, or none is finite."""
     weight, _ = draw(7, 70, 32)
     weight[:, :, 3] = 0
     assert short_table.holds(weight)

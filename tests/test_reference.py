@@ -133,7 +133,7 @@ def one_hot_conv1d_loops(ids, weight, bias):
 
 
 def packed_one_hot_conv1d_loops(ids, weight, bias):
-    """The same from weights as `pack` lays them out; still channels first."""
+    """The convolution from weights as `pack` lays them out; still channels first."""
     return one_hot_conv1d_loops(ids, weight.transpose(2, 1, 0), bias)
 
 

@@ -9,8 +9,8 @@ from report.pictures import fused_alexnet
 from report.schema import LevelResult, Place, Results
 
 from charcnn import catalog
+from charcnn.charts import svg
 from charcnn.config import SMALL
-from charcnn.report import svg
 
 GPU = Place("nvidia-h200", 1, 1)
 

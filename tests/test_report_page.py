@@ -13,10 +13,10 @@ import pytest
 from charcnn import catalog
 from charcnn.__main__ import main
 from charcnn.catalog import measured
+from charcnn.charts import measure, page
+from charcnn.charts.history import BOTTOM, HEIGHT, history
 from charcnn.cli import DONE, FAILED, UNUSABLE
 from charcnn.gpu import device
-from charcnn.report import measure, page
-from charcnn.report.history import BOTTOM, HEIGHT, history
 
 BLOCKS = ("conv_block_1", "conv_block_2", "conv_block_3", "conv_block_4", "conv_block_5", "conv_block_6", "fc_blocks")
 
@@ -117,17 +117,17 @@ def test_what_the_page_says():
 
 def test_no_rate_is_written_over_a_levels_name():
     drawn = history("made up", [("l0", "cpu"), ("l1", "cpu")], {"l0": 1.2, "l1": 0.3}, legend=[("cpu", "here", 84)])
-    places = {float(y) for y in re.findall(r'<text class="value".*? y="([\d.]+)"', drawn)}
+    places = {float(y) for y in re.findall(r'<text class="small value".*? y="([\d.]+)"', drawn)}
     assert len(places) == 2
     assert max(places) < HEIGHT - BOTTOM
 
 
 def test_a_rate_stands_on_its_points_side_of_a_line():
-    """As if it were slower, it would stand below the other library's."""
+    """Were it slower, it would stand below the other library's."""
     three, rates, others = [("l0", "cuda"), ("l1", "cuda"), ("l2", "cuda")], {"l0": 3.0, "l1": 6e5}, {"l2": 5.0}
     drawn = history("made up", three, rates, legend=[], peers=[4.8e5] * 3)
-    (line,) = re.findall(r'<line class="peer".*? y1="([\d.]+)"', drawn)
-    (label,) = re.findall(r'<text class="value".*? y="([\d.]+)"[^>]*>600 k', drawn)
+    (line,) = re.findall(r'<line class="s2 thick".*? y1="([\d.]+)"', drawn)
+    (label,) = re.findall(r'<text class="small value".*? y="([\d.]+)"[^>]*>600 k', drawn)
     assert float(label) < float(line)
     assert drawn.count("not measured") == 1
     assert "not measured" not in history("made up", three, rates, legend=[], others=others)
@@ -138,7 +138,7 @@ def test_points_of_kernels_and_blocks():
     (point,) = page._kernels("l12", "fp32", PROFILE)
     assert (point.rate, point.use) == (pytest.approx(5e14), pytest.approx(1000))
     blocks = list(page._blocks("l0", level("l0", 2.5), "c0"))
-    assert [point.told.split(", ")[1].split(":")[0] for point in blocks] == list(BLOCKS)
+    assert [point.title.split(", ")[1].split(":")[0] for point in blocks] == list(BLOCKS)
     conv2 = next(node for node in page.SMALL.nodes if node.layer.name == "conv2")
     assert blocks[1].rate == pytest.approx(conv2.flops * 4096 / 0.125)
     assert blocks[1].use == pytest.approx(conv2.flops * 256 / conv2.bytes(256))

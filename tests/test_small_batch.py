@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(not runs_here(catalog.level("l16")), reason="nee
 
 
 def rounded(values, precision):
-    """As an array of 16 bits, and what it holds."""
+    """An array of 16 bits, and what it holds."""
     values = values.astype(np.float32)
     if precision == "fp16":
         values = values.astype(np.float16)

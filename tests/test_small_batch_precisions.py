@@ -106,7 +106,7 @@ def check_statistics(n, length, c_in, c_out, taps, precision, wide=False):
 
 
 def parts_of_rows(values, part):
-    """As `common.moments` has them: a first value, the mean less it, squared deviations."""
+    """The parts of `common.moments`: a first value, the mean less it, squared deviations."""
     n, length, channels = values.shape
     found = [values[..., i : i + part] for i in range(0, channels, part)]
     shift = [one[..., 0].astype(np.float32).astype(np.float64) for one in found]

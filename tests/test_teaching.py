@@ -11,7 +11,8 @@ from test_training import LEARNS, QUICK, TINY, examples, run, trained, write_row
 from charcnn.cli import info, train
 from charcnn.config import Config
 from charcnn.model import network, params
-from charcnn.training.measure import Measured, MultiLabelMeasured, calibration_error, fit_temperature, softmax
+from charcnn.ops.reference import softmax
+from charcnn.training.measure import Measured, MultiLabelMeasured, calibration_error, fit_temperature
 from charcnn.training.recipe import Recipe
 
 torch = pytest.importorskip("torch", reason="training needs PyTorch")

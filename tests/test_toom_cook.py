@@ -89,7 +89,7 @@ def test_rounding_costs_a_few_times_that_of_direct_sums():
 
 @pytest.mark.skipif(not device.SIMULATED, reason="a device function, which plain Python calls in the simulator alone")
 def test_planes_in_float16_add_little_to_the_error(machine):
-    """As block 1 takes them in fp16, beside planes that are rounded once."""
+    """Block 1 takes them in fp16, beside planes that are rounded once."""
     rng = np.random.default_rng(0)
     tiles = np.maximum(rng.standard_normal((64, 6, 32)), 0).astype(np.float16)
     words = tiles.view(np.uint32).astype(object)  # two channels a word

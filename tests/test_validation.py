@@ -113,7 +113,7 @@ def test_right_results_pass(precision, config, seed):
 @pytest.mark.parametrize("precision", level("l19").precisions)
 @pytest.mark.parametrize(("config", "seed"), MODELS, ids=["with layernorm", "without"])
 def test_right_results_of_toom_cook_pass(precision, config, seed):
-    """As far off, in sigmas of their own, as direct sums are in theirs."""
+    """They are as far off, in sigmas of their own, as direct sums are in theirs."""
     weights, ids = params.init(config, seed), draw(100, config)
     rounding, rms = level("l19").rounding(precision), []
     for of in (replace(rounding, toom_cook=False), rounding):

@@ -92,7 +92,7 @@ def test_ranks_do_not_wait_for_one_that_never_starts(options, how):
 
 @needs_mpi
 def test_mpi_that_cannot_start_ends_the_process_by_a_line_and_a_status():
-    """As where another rank dies while it starts: Open MPI would abort, which under ULFM counts as a success.
+    """Another rank dies while it starts: Open MPI would abort, which under ULFM counts as a success.
 
     Open MPI 4 aborts by lines of its own.
     """

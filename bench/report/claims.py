@@ -78,7 +78,7 @@ def op_times(document: Path) -> str:
 
 
 def op_times_here(document: Path) -> str:
-    """The same op times in every technique of a device, and in PyTorch."""
+    """Op times in every technique of a device, and in PyTorch."""
     parts = []
     for file, raw in results().op_times.items():
         techniques, rows = list(dict.fromkeys(row["technique"] for row in raw["op_times"])), []

@@ -181,7 +181,7 @@ def alexnet_chain(method: str, precision: str) -> Plan2d:
 
 
 def pyramid(document: Path) -> str:
-    """The same chain by tile of its last map: what a block makes, and all multiply."""
+    """A chain by tile of its last map: what a block makes, and all multiply."""
     head = ["tile of pool2", "blocks an image", "image > conv1 > pool1 > conv2", "pool1 of a tile in fp16"]
     head += ["multiplications, all blocks alike", "as computed"]
     rows = []

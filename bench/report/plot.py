@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from charcnn import catalog
-from charcnn.report.history import history
+from charcnn.charts.history import history
 from report.levels import HOST
 from report.limits import beside_peers, limit
 from report.schema import ROOT, results

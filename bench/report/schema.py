@@ -37,7 +37,7 @@ class Place:
     """What a level ran on."""
 
     host: str
-    """As `machine.name` calls it with one GPU; hosts with no GPU sort first."""
+    """`machine.name` with one GPU; hosts with no GPU sort first."""
     gpus: int
     """GPUs used; 1 for a CPU level on a host with GPUs, so that it stands in their column."""
     ranks: int
@@ -86,7 +86,7 @@ class Results:
     fused_alexnet: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/fused_alexnet.py wrote, by file."""
     half_chain: dict[Path, dict[str, Any]] = field(default_factory=dict)
-    """What bench/half_chain.py wrote, by file."""
+    """Blocks 3 to 6 as one kernel in half precision, which is no more: by file."""
     op_times: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/op_times.py wrote, by file."""
     ladders: dict[str, dict[Path, dict[str, Any]]] = field(default_factory=lambda: {"mma_steps": {}, "wgmma_steps": {}})

@@ -28,6 +28,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from charcnn.aliases import NumbaType
+
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 LOCK = "charcnn.lock"
@@ -78,7 +80,7 @@ class _PrivateLocator:
 
     @classmethod
     def from_function(cls, function: Any, file: str) -> _PrivateLocator | None:
-        """As Numba calls it; None of functions that are none of this package."""
+        """Numba's call: a locator, or None for functions outside this package."""
         if not _ours(function):
             return None
         try:
@@ -194,7 +196,7 @@ def mend(module: ModuleType) -> None:
         if _ours(function):
             self._cache_file.__class__ = files
 
-    def save_overload(self: Any, signature: Any, data: Any) -> None:
+    def save_overload(self: Any, signature: NumbaType, data: Any) -> None:
         if not isinstance(self._cache_file, files):
             save(self, signature, data)
             return

@@ -12,7 +12,7 @@ class _Finder:
     """Finds these modules as the other finders do, and changes each when it has been executed."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """As Python's import calls it; None of all other modules."""
+        """Python's import calls this: None for all other modules."""
         if name not in MODULES:
             return None
         others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)

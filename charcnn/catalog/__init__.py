@@ -6,34 +6,20 @@ one row of VARIANTS; a new level is a file under charcnn/levels and a row of LEV
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-from charcnn.catalog.networks import NETWORK_TECHNIQUES as NETWORK_TECHNIQUES
-from charcnn.catalog.networks import NETWORKS as NETWORKS
-from charcnn.catalog.networks import NetworkTechnique as NetworkTechnique
-from charcnn.catalog.networks import fused_technique as fused_technique
-from charcnn.catalog.networks import network as network
-from charcnn.catalog.networks import network_technique as network_technique
-from charcnn.catalog.operators import CHAIN as CHAIN
-from charcnn.catalog.operators import EXACT as EXACT
-from charcnn.catalog.operators import FLOAT32 as FLOAT32
-from charcnn.catalog.operators import IMAGE_CHAIN as IMAGE_CHAIN
-from charcnn.catalog.operators import OPERATORS as OPERATORS
-from charcnn.catalog.operators import TECHNIQUES as TECHNIQUES
-from charcnn.catalog.operators import UNSCALED as UNSCALED
-from charcnn.catalog.operators import VARIANTS as VARIANTS
-from charcnn.catalog.operators import Operator as Operator
-from charcnn.catalog.operators import Variant as Variant
-from charcnn.catalog.operators import operator as operator
-from charcnn.catalog.operators import tolerance as tolerance
-from charcnn.catalog.programs import PRECISIONS as PRECISIONS
-from charcnn.catalog.programs import Program as Program
+from charcnn.aliases import Function
+
+# ruff: noqa: F403, F405 - one table of all
+from charcnn.catalog.networks import *
+from charcnn.catalog.operators import *
+from charcnn.catalog.programs import *
+from charcnn.host.terminal import runs
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 
 
@@ -54,9 +40,9 @@ class Layer:
     """cpu or cuda"""
 
     @property
-    def made(self) -> Callable[..., Any]:
+    def made(self) -> Function:
         """The class; its module is imported here."""
-        made: Callable[..., Any] = getattr(import_module(f"charcnn.ops.{self.home}"), self.name)
+        made: Function = getattr(import_module(f"charcnn.ops.{self.home}"), self.name)
         return made
 
 
@@ -184,47 +170,19 @@ LEVELS = (
     Level("l9", "cuda"),
     Level("l10", "cuda", differs="blocks 3 to 6 become one planned kernel, and the plan its own code"),
     Level("l11", "cpu", gathered=True, after="l2", differs="every operator is another one"),
-    Level(
-        "l12",
-        "cuda",
-        after="l10",
-        copies=True,
-        differs="from here on a level lists layers, and no longer spells each call",
-        tuned=("double_buffered",) * 2,
-    ),
+    Level("l12", "cuda", after="l10", copies=True, tuned=("double_buffered",) * 2,
+          differs="from here on a level lists layers, and no longer spells each call"),
     Level("l13", "cuda", gathered=True, copies=True, filtered=True, tuned=("winograd", "double_buffered")),
-    Level(
-        "l14",
-        "cuda",
-        gathered=True,
-        precisions=ALL,
-        ampere=True,
-        differs="a level has precisions from here on, one of them with scales",
-        tuned=("mma", "mma"),
-    ),
+    Level("l14", "cuda", gathered=True, precisions=ALL, ampere=True, tuned=("mma", "mma")),
     Level("l15", "cuda", gathered=True, precisions=UNSCALED, hopper=True, tuned=("wgmma", "wgmma")),
     Level("l16", "cuda", gathered=True, precisions=UNSCALED, hopper=True, tuned=("wgmma", "wgmma")),
     Level("l17", "cuda", gathered=True, precisions=("fp8",), hopper=True, tuned=("wgmma", "wgmma")),
     Level("l18", "cpu", gathered=True, filtered=True, after="l11"),
-    Level(
-        "l19",
-        "cuda",
-        gathered=True,
-        after="l16",
-        precisions=TOOM_COOK,
-        hopper=True,
-        toom_cook=True,
-        tuned=("wgmma", "wgmma"),
-    ),
-    Level(
-        "l20",
-        "cpu",
-        gathered=True,
-        after="l11",
-        precisions=DOT,
-        differs="a layer has a precision, and says what it stores",
-    ),
-)
+    Level("l19", "cuda", gathered=True, after="l16", precisions=TOOM_COOK, hopper=True, toom_cook=True,
+          tuned=("wgmma", "wgmma")),
+    Level("l20", "cpu", gathered=True, after="l11", precisions=DOT,
+          differs="a layer has a precision, and says what it stores"),
+)  # fmt: skip
 
 
 def level(name: str) -> Level:
@@ -234,12 +192,5 @@ def level(name: str) -> Level:
 
 def level_ranges(levels: Sequence[Level]) -> str:
     """Their names, those that follow each other as a range: "l0 to l13, l15"; "no level" of none."""
-    numbers = [int(row.name[1:]) for row in levels]
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    names = [[f"l{number}" for number in run] for run in runs]
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else run[0] for run in names) or "no level"
+    found = runs(int(row.name[1:]) for row in levels)
+    return ", ".join(f"l{first} to l{last}" if first < last else f"l{first}" for first, last in found) or "no level"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+from charcnn.aliases import Record
 
 FILE = Path(__file__).with_name("measured.json")
 
 
 @cache
-def machines() -> dict[str, dict[str, Any]]:
+def machines() -> dict[str, Record]:
     """By the names that `host.machine.name` gives: those that levels were measured on, CPUs first.
 
     Each has `called`, `gpus`, `cpu`, `cores` and `levels`: by name inputs_per_second, batch, precision, and stages in
@@ -19,7 +20,7 @@ def machines() -> dict[str, dict[str, Any]]:
     `memory`, bytes/s by its data sheet; and `layers`, prepared layers: level, layer, precision, flop_per_second,
     flop_per_byte.
     """
-    found: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))["machines"]
+    found: dict[str, Record] = json.loads(FILE.read_text(encoding="utf-8"))["machines"]
     return found
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from charcnn.aliases import Function
 from charcnn.catalog.programs import Program
 from charcnn.ops.common.precision import HALF_PRECISIONS
 
@@ -80,9 +81,15 @@ class NetworkTechnique(Program):
         return self.device == "cuda" and self.name not in ("naive", "weak")
 
     @property
-    def build(self) -> Callable[..., Any]:
-        """As a level's, but for the technique's name, which comes first; its module is imported here."""
-        made: Callable[..., Any] = import_module(f"charcnn.networks.{self.home}").build
+    def module(self) -> ModuleType:
+        """Its module, imported: `rewrites` leads from a network's layers to what the technique computes, and `build`
+        is a level's. Both take the technique's name first."""
+        return import_module(f"charcnn.networks.{self.home}")
+
+    @property
+    def build(self) -> Function:
+        """Its module's."""
+        made: Function = self.module.build
         return made
 
 

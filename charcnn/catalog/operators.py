@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any
 
+from charcnn.aliases import Function
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 
 FLOAT32 = 2e-6
@@ -29,7 +29,7 @@ class Operator:
     """Largest ||out - ref|| / ||ref|| against the float64 reference."""
 
     @property
-    def reference(self) -> Callable[..., Any]:
+    def reference(self) -> Function:
         """In float64."""
         return getattr(import_module("charcnn.ops.reference"), self.name)
 
@@ -58,7 +58,7 @@ class Variant:
 
     @property
     def function(self) -> str:
-        """As imported from charcnn.ops: the operator, then the technique."""
+        """The name in charcnn.ops: the operator, then the technique."""
         return f"{self.operator}_{self.technique}"
 
     @property
@@ -72,9 +72,9 @@ class Variant:
         return f"{self.operator}_{self.label}"
 
     @property
-    def launcher(self) -> Callable[..., Any]:
+    def launcher(self) -> Function:
         """The function, in this precision; its module is imported here."""
-        launcher: Callable[..., Any] = getattr(import_module("charcnn.ops"), self.function)
+        launcher: Function = getattr(import_module("charcnn.ops"), self.function)
         return partial(launcher, precision=self.precision) if self.precision else launcher
 
 

@@ -304,7 +304,7 @@ class Classifier:
         return names[np.concatenate(batches)] if batches else names[:0]
 
     def _predict_all(self, texts: Any, min_probability: float | None, unsure_label: str) -> Any:
-        """As `predict`, of classes that do not exclude each other."""
+        """`predict` of classes that do not exclude each other."""
         if unsure_label != UNSURE:
             raise ValueError(f"unsure_label={unsure_label!r}: with several labels a text, one may have none")
         least = check_min_probability(MIN_PROBABILITY if min_probability is None else min_probability)
@@ -363,7 +363,7 @@ class Classifier:
         return float(np.mean(predicted == wanted))
 
     def _score_all(self, texts: Any, labels: Sequence[Any]) -> float:
-        """As `score`, of classes that do not exclude each other: the subset accuracy."""
+        """`score` of classes that do not exclude each other: the subset accuracy."""
         wanted, given = members(labels, self.classes_.tolist()), self.predict_proba(texts) >= MIN_PROBABILITY
         if len(wanted) != len(given):
             raise ValueError(f"labels has {len(wanted)} lists: need {len(given)}, one a text")

@@ -17,6 +17,7 @@ import numpy as np
 from charcnn import catalog
 from charcnn.config import TINY, Config
 from charcnn.gpu import simulator
+from charcnn.host.cores import usable
 from charcnn.host.forks import Home
 from charcnn.layers.windows import at_least
 from charcnn.model.params import Params
@@ -219,7 +220,7 @@ class Engine:
             batch = inspect.signature(build).parameters["batch"].default
         options: dict[str, Any] = {"batch": batch, "monitor": self.monitor}
         options |= choice.level.build_options(choice.precision)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = usable()
         self.threads = 2
         """Threads that should call it at once, so that it never waits for its callers."""
         self.cores_a_gpu = float(cores)
@@ -308,10 +309,10 @@ def _compile_ahead(choice: Choice, config: Config, batch: int, params: Params | 
     """
     from charcnn.compiling.networks import Network
     from charcnn.compiling.stand_in import Target
-    from charcnn.compiling.workers import compiled, cores
+    from charcnn.compiling.workers import compiled
 
     try:
-        jobs = min(cores(), int(os.environ.get("CHARCNN_JOBS", JOBS)))
+        jobs = min(usable(), int(os.environ.get("CHARCNN_JOBS", JOBS)))
         if jobs <= 1:
             return
         ranges, held_as = getattr(choice.level.module, "half_range", None), None

@@ -101,7 +101,7 @@ _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 
 
 def occlude(classifier: Classifier, text: str, label: str | None, width: int) -> Explanation:
-    """As `Classifier.explain`."""
+    """See `Classifier.explain`."""
     if not isinstance(text, str):
         raise ValueError(f"text is a {type(text).__name__}: need a str")
     if not text.strip():

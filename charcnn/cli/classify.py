@@ -183,7 +183,7 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
 
 
 def _label_several(options: argparse.Namespace, team: ranks.Team) -> int:
-    """Likewise, of several files."""
+    """Label several files: see `_label`."""
     from charcnn.cli.several import Run
 
     if options.report is not None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from charcnn.cli import DONE, FAILED
 from charcnn.cli.sizes import HELP, config_of
+from charcnn.host.cores import usable
 
 if TYPE_CHECKING:
     from charcnn.compiling.networks import ImageNetwork, Network
@@ -55,12 +56,12 @@ def _count(value: str) -> int:
 def run(options: argparse.Namespace) -> int:
     """Compile; the exit status."""
     from charcnn.compiling.host import CPU
-    from charcnn.compiling.workers import compiled, cores
+    from charcnn.compiling.workers import compiled
     from charcnn.gpu import device
 
     device.require_compiler()
     target = target_of(options.capability)
-    jobs, networks = options.jobs or cores(), _networks(options, target)
+    jobs, networks = options.jobs or usable(), _networks(options, target)
     kind = "networks" if options.networks else "levels"
     print(f"{target}: {len(networks)} {kind} and precisions, {jobs} processes", flush=True)
     started, counts = time.perf_counter(), Counter[str]()

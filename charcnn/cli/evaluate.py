@@ -164,7 +164,7 @@ class _OneLabel:
         self.shape = 2, size, size
 
     def count(self, reader: Reader, block: Block, logits: np.ndarray) -> np.ndarray:
-        """As `_confusion`."""
+        """A block's confusion: see `_confusion`."""
         import numpy as np
 
         predicted, unsure = logits.argmax(axis=1), np.zeros(len(logits), bool)
@@ -173,7 +173,7 @@ class _OneLabel:
         return _confusion(reader, block, predicted, unsure, self._labels, self.shape[-1])
 
     def report(self, counts: np.ndarray) -> dict[str, Any]:
-        """As `summary`, of rows that are probable enough."""
+        """`summary` of rows that are probable enough."""
         names, least = self._classifier.classes_.tolist(), self._options.min_probability
         return summary(counts[0], names) if least is None else _kept(counts, names, least, self._options.input)
 
@@ -249,7 +249,7 @@ def summary(matrix: np.ndarray, names: list[str]) -> dict[str, Any]:
 
 
 def _kept(matrix: np.ndarray, names: list[str], least: float, name: str) -> dict[str, Any]:
-    """As `summary`, of the rows whose likeliest class is at least so probable, and what share of all rows these are.
+    """`summary` of the rows whose likeliest class is at least so probable, and what share of all rows these are.
 
     Args:
         matrix: int (2, C, C): counts of these rows, then of all others.

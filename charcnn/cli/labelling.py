@@ -17,7 +17,7 @@ BLOCK_SECONDS = 5.0
 """Seconds that a block of rows takes at most, where a batch takes no longer: what is shown and kept goes by blocks."""
 
 Unreadable = list[tuple[int, int | None, str]]
-"""Of each row that cannot be read: its number, its line, and why."""
+"""Number, line and reason of each row that cannot be read."""
 
 
 def without_label(count: int) -> str:

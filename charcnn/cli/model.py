@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from charcnn.text.strings import PackedStrings
 
 PRECISIONS = ("fp32", "tf32", "fp16x3", "fp16", "bf16", "fp8", "int8")
-"""As in charcnn.catalog, which imports Numba; a test holds them equal."""
+"""Those of charcnn.catalog, which imports Numba; a test holds them equal."""
 
 COLUMNS = """A CSV file has a header where a column is asked for by its name. Else a file whose first field is a whole
 number has none: its first column is the label, and all others are text. One with a column called text, title,

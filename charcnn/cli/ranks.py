@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from charcnn.classify.classifier import Classifier
 
 MODES = ("static", "async", "farm")
-"""As in charcnn.offload, which imports NumPy; a test holds them equal."""
+"""Those of charcnn.offload, which imports NumPy; a test holds them equal."""
 
 BLOCKS = 2
 """Blocks of texts in store for each rank: their encoding takes turns with the ranks' computing."""
@@ -164,7 +164,7 @@ class InStep(_Ranks):
             watch.follow(comm, str(self.mode))
 
     def check(self) -> None:
-        """As `Team.check`, of a run without ranks, too."""
+        """See `Team.check`, of a run without ranks, too."""
         Team.check(self)
         super().check()
 
@@ -270,7 +270,7 @@ class FarmTeam(_Ranks):
         return status
 
     def leave(self, status: int) -> int:
-        """As `Team.leave`."""
+        """See `Team.leave`."""
         if self._farm is not None and self.comm is not None:
             self._farm.leave(status)
         return status

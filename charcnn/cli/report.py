@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     from pathlib import Path
 
     from charcnn import files
-    from charcnn.report import measure, page
+    from charcnn.charts import measure, page
 
     files.check_paths(
         {"--from": options.source},

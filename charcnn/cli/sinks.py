@@ -74,7 +74,7 @@ class StreamSink(Sink):
         self._notes: IO[str] | None = None
 
     def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
-        """As `Sink.take`; the block goes out at once."""
+        """See `Sink.take`; the block goes out at once."""
         super().take(block, rendered, unreadable)
         with naming(self._where):
             self.file.flush()
@@ -86,7 +86,7 @@ class StreamSink(Sink):
             output.write_notes(self._notes, unreadable)
 
     def finish(self) -> None:
-        """As `Sink.finish`."""
+        """See `Sink.finish`."""
         super().finish()
         with naming(self._where):
             self.file.flush()
@@ -131,7 +131,7 @@ class FileSink(Sink):
         every: bool | None = None,
         resumed: bool = False,
     ) -> None:
-        """As `Sink.open`; behind what an earlier start wrote, where it did."""
+        """See `Sink.open`; behind what an earlier start wrote, where it did."""
         super().open(reader, names, added, every=every, resumed=self.partial.resumed)
         if self.partial.resumed:
             state = self.partial.state
@@ -142,7 +142,7 @@ class FileSink(Sink):
                 raise
 
     def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
-        """As `Sink.take`; where a second start goes on is kept."""
+        """See `Sink.take`; where a second start goes on is kept."""
         super().take(block, rendered, unreadable)
         self.partial.note(unreadable)
         rows, lines = self._waiting
@@ -156,7 +156,7 @@ class FileSink(Sink):
         self.partial.discard()
 
     def finish(self) -> None:
-        """As `Sink.finish`; the file gets its name."""
+        """See `Sink.finish`; the file gets its name."""
         super().finish()
         if self.listed is not None:
             self.listed(self.partial.sync())

@@ -29,9 +29,9 @@ def attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
     """Each attribute of .nv.info, and its value: of two bytes, or as many as stand before it."""
     at = 0
     while at < len(info):
-        form, attribute, length = struct.unpack_from("<BBH", info, at)
+        layout, attribute, length = struct.unpack_from("<BBH", info, at)
         at += 4
-        if form == 4:  # of any size
+        if layout == 4:  # of any size
             yield attribute, info[at : at + length]
             at += length
 

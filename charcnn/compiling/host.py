@@ -44,10 +44,10 @@ class _Engine:
         (self.choice,) = choices("cuda", level="l16")
         self._classes = params.config.classes
 
-    def logits(self, given: Any) -> np.ndarray:
-        if not isinstance(given, np.ndarray):
-            given.pack(np.empty(given.packed_size, np.uint8))
-        return np.zeros((len(given), self._classes), np.float32)
+    def logits(self, batch: Any) -> np.ndarray:
+        if not isinstance(batch, np.ndarray):
+            batch.pack(np.empty(batch.packed_size, np.uint8))
+        return np.zeros((len(batch), self._classes), np.float32)
 
 
 def label(file: str) -> None:
@@ -77,7 +77,7 @@ def label(file: str) -> None:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def announced() -> Iterator[None]:
     """What the block compiles of charcnn is told as kernels are."""
     from numba.core import event
 
@@ -104,7 +104,7 @@ def main(*files: str) -> None:
     from charcnn.compiling import workers
     from charcnn.gpu import zero_copy
 
-    with told():
+    with announced():
         zero_copy.compile_ahead()
         for file in files:
             label(file)

@@ -64,29 +64,29 @@ def launched(layer: catalog.Layer, precision: str, target: Target, batch: int | 
     Raises:
         ValueError: none launches it on such a GPU.
     """
-    made: Any = layer.made
-    if issubclass(made, StepConv1d):
-        return "the ladder's steps at conv2", _steps(made, target)
+    kind: Any = layer.made
+    if issubclass(kind, StepConv1d):
+        return "the ladder's steps at conv2", _steps(kind, target)
     levels = [
-        Network(level, of, replace(SMALL, layernorm=layernorm), batch)
+        Network(level, offered, replace(SMALL, layernorm=layernorm), batch)
         for layernorm in (True, False)
-        for level, of in runnable(target)
-        if of == precision
+        for level, offered in runnable(target)
+        if offered == precision
     ]
     levels.sort(key=lambda one: not hasattr(one.row.module, layer.name))  # those that surely have it first
     programs: list[Network | ImageNetwork] = [
         *levels,
         *(
-            ImageNetwork(row.name, technique, of, None, batch)
+            ImageNetwork(row.name, technique, offered, None, batch)
             for row in catalog.NETWORKS
-            for technique, of in runnable_techniques(target)
-            if of == precision
+            for technique, offered in runnable_techniques(target)
+            if offered == precision
         ),
     ]
     for program in programs:
         for sizes in ([1 << 30], None):  # the program's own batch; then fewer inputs, too
             found: Found = {}
-            with _watched(made) as inside:
+            with _watched(kind) as inside:
                 try:
                     record(program, target, lambda *one, to=found: inside() and to.setdefault(one), sizes)
                 except (ValueError, device.DeviceError):  # a network without such a technique
@@ -120,39 +120,39 @@ def _compiled(name: str, kernel: Any, kinds: tuple[Any, ...], target: Target) ->
     return Kernel(name, types, cubin.registers(code), len(cubin.instructions(code)), ptx, code)
 
 
-def _steps(made: Any, target: Target) -> Found:
+def _steps(ladder: Any, target: Target) -> Found:
     found: Found = {}
     with standing_in(target, lambda *one: found.setdefault(one)):
-        for step in made.steps:
+        for step in ladder.steps:
             try:
-                conv = made(step, np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32))
+                conv = ladder(step, np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32))
             except device.DeviceError as error:
-                raise ValueError(f"{made.__name__}: {error}") from error
+                raise ValueError(f"{ladder.__name__}: {error}") from error
             conv(np.zeros((2, 336, 256), np.float16).view(Memory))
     return found
 
 
 @contextmanager
-def _watched(made: Any) -> Iterator[Callable[[], bool]]:
+def _watched(kind: Any) -> Iterator[Callable[[], bool]]:
     """Says whether a layer of this class, and of no subclass, is being called."""
     depth = 0
 
     def watching(method: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(layer: Any, *words: Any, **named: Any) -> Any:
+        def watched(layer: Any, *arguments: Any, **named: Any) -> Any:
             nonlocal depth
-            own = type(layer) is made
-            depth += own
+            inner = type(layer) is kind
+            depth += inner
             try:
-                return method(layer, *words, **named)
+                return method(layer, *arguments, **named)
             finally:
-                depth -= own
+                depth -= inner
 
         return watched
 
     with ExitStack() as stack:
         for name in ("__call__", "stat"):  # what a block does with its convolution is that one's, too
-            if hasattr(made, name):
-                own, method = name in vars(made), getattr(made, name)
-                stack.callback(setattr if own else lambda of, name, _: delattr(of, name), made, name, method)
-                setattr(made, name, watching(method))
+            if hasattr(kind, name):
+                defined, method = name in vars(kind), getattr(kind, name)
+                stack.callback(setattr if defined else lambda owner, name, _: delattr(owner, name), kind, name, method)
+                setattr(kind, name, watching(method))
         yield lambda: depth > 0

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import catalog
+from charcnn.aliases import Array, Function, Record
 from charcnn.compiling.stand_in import Launched, Memory, Target, replaced, standing_in
 from charcnn.config import Config
 from charcnn.gpu import copy_kernel
@@ -48,9 +49,9 @@ class Network:
         return catalog.level(self.level)
 
     @property
-    def build(self) -> Callable[..., Any]:
+    def build(self) -> Function:
         """The level's."""
-        found: Callable[..., Any] = self.row.module.build
+        found: Function = self.row.module.build
         return found
 
 
@@ -64,7 +65,7 @@ class ImageNetwork:
     variant: str | None = None
     """None for the first one."""
     batch: int | None = None
-    """As of `Network`."""
+    """See `Network`."""
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.name, self.variant, self.technique, self.precision)))
@@ -75,7 +76,7 @@ class ImageNetwork:
         return catalog.network_technique(self.technique)
 
     @property
-    def build(self) -> Callable[..., Any]:
+    def build(self) -> Function:
         """The technique's."""
         return partial(self.row.build, self.technique)
 
@@ -85,11 +86,11 @@ class ImageNetwork:
         return catalog.network(self.name).architecture(self.variant)
 
 
-def from_dict(given: dict[str, Any]) -> Network | ImageNetwork:
+def from_dict(fields: Record) -> Network | ImageNetwork:
     """What `dataclasses.asdict` made of one, back."""
-    if "level" in given:
-        return Network(**{**given, "config": Config(**given["config"])})
-    return ImageNetwork(**given)
+    if "level" in fields:
+        return Network(**{**fields, "config": Config(**fields["config"])})
+    return ImageNetwork(**fields)
 
 
 def runnable(target: Target) -> Iterator[tuple[str, str]]:
@@ -98,7 +99,7 @@ def runnable(target: Target) -> Iterator[tuple[str, str]]:
 
 
 def runnable_techniques(target: Target) -> Iterator[tuple[str, str]]:
-    """The same of the techniques of networks of images."""
+    """Names and precisions of the techniques of networks of images that run on a target."""
     yield from _runnable(catalog.NETWORK_TECHNIQUES, target)
 
 
@@ -106,8 +107,8 @@ def _runnable(rows: Sequence[catalog.Program], target: Target) -> Iterator[tuple
     for row in rows:
         copies = not row.copies or target.capability >= (8, 0)
         if row.device == "cuda" and copies and (not row.tensor_cores or target.has_tensor_cores(hopper=row.hopper)):
-            needs = {of: row.number_format(of).capability for of in row.precisions} if row.tensor_cores else {}
-            yield from ((row.name, of) for of in row.precisions if target.capability >= needs.get(of, (0, 0)))
+            needs = {name: row.number_format(name).capability for name in row.precisions} if row.tensor_cores else {}
+            yield from ((row.name, name) for name in row.precisions if target.capability >= needs.get(name, (0, 0)))
 
 
 def record(
@@ -116,6 +117,8 @@ def record(
     """Hand over all that it launches, from its weights on; inputs on the GPU, a level's texts to be encoded there, too.
 
     Args:
+        network, target: what launches kernels, and the GPU that they are for, which need not be there.
+        launched: is handed each kernel with the Numba types of its arguments.
         sizes: numbers of inputs, the smallest first; None for those of BATCHES.
 
     Raises:
@@ -129,7 +132,7 @@ def record(
         if isinstance(network, Network):
             _leave_out_the_host(stack, network.row.module, network.held_as)
         stack.enter_context(standing_in(target, launched))
-        options: dict[str, Any] = {"batch": batch, "gpus": [0], **network.row.build_options(network.precision)}
+        options: Record = {"batch": batch, "gpus": [0], **network.row.build_options(network.precision)}
         if "streams" in inspect.signature(build).parameters:
             options["streams"] = 1  # all launch the same
         run = build(params, config, **options)
@@ -169,8 +172,8 @@ def _copy(config: Any) -> None:
 def _leave_out_the_host(stack: ExitStack, level: ModuleType, held_as: str | None) -> None:
     """Replace what the level computes on the CPU: its operators by arrays of the same shapes, calibration, proofs."""
 
-    def like(shape_of: Callable[..., Any]) -> Callable[..., np.ndarray]:
-        def operator(*arguments: Any, out: Any = None) -> np.ndarray:
+    def like(shape_of: Function) -> Callable[..., np.ndarray]:
+        def operator(*arguments: Any, out: Array = None) -> np.ndarray:
             return np.zeros(shape_of(*arguments), np.float32) if out is None else out
 
         return operator
@@ -183,4 +186,4 @@ def _leave_out_the_host(stack: ExitStack, level: ModuleType, held_as: str | None
         replaced(stack, level.calibrate, rescaled=lambda params, config, ids: (dict(params), EPS))
     if hasattr(level, "half_range"):
         held = {"tf32": held_as or "fp16"}
-        replaced(stack, level.half_range, held=lambda params, config, of: (params, held.get(of, of)))
+        replaced(stack, level.half_range, held=lambda params, config, name: (params, held.get(name, name)))

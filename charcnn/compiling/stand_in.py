@@ -55,11 +55,11 @@ class Target:
 
     @property
     def compiler(self) -> tuple[int, int, str]:
-        """As numba-cuda names it: from 9.0 on with the instructions that only this capability has."""
+        """numba-cuda's name of it: from 9.0 on with the instructions that only this capability has."""
         return (*self.capability, "a" if self.capability >= (9, 0) else "")
 
     def has_tensor_cores(self, *, hopper: bool = False) -> bool:
-        """As `device.has_tensor_cores`."""
+        """See `device.has_tensor_cores`."""
         return self.capability[0] == 9 if hopper else self.capability[0] >= 8
 
     @staticmethod

@@ -25,15 +25,17 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from charcnn.aliases import Record
 from charcnn.compiling import host
 from charcnn.compiling.networks import ImageNetwork, Network, from_dict, record
 from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.gpu import device
 from charcnn.gpu.launch import title
+from charcnn.host.cores import usable
+from charcnn.host.install import module_environment
 
 COSTLY = ("double_buffered", "kernel", "gather", "small_batch", "lag_sums")
 """Modules whose kernels take the longest to compile, those first."""
@@ -60,11 +62,6 @@ class Compiled:
     problem: str | None = None
 
 
-def cores() -> int:
-    """Of those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def compiled(
     networks: Sequence[Network | ImageNetwork],
     target: Target,
@@ -88,10 +85,8 @@ def compiled(
     """
     from numba import config
 
-    jobs = jobs or cores()
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}
-    home = str(Path(__file__).parent.parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+    jobs = jobs or usable()
+    environment = {**module_environment(), "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}
     if config.CACHE_DIR:
         environment["NUMBA_CACHE_DIR"] = config.CACHE_DIR
     parts = [sizes] if later is None else [sizes, later]
@@ -99,10 +94,10 @@ def compiled(
     lines: SimpleQueue[str | RuntimeError] = SimpleQueue()
     crew: list[subprocess.Popen[str]] = []
 
-    def start(*words: str, shared: int) -> None:
+    def start(*command: str, shared: int) -> None:
         errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 : closed by `_read`
         crew.append(subprocess.Popen(
-            [sys.executable, "-m", *words], env=environment, pass_fds=[shared], start_new_session=True, text=True,
+            [sys.executable, "-m", *command], env=environment, pass_fds=[shared], start_new_session=True, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
         ))  # fmt: skip
         # A daemon: it must not keep this process from ending, nor let a process that has ended wait to be asked.
@@ -158,9 +153,9 @@ def main(shared: int, number: int) -> None:
             ready()
 
 
-def _task(shared: int) -> dict[str, Any]:
+def _task(shared: int) -> Record:
     """What the file's first line says. Processes share the place where one reads next, so none may move it."""
-    found: dict[str, Any] = json.loads(os.pread(shared, os.fstat(shared).st_size, 0).partition(b"\n")[0])
+    found: Record = json.loads(os.pread(shared, os.fstat(shared).st_size, 0).partition(b"\n")[0])
     return found
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, DType
 from charcnn.layers.layer import Shape
 
 
-def check(name: str, array: Any, dtype: Any = np.float32) -> None:
+def check(name: str, array: Array, dtype: DType = np.float32) -> None:
     """Raise ValueError unless the array (host or device) has this dtype and is C-contiguous."""
     if np.dtype(array.dtype) != np.dtype(dtype):
         raise ValueError(f"{name} has dtype {array.dtype}: need {np.dtype(dtype)}")
@@ -20,7 +21,7 @@ def check(name: str, array: Any, dtype: Any = np.float32) -> None:
         raise ValueError(f"{name} is not C-contiguous (shape {tuple(array.shape)}): need a row-major copy of it")
 
 
-def shape_of(name: str, array: Any) -> Shape:
+def shape_of(name: str, array: Array) -> Shape:
     """The array's shape, as ints; ValueError where it is no array."""
     if not hasattr(array, "shape"):
         raise ValueError(f"{name} is a {type(array).__name__}: need an array")
@@ -31,20 +32,20 @@ def shape_of(name: str, array: Any) -> Shape:
     return tuple(int(extent) for extent in array.shape)
 
 
-def expect(name: str, array: Any, shape: Shape) -> None:
+def expect(name: str, array: Array, shape: Shape) -> None:
     """Raise unless the array has just this shape."""
     if shape_of(name, array) != tuple(shape):
         raise ValueError(f"{name} has shape {tuple(array.shape)}: need {tuple(shape)}")
 
 
-def writable(name: str, array: Any) -> None:
+def writable(name: str, array: Array) -> None:
     """Raise unless the array may be written."""
     if isinstance(array, np.ndarray) and not array.flags.writeable:
         raise ValueError(f"{name} is read-only: need a writable array")
 
 
 def check_out(
-    out: Any, shape: Shape, dtype: Any = np.float32, inputs: Mapping[str, Any] = MappingProxyType({}),
+    out: Array, shape: Shape, dtype: DType = np.float32, inputs: Mapping[str, Any] = MappingProxyType({}),
     in_place: str = "",
 ) -> None:  # fmt: skip
     """Raise ValueError unless `out` has this shape and dtype, may be written, and is `apart` from the inputs."""
@@ -54,7 +55,7 @@ def check_out(
     apart("out", out, inputs, in_place)
 
 
-def apart(name: str, out: Any, inputs: Mapping[str, Any], in_place: str = "") -> None:
+def apart(name: str, out: Array, inputs: Mapping[str, Any], in_place: str = "") -> None:
     """Raise ValueError where what is written shares memory with what is read, but for an input that may be `out`."""
     for other, array in inputs.items():
         here = other == in_place
@@ -64,7 +65,7 @@ def apart(name: str, out: Any, inputs: Mapping[str, Any], in_place: str = "") ->
             )
 
 
-def _overlap(one: Any, other: Any) -> bool:
+def _overlap(one: Array, other: Array) -> bool:
     one, other = (getattr(array, "_ary", array) for array in (one, other))  # the simulator's lie on the host
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.may_share_memory(one, other)
@@ -72,7 +73,7 @@ def _overlap(one: Any, other: Any) -> bool:
     return bool(one.nbytes and other.nbytes and first < second + other.nbytes and second < first + one.nbytes)
 
 
-def _begin(array: Any) -> int:
+def _begin(array: Array) -> int:
     array = getattr(array, "_ary", array)
     if isinstance(array, np.ndarray):
         return int(array.__array_interface__["data"][0])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba import cuda
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu.launch import Call, jit
 
 
@@ -16,7 +15,7 @@ def _copy_kernel(x, y):
         y[i] = x[i]
 
 
-def copy(source: Any, to: Any, stream: Any) -> None:
+def copy(source: Array, to: Array, stream: Stream) -> None:
     """Start a kernel that copies one array to another of its size, each on the GPU or mapped; both C-contiguous."""
     source, to = source.reshape((source.size,)), to.reshape((to.size,))
     call = Call(to, stream, to.shape, to.dtype, {"x": source.dtype}, x=source)

@@ -12,6 +12,7 @@ import numpy as np
 from numba import config, cuda, types
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
+from charcnn.aliases import Array, DType, Stream
 from charcnn.gpu import unload
 from charcnn.host.install import pip_install
 from charcnn.layers.layer import Shape
@@ -51,7 +52,7 @@ def _guard_shared_arrays() -> None:
 
     lock, unguarded = threading.Lock(), FakeCUDAShared.array
 
-    def array(self: Any, shape: Any, dtype: Any, alignment: None = None) -> Any:
+    def array(self: Any, shape: Any, dtype: DType, alignment: None = None) -> Any:
         if shape == 0:  # dynamic shared memory: there from the start
             return unguarded(self, shape, dtype)
         caller = sys._getframe(1)
@@ -177,19 +178,19 @@ def pci_address(gpu: int) -> str:
     return f"{at['pci_domain_id']:04x}:{at['pci_bus_id']:02x}:{at['pci_device_id']:02x}.0"
 
 
-def on_device(array: Any) -> bool:
+def on_device(array: Array) -> bool:
     """Whether the array lies on a GPU: Numba's own, or another library's with __cuda_array_interface__."""
     return is_cuda_ndarray(array) or hasattr(array, "__cuda_array_interface__")
 
 
-def to_device(array: np.ndarray, stream: Any = 0) -> Any:
+def to_device(array: np.ndarray, stream: Stream = 0) -> Array:
     """Copy a NumPy array to the current GPU."""
     if array.size and 0 in array.strides and array.flags.c_contiguous:  # of an axis of one, as np.newaxis makes it:
         array = array.ravel().reshape(array.shape)  # Numba takes it for a repeated one, and cannot reshape the array
     return cuda.to_device(array, stream=stream)
 
 
-def to_host(array: Any, stream: Any = 0) -> np.ndarray:
+def to_host(array: Array, stream: Stream = 0) -> np.ndarray:
     """Copy from the current GPU, and wait for it."""
     host = array.copy_to_host(stream=stream)
     if stream:
@@ -197,12 +198,12 @@ def to_host(array: Any, stream: Any = 0) -> np.ndarray:
     return np.asarray(host)
 
 
-def empty(shape: Shape, dtype: Any, stream: Any = 0) -> Any:
+def empty(shape: Shape, dtype: DType, stream: Stream = 0) -> Array:
     """An uninitialised array on the current GPU."""
     return cuda.device_array(shape, dtype, stream=stream)
 
 
-def as_stream(stream: Any) -> Any:
+def as_stream(stream: Stream) -> Stream:
     """Numba's view of a stream: its own, None, an address, or CuPy's, PyTorch's or cuda.core's stream object."""
     if stream is None:
         return 0
@@ -217,7 +218,7 @@ def as_stream(stream: Any) -> Any:
     return stream
 
 
-def as_device_array(array: Any, stream: Any) -> Any:
+def as_device_array(array: Array, stream: Stream) -> Array:
     """Numba's view of a device array, no copy; work on `stream` then waits, on the GPU, for its producer."""
     if is_cuda_ndarray(array):
         return array
@@ -230,7 +231,7 @@ def as_device_array(array: Any, stream: Any) -> Any:
     return view
 
 
-def address(array: Any) -> int:
+def address(array: Array) -> int:
     """Where an array begins on the GPU; 0 in the simulator."""
     return 0 if SIMULATED else int(array.__cuda_array_interface__["data"][0] or 0)
 
@@ -328,8 +329,8 @@ def peaks(*, tensor_cores: bool = False) -> tuple[float, float]:
     Raises:
         DeviceError: how many these are is not known.
     """
-    of = cuda.get_current_device()
-    capability = tuple(of.compute_capability)
+    gpu = cuda.get_current_device()
+    capability = tuple(gpu.compute_capability)
     a_clock = 2 * (64 if capability <= (8, 0) else 128)  # of a multiprocessor: CUDA's programming guide
     if tensor_cores:
         if capability not in TENSOR_FLOP:
@@ -337,5 +338,5 @@ def peaks(*, tensor_cores: bool = False) -> tuple[float, float]:
                 f"compute capability {capability[0]}.{capability[1]}: its tensor cores' FLOP are not known"
             )
         a_clock = TENSOR_FLOP[capability]
-    flops = a_clock * of.MULTIPROCESSOR_COUNT * of.CLOCK_RATE * 1e3
-    return flops, 2 * of.MEMORY_CLOCK_RATE * 1e3 * of.GLOBAL_MEMORY_BUS_WIDTH / 8
+    flops = a_clock * gpu.MULTIPROCESSOR_COUNT * gpu.CLOCK_RATE * 1e3
+    return flops, 2 * gpu.MEMORY_CLOCK_RATE * 1e3 * gpu.GLOBAL_MEMORY_BUS_WIDTH / 8

@@ -8,6 +8,7 @@ from typing import Any
 
 from numba import cuda
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.device import DeviceError
 
@@ -27,7 +28,7 @@ class Graph:
         DeviceError: the driver refuses, such as where `start` allocates or waits.
     """
 
-    def __init__(self, start: Callable[[Any], Any], stream: Any) -> None:
+    def __init__(self, start: Callable[[Any], Any], stream: Stream) -> None:
         from cuda.bindings import driver
 
         start(stream)
@@ -37,21 +38,21 @@ class Graph:
         # Recorded on a stream of its own, which does not wait for the default stream: with one that does, whatever
         # another thread starts on the default stream meanwhile fails, and ends the recording. Relaxed, as garbage
         # collected meanwhile may free memory.
-        own = _driven(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
+        capture = _driven(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
         try:
             with cuda.defer_cleanup():
-                _driven(driver.cuStreamBeginCapture(own, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+                _driven(driver.cuStreamBeginCapture(capture, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
                 try:
-                    self.result: Any = start(cuda.external_stream(int(own)))
+                    self.result: Any = start(cuda.external_stream(int(capture)))
                     """What `start` returned."""
                 except BaseException:
-                    _, left = driver.cuStreamEndCapture(own)
+                    _, left = driver.cuStreamEndCapture(capture)
                     if left:
                         driver.cuGraphDestroy(left)
                     raise
-                graph = _driven(driver.cuStreamEndCapture(own))
+                graph = _driven(driver.cuStreamEndCapture(capture))
         finally:
-            driver.cuStreamDestroy(own)
+            driver.cuStreamDestroy(capture)
         try:
             self._graph = _driven(driver.cuGraphInstantiate(graph, 0))
         finally:
@@ -65,7 +66,7 @@ class Graph:
         _driven(self._launch(self._graph, self._stream))
 
 
-def copy(to: Any, source: Any, stream: Any) -> None:
+def copy(to: Array, source: Array, stream: Stream) -> None:
     """Start to copy a device array, C-contiguous, to the beginning of another one; Numba's own way takes longer."""
     from cuda.bindings import driver
 

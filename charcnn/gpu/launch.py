@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
+from charcnn.aliases import Array, DType, Kernel, Stream
 from charcnn.gpu import device, integers
 from charcnn.gpu.arrays import apart, check, check_out, writable
 from charcnn.gpu.device import SIMULATED, DeviceError
@@ -29,7 +30,7 @@ _UNTIMED: AbstractContextManager[None] = nullcontext()
 _NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto", "forceinline")
 
 
-def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
+def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """`numba.cuda.jit`, compiled code kept on disk, less the options that the simulator does not know.
 
     Numba keeps a kernel under its name and what it closes over. Its options, which decide the code as well, go into the
@@ -38,7 +39,7 @@ def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
     if SIMULATED:
         options = {key: value for key, value in options.items() if key not in _NOT_IN_SIMULATOR}
 
-    def compiled(function: Callable[..., None]) -> Any:
+    def compiled(function: Callable[..., Any]) -> Any:
         if "<locals>" in function.__qualname__:
             words = re.findall(r"\w+", repr(sorted(options.items())))
             function.__qualname__ = "_".join([function.__qualname__, *words])
@@ -64,7 +65,7 @@ _compiled: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
 looks at each argument anew at every launch."""
 
 
-def _compile(kernel: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+def _compile(kernel: Kernel, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
     """Numba's types of the arguments, and the kernel compiled for them and the current GPU."""
     key = (
         (kernel, device.current(), *map(type, args))
@@ -80,12 +81,12 @@ def _compile(kernel: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
     return found
 
 
-def compiled_for(kernel: Any, args: tuple[Any, ...]) -> Any:
+def compiled_for(kernel: Kernel, args: tuple[Any, ...]) -> Any:
     """Numba's kernel, compiled for these arguments and the current GPU."""
     return _compile(kernel, args)[1]
 
 
-def title(kernel: Any) -> str:
+def title(kernel: Kernel) -> str:
     """A kernel's module and function, or the function that made it: conv1d.wgmma.kernel.make_kernel."""
     function = getattr(kernel, "py_func", None) or kernel.fn  # the simulator's
     module = function.__module__.removeprefix("charcnn.").removeprefix("ops.")
@@ -98,7 +99,7 @@ _WHOLE = 100
 """Percent of what may be shared memory."""
 
 
-def _allow_shared(kernel: Any, shared: int, args: tuple[Any, ...], early: bool = False) -> None:
+def _allow_shared(kernel: Kernel, shared: int, args: tuple[Any, ...], early: bool = False) -> None:
     """Dynamic shared memory past 48 KB: an attribute of the compiled kernel, once a GPU. Numba has no option for it.
 
     Of a kernel that begins `early`, all that may be shared memory is: a multiprocessor cannot divide it in another way
@@ -121,7 +122,7 @@ def _allow_shared(kernel: Any, shared: int, args: tuple[Any, ...], early: bool =
         _shared_allowed[key] = shared
 
 
-def _configured(kernel: Any, blocks: Any, threads: Any, stream: Any, shared: int) -> Any:
+def configured(kernel: Kernel, blocks: Any, threads: Any, stream: Stream, shared: int) -> Array:
     """Numba's launch, without its warning that a small grid does not fill the GPU: small batches have small grids."""
     if SIMULATED:
         return kernel[blocks, threads, stream, shared]
@@ -134,12 +135,14 @@ def _configured(kernel: Any, blocks: Any, threads: Any, stream: Any, shared: int
         cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS = warns
 
 
-def _launch_with(kernel: Any, blocks: Any, threads: Any, stream: Any, shared: int, args: Any, **options: Any) -> None:
+def _launch_with(
+    kernel: Kernel, blocks: Any, threads: Any, stream: Stream, shared: int, args: Any, **options: Any
+) -> None:
     """Numba's launch with what it has no option for: clusters, and programmatic dependent launch."""
     from cuda.core import LaunchConfig, Stream, launch
 
     kinds, compiled = _compile(kernel, args)
-    values: list[Any] = []
+    values: list[Array] = []
     for kind, arg in zip(kinds, args, strict=True):
         if isinstance(arg, np.generic):
             values.append(arg)
@@ -153,7 +156,7 @@ DTYPES = {"ids": np.uint8, "images": np.uint8, "stat": np.float64}
 """What a launcher's input of this name must hold; all others hold float32."""
 
 
-def pair(out: Any) -> tuple[Any, Any]:
+def pair(out: Array) -> tuple[Array, Array]:
     """A launcher's `out` for two results, (y, stat); two None where None.
 
     Raises:
@@ -177,17 +180,17 @@ class Call:
 
     def __init__(
         self,
-        out: Any,
-        stream: Any,
+        out: Array,
+        stream: Stream,
         shape: Shape,
-        dtype: Any = np.float32,
+        dtype: DType = np.float32,
         dtypes: Mapping[str, Any] = MappingProxyType({}),
         in_place: str = "",
         **inputs: Any,
     ) -> None:
         device.gpu_count()
         self.stream = device.as_stream(stream)
-        self._given = out
+        self._out = out
         first, *_ = inputs
         self._device = device.on_device(inputs[first])
         for name, array in (*inputs.items(), ("out", out)):
@@ -218,7 +221,7 @@ class Call:
 
     def launch(
         self,
-        kernel: Any,
+        kernel: Kernel,
         blocks: int | tuple[int, ...],
         threads: int | tuple[int, ...],
         *args: Any,
@@ -246,30 +249,30 @@ class Call:
                         }
                         _launch_with(kernel, blocks, threads, self.stream, shared, args, **options)
                     else:
-                        _configured(kernel, blocks, threads, self.stream, shared)(*args)
+                        configured(kernel, blocks, threads, self.stream, shared)(*args)
 
-    def launch_each(self, kernel: Any, *args: Any, threads: int = 128) -> None:
+    def launch_each(self, kernel: Kernel, *args: Any, threads: int = 128) -> None:
         """Start one thread for each element of the output."""
         self.launch(kernel, -(-self.out.size // threads), threads, *args)
 
-    def scratch(self, shape: Shape, dtype: Any) -> Any:
+    def scratch(self, shape: Shape, dtype: DType) -> Any:
         """An uninitialised device array for this call's own use."""
         return device.empty(shape, dtype, self.stream)
 
-    def second(self, array: Any, given: Any = None) -> Any:
-        """A second output, from the device array that a kernel wrote: `given`, or new, where the inputs lie.
+    def second(self, array: Array, out: Any = None) -> Array:
+        """A second output, from the device array that a kernel wrote: `out`, or new, where the inputs lie.
 
         Comes before `result`, which waits for both.
         """
         if self._device:
-            return array if given is None else given
-        return array.copy_to_host(given, stream=self.stream)
+            return array if out is None else out
+        return array.copy_to_host(out, stream=self.stream)
 
     def result(self) -> Any:
         """What the launcher returns: `out` where it was given, else a new array where the inputs lie."""
         if self._device:
-            return self.out if self._given is None else self._given
-        result = self.out.copy_to_host(self._given, stream=self.stream)
+            return self.out if self._out is None else self._out
+        result = self.out.copy_to_host(self._out, stream=self.stream)
         if self.stream:
             self.stream.synchronize()
         return result

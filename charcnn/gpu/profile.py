@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
+from charcnn.aliases import Event, Kernel, Record, Stream
 from charcnn.gpu import launch, ptx
 
 RUNS = 5
@@ -43,16 +44,16 @@ def _hold_kernel(nanoseconds):
         pass
 
 
-def hold(seconds: float, stream: Any) -> None:
+def hold(seconds: float, stream: Stream) -> None:
     """Have the stream wait so long, at most 4 seconds, before what it is given next."""
-    launch._configured(_hold_kernel, 1, 1, stream, 0)(np.uint32(1e9 * seconds))
+    launch.configured(_hold_kernel, 1, 1, stream, 0)(np.uint32(1e9 * seconds))
 
 
 @dataclass
 class Launch:
     """One launch of a kernel."""
 
-    kernel: Any
+    kernel: Kernel
     compiled: Any
     """For its arguments and this GPU."""
     stage: str
@@ -61,8 +62,8 @@ class Launch:
     block: tuple[int, ...]
     shared: int
     """Bytes of dynamic shared memory."""
-    start: Any
-    stop: Any
+    start: Event
+    stop: Event
     """Events."""
     call: int = 0
     """Number of the operator's call: several launches may be of one."""
@@ -110,7 +111,7 @@ class Recorder:
 
     @contextmanager
     def _timing(
-        self, kernel: Any, args: Any, blocks: Any, threads: Any, shared: int, cluster: int, call: launch.Call
+        self, kernel: Kernel, args: Any, blocks: Any, threads: Any, shared: int, cluster: int, call: launch.Call
     ) -> Iterator[None]:
         grid, block = _sizes(blocks), _sizes(threads)
         grid = (grid[0] * cluster, *grid[1:])  # blocks counts clusters
@@ -139,7 +140,7 @@ def profiled(
     stage: Callable[[], str],
     runs: int = RUNS,
     done: Callable[[Sequence[Launch]], Sequence[Done]] | None = None,
-) -> dict[str, Any]:
+) -> Record:
     """Run some work of the current GPU several times, and time its kernels.
 
     Args:
@@ -184,9 +185,7 @@ def profiled(
     }
 
 
-def rows(
-    launches: Sequence[Launch], microseconds: Sequence[float], done: Sequence[Done] | None = None
-) -> list[dict[str, Any]]:
+def rows(launches: Sequence[Launch], microseconds: Sequence[float], done: Sequence[Done] | None = None) -> list[Record]:
     """A row for all launches of a kernel by the same stage and of the same size, the longest time first.
 
     Its flop and bytes are of all its calls, and None where they are not known of each.
@@ -207,7 +206,7 @@ def rows(
     return sorted(found, key=lambda row: -row["microseconds"])
 
 
-def resources(one: Launch) -> dict[str, Any]:
+def resources(one: Launch) -> Record:
     """What the compiled kernel takes, and how much of it a multiprocessor holds at once, by the driver.
 
     Occupancy is the share of the multiprocessor's warps, where the grid has blocks enough. Clusters may hold fewer.
@@ -225,9 +224,9 @@ def resources(one: Launch) -> dict[str, Any]:
     }
 
 
-def titles(kernels: Sequence[Any]) -> list[str]:
+def titles(kernels: Sequence[Kernel]) -> list[str]:
     """A name for each kernel, with what tells those of one module and function apart."""
-    groups: dict[str, dict[int, dict[str, Any]]] = {}
+    groups: dict[str, dict[int, Record]] = {}
     for kernel in kernels:
         groups.setdefault(launch.title(kernel), {})[id(kernel)] = constants(kernel)
     found = []
@@ -244,9 +243,9 @@ def titles(kernels: Sequence[Any]) -> list[str]:
     return found
 
 
-def constants(kernel: Any) -> dict[str, Any]:
+def constants(kernel: Kernel) -> Record:
     """Numbers, words and tuples of them that the function was called with that made it; a dataclass's as tile.rows."""
-    found: dict[str, Any] = {}
+    found: Record = {}
 
     def add(name: str, value: Any) -> None:
         if is_dataclass(value) and hasattr(value, "name"):
@@ -267,9 +266,9 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return None if None in known else sum(one for one in known if one is not None)
 
 
-def _sizes(of: Any) -> tuple[int, ...]:
-    return tuple(map(int, of)) if isinstance(of, (tuple, list)) else (int(of),)
+def _sizes(shape: Any) -> tuple[int, ...]:
+    return tuple(map(int, shape)) if isinstance(shape, (tuple, list)) else (int(shape),)
 
 
-def _microseconds(start: Any, stop: Any) -> float:
+def _microseconds(start: Event, stop: Event) -> float:
     return 1000 * float(start.elapsed_time(stop))  # of milliseconds

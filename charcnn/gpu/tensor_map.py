@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array
 from charcnn.gpu import device
 
 SWIZZLE = 128
@@ -44,7 +44,7 @@ def _need_tma():
         raise NotImplementedError("the simulator has no TMA, and no driver that makes tensor maps")
 
 
-def encode(array: Any, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> Any:
+def encode(array: Array, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> Array:
     """A map of a device array of 16-bit numbers, of which outside is zero, with 128-byte swizzle; a device array.
 
     Args:
@@ -98,6 +98,7 @@ def encode_im2col(begin: int, shape: Sequence[int], strides: Sequence[int], walk
     Args:
         begin: address, a multiple of 16.
         shape: (C, W, H, N), of which a copy takes 64 channels; `strides` of all but the first, in bytes.
+        walk: the windows' corners, steps and pixels a copy.
 
     Raises:
         ValueError: as `check` and `Im2col.check`; or the address does not fit.
@@ -110,22 +111,22 @@ def encode_im2col(begin: int, shape: Sequence[int], strides: Sequence[int], walk
     channels = SWIZZLE // 2
     check(shape, strides, (channels, 1, 1, 1), 2)
     walk.check()
-    more = [list(walk.lower), list(walk.upper), channels, walk.pixels]
-    return _encoded(driver.cuTensorMapEncodeIm2col, begin, shape, strides, more, [1, *walk.stride, 1])
+    corners = [list(walk.lower), list(walk.upper), channels, walk.pixels]
+    return _encoded(driver.cuTensorMapEncodeIm2col, begin, shape, strides, corners, [1, *walk.stride, 1])
 
 
-def _encoded(encoder, address, shape, strides, more, steps):
+def _encoded(encoder, address, shape, strides, sizes, steps):
     from cuda.bindings import driver
 
     if address % 16:
         raise ValueError(f"an array begins at address {address:#x}: need a multiple of 16 bytes")
-    status, made = encoder(
+    status, tensor_map = encoder(
         driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16,
         len(shape),
         address,
         [driver.cuuint64_t(size) for size in shape],
         [driver.cuuint64_t(stride) for stride in strides],
-        *more,
+        *sizes,
         [driver.cuuint32_t(step) for step in steps],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
@@ -133,5 +134,5 @@ def _encoded(encoder, address, shape, strides, more, steps):
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     if int(status) != 0:
-        raise device.DeviceError(f"the driver made no tensor map of {shape=}, {strides=}, {more=}: {status.name}")
-    return [int(word) for word in made.opaque]
+        raise device.DeviceError(f"the driver made no tensor map of {shape=}, {strides=}, {sizes=}: {status.name}")
+    return [int(word) for word in tensor_map.opaque]

@@ -16,6 +16,7 @@ from llvmlite import ir
 from numba import cuda, njit, types
 from numba.extending import intrinsic
 
+from charcnn.aliases import DType, Stream
 from charcnn.gpu import device
 from charcnn.gpu.device import SIMULATED, DeviceError
 from charcnn.gpu.graph import Graph
@@ -112,7 +113,7 @@ class Mapped:
         shape, dtype: of the array.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: DType) -> None:
         array = cuda.mapped_array(shape, dtype)
         self.host: np.ndarray = array.__array__() if SIMULATED else np.asarray(array)
         """The array, for the host."""
@@ -132,7 +133,7 @@ class RoundTrip:
         DeviceError: as of `Graph`, or the driver lacks a function.
     """
 
-    def __init__(self, start: Callable[[Any], object], stream: Any, inputs: Mapped, results: Mapped) -> None:
+    def __init__(self, start: Callable[[Any], object], stream: Stream, inputs: Mapped, results: Mapped) -> None:
         self._graph = Graph(start, stream)
         self._gpu, self._stream = device.current(), stream
         self._inputs, self._results = inputs.host, results.host

@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from charcnn.host.terminal import runs
+
 NODES, CPUS = Path("/sys/devices/system/node"), Path("/sys/devices/system/cpu")
 
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
@@ -86,6 +88,11 @@ def settle(near: Sequence[int | None] | None = None) -> None:
     _bound.now = frozenset(share)
 
 
+def usable() -> int:
+    """How many hardware threads this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def said() -> str | None:
     """What `settle` did, for people; None where it changed nothing."""
     if _bound is None or _bound.now == _bound.was:
@@ -124,16 +131,16 @@ def _file(name: str) -> list[str]:
     return Path(name).read_bytes().decode(errors="surrogateescape").split("\0")
 
 
-def by_request(words: Sequence[str], settings: dict[str, str]) -> bool:
+def by_request(command: Sequence[str], settings: dict[str, str]) -> bool:
     """Whether a user said where ranks run, or it is not known.
 
     Args:
-        words: the command line of the process that started the rank.
+        command: that of the process that started the rank.
         settings: its environment.
     """
-    if Path(words[0]).name.split(".")[0] not in LAUNCHERS:  # a daemon on another host, a shell, another launcher
+    if Path(command[0]).name.split(".")[0] not in LAUNCHERS:  # a daemon on another host, a shell, another launcher
         return True
-    for word in words[1:]:
+    for word in command[1:]:
         option = word.lstrip("-")
         if word.startswith("-") and option.startswith(BINDS):
             return True
@@ -195,15 +202,10 @@ def listed(file: Path) -> list[int]:
 
 
 def written(cores: Iterable[int]) -> str:
-    """The same the other way round, with a word before it."""
-    runs: list[list[int]] = []
-    for core in sorted(cores):
-        if runs and core == runs[-1][1] + 1:
-            runs[-1][1] = core
-        else:
-            runs.append([core, core])
-    numbers = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-    return f"core{'' if len(runs) == 1 and runs[0][0] == runs[0][1] else 's'} {numbers}"
+    """Cores as Linux lists them, with a word before: cores 0-3,8."""
+    found = runs(sorted(cores))
+    numbers = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+    return f"core{'s' * (len(found) != 1 or found[0][0] != found[0][1])} {numbers}"
 
 
 def shares(host: Host, ranks: int, near: Sequence[int | None] | None = None) -> list[set[int]]:
@@ -221,18 +223,18 @@ def shares(host: Host, ranks: int, near: Sequence[int | None] | None = None) -> 
         nodes.setdefault(host.node[core[0]], []).append(core)
     if near is None or any(node not in nodes for node in near):  # also where a GPU's node has no core that is allowed
         return _dealt(host.cores, ranks)
-    given: list[set[int]] = [set() for _ in range(ranks)]
+    parts: list[set[int]] = [set() for _ in range(ranks)]
     spare = [core for node, cores in nodes.items() if node not in near for core in cores]
     short = []
     for node, cores in nodes.items():
         here = [rank for rank in range(ranks) if near[rank] == node]
         for rank, part in zip(here, _dealt(cores, len(here)), strict=True):
-            given[rank] = part
+            parts[rank] = part
         if len(cores) < ENOUGH * len(here):
             short += here
     for rank, part in zip(short, _dealt(spare, len(short)), strict=True):
-        given[rank] |= part
-    return given
+        parts[rank] |= part
+    return parts
 
 
 def _dealt(cores: Sequence[tuple[int, ...]], ranks: int) -> list[set[int]]:

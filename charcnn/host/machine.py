@@ -10,14 +10,14 @@ import sys
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-from charcnn.host.cores import LAUNCHED
+from charcnn.aliases import Record
+from charcnn.host.cores import LAUNCHED, usable
 
 PACKAGES = ("charcnn", "numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "nvidia-nvvm", "mpi4py")
 
 
-def describe() -> dict[str, Any]:
+def describe() -> Record:
     """The machine as JSON values: cpu, cores that this process may use, gpus (names), driver, mpi, versions.
 
     A thing that is not there is None, or left out of `versions`; nothing raises.
@@ -33,7 +33,7 @@ def describe() -> dict[str, Any]:
     }
 
 
-def name(machine: dict[str, Any], gpus: int = 1) -> str:
+def name(machine: Record, gpus: int = 1) -> str:
     """A short name for files of results: cpu-2-cores, nvidia-h200, nvidia-h200-x4 (`gpus` of them used)."""
     if not machine["gpus"]:
         return f"cpu-{machine['cores']}-cores"
@@ -74,13 +74,11 @@ def _cpu() -> str | None:
 
 
 def _cores() -> int:
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
-    cores = len(os.sched_getaffinity(0))
+    own = usable()
     if any(name in os.environ for name in LAUNCHED):
-        with suppress(OSError):  # mpiexec binds each rank to a core of its own, but not the process that starts them
-            cores = max(cores, len(os.sched_getaffinity(os.getppid())))
-    return cores
+        with suppress(AttributeError, OSError):  # mpiexec binds each rank to a core, but not the process that starts it
+            own = max(own, len(os.sched_getaffinity(os.getppid())))
+    return own
 
 
 def _gpus() -> list[str]:

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
 
+from charcnn.aliases import Function
 from charcnn.host.terminal import printable, tell
 
 DELAY, RENEWED = 1.0, 0.5
@@ -26,7 +26,7 @@ LOG_EVERY = 30.0
 _COUNTED = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 
 
-def add_log_every(add: Callable[..., Any]) -> None:
+def add_log_every(add: Function) -> None:
     """--log-every."""
     add(
         "--log-every",
@@ -75,19 +75,19 @@ class Progress:
             self._total, self._unit, self._done, self._first, self._scaled = total, unit, done, done, scaled
             self._begun = self._updated = time.monotonic()
 
-    def step(self, words: str) -> None:
+    def step(self, activity: str) -> None:
         """What is done now, where it is not what is counted; "" where it is."""
         with self._lock:
-            self._says, self._begun = words, time.monotonic()
+            self._says, self._begun = activity, time.monotonic()
 
-    def update(self, more: float) -> None:
+    def update(self, count: float) -> None:
         """So many more are done; threads may call it."""
         with self._lock:
-            self._done += more
+            self._done += count
             self._updated = time.monotonic()
 
     def tell(self, *lines: str) -> None:
-        """As `charcnn.host.terminal.tell`, above the progress."""
+        """Write a line above the progress: see `charcnn.host.terminal.tell`."""
         with self._lock:
             self._clear()
             tell(*lines)

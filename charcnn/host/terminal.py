@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -56,8 +56,19 @@ def _escaped(character: str) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Names for a message, with commas; the first SHOWN_NAMES and how many more, so that a header cannot fill it."""
-    more = [f"and {len(names) - SHOWN_NAMES:,} more"] if len(names) > SHOWN_NAMES else []
-    return ", ".join([*names[:SHOWN_NAMES], *more])
+    rest = [f"and {len(names) - SHOWN_NAMES:,} more"] if len(names) > SHOWN_NAMES else []
+    return ", ".join([*names[:SHOWN_NAMES], *rest])
+
+
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as runs without gaps: the first and the last one of each."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
@@ -102,7 +113,7 @@ class _Screen:
         return len(data)
 
     def flush(self) -> None:
-        """As of a file."""
+        """Flush the file."""
         sys.stdout.flush()
 
     def isatty(self) -> bool:

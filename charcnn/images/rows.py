@@ -35,7 +35,7 @@ class Images:
     names: tuple[str, ...] | None = None
 
     def inverted(self) -> Images:
-        """The same with bright and dark exchanged."""
+        """These images with bright and dark exchanged."""
         return dataclasses.replace(self, rows=255 - self.rows)
 
     def on_light(self, shape: tuple[int, int, int]) -> int:

@@ -74,7 +74,11 @@ def window(
     """The window for an image of this size, which must hold one at least.
 
     Args:
-        padding: "same" gives ceil(size / stride) windows, the odd row or column of padding behind, as TensorFlow does.
+        height, width: of the image.
+        kernel: rows and columns of taps.
+        stride, dilation: an int, or (vertical, horizontal): from a window to the next, from a tap to the next.
+        padding: zeros: an int, (vertical, horizontal), (top, bottom, left, right), "valid" or "same".
+            "same" gives ceil(size / stride) windows, the odd row or column of padding behind, as TensorFlow does.
         of: what has the kernel, for errors.
     """
     steps, apart = pair("stride", stride), pair("dilation", dilation)

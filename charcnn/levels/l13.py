@@ -36,8 +36,7 @@ def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
         yield "conv_block_4", [WinogradConv(*w["conv4"])]
         yield "conv_block_5", [WinogradConv(*w["conv5"])]
         conv6 = WinogradConv(*w["conv6"], moments=config.layernorm)
-        block_6 = CoalescedConvNormReluPool(conv6, w.norm6, POOL_SIZE) if config.layernorm else conv6
-        yield "conv_block_6", [block_6]
+        yield "conv_block_6", [CoalescedConvNormReluPool(conv6, w.norm6, POOL_SIZE) if config.layernorm else conv6]
         last = Launched(linear_nlc_double_buffered, shapes.linear_nlc, *w.fc3)
         yield "fc_blocks", [linear(*w.fc1), linear(*w.fc2), last]
 

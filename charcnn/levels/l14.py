@@ -1,25 +1,23 @@
 """Level 14: tensor cores of any GPU since compute capability 8.0.
 
-Since level 13: the convolutions and linear layers are products on tensor cores with float32 sums
-(`charcnn.ops.conv1d.mma`): cp.async brings tiles to shared memory some stages ahead, each warp loads matrices from
+Since level 13: convolutions and linear layers are products on tensor cores with float32 sums (`charcnn.ops.conv1d.mma`,
+step by step in its `steps`): cp.async brings tiles to shared memory some stages ahead, each warp loads matrices from
 there (ldmatrix) and multiplies them (mma.sync), and bias, ReLU, pooling and statistics follow in registers. The
 products are the direct ones again: tensor cores leave Winograd's filtering nothing to save. Block 1 stays a gather. It
-attacks the rate of multiplication itself. What is multiplied has a precision of one's choice: fp16 or bf16, whose
-features take half the bytes; TF32; fp16x3, where each number is the sum of two fp16 and three of their four products
-are summed, which keeps float32's accuracy; or fp8, e4m3, since compute capability 8.9, scaled by texts as level 17
-says. How one gets there, step by step, is in `charcnn/ops/conv1d/mma/steps`.
+attacks the rate of multiplication itself, in a precision of one's choice: fp16 or bf16, whose features take half the
+bytes; TF32; fp16x3, where a number is the sum of two fp16 and three of their four products are summed, which keeps
+float32's accuracy; or fp8, e4m3, since compute capability 8.9, scaled by texts as level 17 says.
 """
 
 from functools import partial
 
 from charcnn.config import POOL_SIZE
-from charcnn.gpu.device import SizeError
 from charcnn.model import calibrate
 from charcnn.offload import asynchronous
 from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.layernorm.layers import mma_block
 from charcnn.ops.token_conv1d.layers import TokenConvNormReluPool
-from charcnn.runtime.sequence import gpu_pipeline, multiples
+from charcnn.runtime.sequence import gpu_pipeline, require_multiples
 
 TITLE = "Tensor cores, portable: convolutions and linear layers by mma.sync in fp16, bf16, TF32, fp16x3 or FP8"
 
@@ -31,12 +29,10 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
 
     texts: of fp8, a file of texts to calibrate with (`texts.read_texts`); where None, the sample that ships.
     """
-    eighths, p, eps = precision == "fp8", params, calibrate.EPS
-    if not multiples(config, together := 16 if eighths else 8):
-        sizes = f"channels={config.channels}, units={config.units}, widths={config.widths}"
-        raise SizeError(f"{sizes}: need multiples of {together} for tensor cores; l13 needs none")
+    eighths, eps = precision == "fp8", calibrate.EPS
+    require_multiples(config, 16 if eighths else 8)
     if eighths:
-        p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
+        params, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
     conv = partial(MmaConv, precision=precision)
 
     def network(w):  # once a GPU: weights are packed here
@@ -49,7 +45,7 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
         yield "conv_block_6", mma_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, precision=precision)
         yield "fc_blocks", [conv(*w["fc1"]), conv(*w["fc2"]), conv(*w["fc3"], results="float32")]
 
-    return gpu_pipeline(network, p, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor)
+    return gpu_pipeline(network, params, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from functools import partial
 from charcnn.config import POOL_SIZE
 from charcnn.model import calibrate, half_range
 from charcnn.offload import asynchronous
-from charcnn.ops.common.layer import ByBatch
+from charcnn.ops.common.layer import by_batch
 from charcnn.ops.conv1d.layers import SPREAD
 from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.conv1d.toom_cook.layer import ToomCookConv
@@ -43,39 +43,38 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
 
     texts: of fp8, a file of texts to calibrate with (`texts.read_texts`); where None, the sample that ships.
     """
-    eighths = precision == "fp8"
+    eighths, asked, eps = precision == "fp8", precision, calibrate.EPS
     length_5, length = whole_windows(config, 16 if eighths else 8), config.conv_lengths[4]
-    asked, (p, precision), eps = precision, half_range.held(params, config, precision), calibrate.EPS
+    params, precision = half_range.held(params, config, precision)
     wide = precision != asked
     if eighths:
-        p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
+        params, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
     conv = partial(WgmmaConv, precision=precision)
-    small_conv = partial(SmallBatchConv, precision=precision)
+    small_conv, upto = partial(SmallBatchConv, precision=precision), SPREAD[precision]
+    few_classes = takes(precision, config.classes)
 
     def network(w):  # once a GPU: weights are packed here
         block_1 = TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE, precision=precision, wide=wide)
         planes = TokenConvNormReluPoolPlanes(*w.conv1, w.norm1, precision=precision, wide=wide)
+        conv2 = ToomCookConv(*w["conv2"], precision=precision)
+        blocks_1_2 = [by_batch([block_1, conv(*w["conv2"])], [planes, conv2], upto=MANY)]
         block_6 = wgmma_block(*w.conv6, w.norm6, POOL_SIZE, length=length, eps=eps, precision=precision, wide=wide)
-        few_classes = takes(precision, config.classes)
-        fc3 = FewOutputsLinear(*w.fc3, precision=precision) if few_classes else conv(*w["fc3"], results="float32")
-        products, all_products = ToomCookConv(*w["conv2"], precision=precision), conv(*w["conv2"])
-        blocks_1_2 = [ByBatch(MANY, [block_1, all_products], [planes, products])]
         blocks_3_6 = [conv(*w["conv3"]), conv(*w["conv4"]), conv(*w["conv5"], length=length_5), *block_6]
+        fc3 = FewOutputsLinear(*w.fc3, precision=precision) if few_classes else conv(*w["fc3"], results="float32")
         fc = [conv(*w["fc1"]), conv(*w["fc2"]), fc3]
-        if not within(config, SmallBatchConv.longest, SmallBatchLinear.MOST_CLASSES):
-            yield "network", [*blocks_1_2, *blocks_3_6, *fc]
-            return
-        few, some, more = SPREAD[precision]
-        alone = [SmallBatchTokenConvNormReluPool(block_1)] if config.layernorm else [block_1]
-        small_1_2 = [ByBatch(ALONE, alone, [block_1]), small_conv(*w["conv2"])]
-        small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, precision=precision, wide=wide)
-        small_3_6 = [small_conv(*w["conv3"]), small_conv(*w["conv4"]), small_conv(*w["conv5"]), *small_6]
-        small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)]
-        choices = (few, small_1_2, blocks_1_2), (some, small_3_6, blocks_3_6), (more, small_fc, fc)
-        yield "network", [ByBatch(*choice) for choice in choices]
+        if within(config, SmallBatchConv.longest, SmallBatchLinear.MOST_CLASSES):
+            alone = [SmallBatchTokenConvNormReluPool(block_1)] if config.layernorm else [block_1]
+            small_1_2 = [by_batch(alone, [block_1], upto=ALONE), small_conv(*w["conv2"])]
+            small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, precision=precision, wide=wide)
+            small_3_6 = [small_conv(*w["conv3"]), small_conv(*w["conv4"]), small_conv(*w["conv5"]), *small_6]
+            small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)]
+            blocks_1_2 = [by_batch(small_1_2, blocks_1_2, upto=upto.blocks_1_2)]
+            blocks_3_6 = [by_batch(small_3_6, blocks_3_6, upto=upto.blocks_3_6)]
+            fc = [by_batch(small_fc, fc, upto=upto.linear)]
+        yield "network", [*blocks_1_2, *blocks_3_6, *fc]
 
-    given = {"batch": batch, "streams": streams, "gpus": gpus, "monitor": monitor}
-    return gpu_pipeline(network, p, config, **given, graph=True, held_as=precision)
+    how = {"batch": batch, "streams": streams, "gpus": gpus, "monitor": monitor, "held_as": precision}
+    return gpu_pipeline(network, params, config, graph=True, **how)
 
 
 if __name__ == "__main__":

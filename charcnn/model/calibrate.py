@@ -27,7 +27,7 @@ HEADROOM = 4
 """How much greater than any of the calibration's features others may be before they are cut off, in e4m3."""
 
 HEADROOM_U8 = 1.0
-"""Likewise, in 8 bits without an exponent, which all features pay for."""
+"""HEADROOM in 8 bits without an exponent, which all features pay for."""
 
 LAYERS = ("conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2", "fc3")
 """Those that read FP8: what they read is calibrated, as is what LayerNorm 6 reads."""
@@ -51,9 +51,10 @@ def forward(
     params: Mapping[str, np.ndarray],
     config: Config,
     ids: np.ndarray,
-    features: Features,
+    features: Features = lambda name, x: x,
     eps: float = EPS,
     convs: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType({}),
+    before_relu: Callable[[str, np.ndarray], object] = lambda name, x: None,
 ) -> np.ndarray:
     """Token ids (N, L) uint8 -> logits (N, classes), float32, on the CPU, channels last.
 
@@ -65,8 +66,9 @@ def forward(
             shall read.
         eps: of LayerNorm 6.
         convs: by name, what computes a convolution of features (N, L, C), weight and bias in place of the direct sums.
+        before_relu: called with the name of the convolution or linear layer before each ReLU, and what ReLU reads.
     """
-    x = ids
+    x, owner = ids, ""
     for node in config.nodes:
         name, p = node.layer.name, [params[one] for one in node.parameters]
         if name in LAYERS or name == "norm6":
@@ -75,19 +77,21 @@ def forward(
             case OneHot(depth):
                 x = np.minimum(ids, depth)  # the first convolution reads ids
             case Conv1d():
-                x = convs.get(name, _conv)(x, *p)
+                x, owner = convs.get(name, _conv)(x, *p), name
             case LayerNorm(usual):
                 x = x - x.mean(axis=(1, 2), keepdims=True)
                 variance = np.square(x).mean(axis=(1, 2), keepdims=True)
                 x /= np.sqrt(variance + np.float32(eps if name == "norm6" else usual))
                 x = x * p[0].T + p[1].T
             case Relu():
+                before_relu(owner, x)
                 x = x.clip(0)
             case MaxPool1d(size):
                 x = x[:, : x.shape[1] // size * size].reshape(len(x), -1, size, x.shape[2]).max(axis=2)
             case Flatten():
                 continue  # where it is read, as `features` has a unit a channel
             case Linear():
+                owner = name
                 x = (x if node.flattened is None else x.transpose(0, 2, 1).reshape(len(x), -1)) @ p[0].T + p[1]
             case other:
                 raise TypeError(f"{other!r} has no scales")
@@ -98,11 +102,13 @@ def _conv(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """A convolution channels last, of features (N, L, C_in), or of one-hot columns as token ids (N, L)."""
     ids = x.ndim == 2
     taps = pack(np.pad(weight, ((0, 0), (0, 1), (0, 0))) if ids else weight)  # a blank's row is zeros
-    y, length = np.float32(0), x.shape[1] - len(taps) + 1
-    for k, tap in enumerate(taps):
-        part = x[:, k : k + length]
-        y = y + (tap[part] if ids else part @ tap)
-    return np.asarray(y + bias)
+    length = x.shape[1] - len(taps) + 1
+    products = (tap[x[:, k : k + length]] if ids else x[:, k : k + length] @ tap for k, tap in enumerate(taps))
+    y: np.ndarray = next(products)
+    for product in products:
+        y += product
+    y += bias
+    return y
 
 
 def calibration(params: Mapping[str, np.ndarray], config: Config, texts: Any = None) -> np.ndarray:

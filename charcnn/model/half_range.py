@@ -37,8 +37,8 @@ COARSER = 1.1
 
 def held(params: Mapping[str, np.ndarray], config: Config, precision: str) -> tuple[Mapping[str, np.ndarray], str]:
     """Weights to compute with, and the precision whose numbers are held: for TF32 fp16, where it is as good."""
-    halves = scaled(params, config) if precision == "tf32" else None
-    return (halves, "fp16") if halves else (params, precision)
+    in_fp16 = scaled(params, config) if precision == "tf32" else None
+    return (in_fp16, "fp16") if in_fp16 else (params, precision)
 
 
 def scaled(params: Mapping[str, np.ndarray], config: Config) -> dict[str, np.ndarray] | None:
@@ -62,16 +62,16 @@ def scaled(params: Mapping[str, np.ndarray], config: Config) -> dict[str, np.nda
         weights.append(weights[0] * np.float32(_greatest_sum(WEIGHTS)))
         if not max(abs(weight).max() for weight in weights) <= LARGEST:
             return None
-        right, halves = _sigmas(new, config, calibrate.calibration(params, config)[:TEXTS])
-        return new if (halves <= COARSER * right).all() else None
+        exact, in_fp16 = _sigmas(new, config, calibrate.calibration(params, config)[:TEXTS])
+        return new if (in_fp16 <= COARSER * exact).all() else None
 
 
 def _sigmas(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) -> list[np.ndarray]:
     """Of some logits of token ids, by numbers of as many digits as fp16's, and by fp16's: of each (N, LOGITS)."""
-    few = {name: value[:LOGITS] if name.startswith("fc3.") else value for name, value in params.items()}
+    narrow = {name: value[:LOGITS] if name.startswith("fc3.") else value for name, value in params.items()}
     digits = [Rounding(0.0, grid, toom_cook=True) for grid in (Grid(FP16.unit), FP16)]
     config = replace(config, classes=min(config.classes, LOGITS))
-    return forward_with_sigma(ids, few, config, digits)[1]
+    return forward_with_sigma(ids, narrow, config, digits)[1]
 
 
 def bounds(params: Mapping[str, np.ndarray], config: Config) -> dict[str, float]:

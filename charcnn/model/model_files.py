@@ -14,7 +14,8 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -22,6 +23,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from charcnn.aliases import Record
 from charcnn.config import SMALL, Config
 from charcnn.files import Path
 from charcnn.host.install import pip_install
@@ -52,7 +54,7 @@ class Header:
     config: Config
     encoding: Encoding | None = None
     classes: tuple[str, ...] | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Record | None = None
     digest: str | None = None
     """What the file's content should give; None where it does not say."""
 
@@ -67,7 +69,7 @@ class Header:
         if self.metadata is not None and not isinstance(self.metadata, dict):
             raise ValueError(f"metadata={self.metadata!r}: need a dict")
 
-    def fields(self, version: int) -> dict[str, Any]:
+    def fields(self, version: int) -> Record:
         """All but the digest, as JSON values."""
         return {
             "format": version,
@@ -145,10 +147,12 @@ def check_shapes(shapes: Mapping[Any, tuple[int, ...]], config: Network) -> None
     need = config.parameter_shapes
     missing, other = need.keys() - shapes.keys(), shapes.keys() - need.keys()
     if missing or other:
-        of = {"missing": missing, "not of this network": other} if other else {"missing": missing, "there": shapes}
+        differ = {"missing": missing, "not of this network": other} if other else {"missing": missing, "there": shapes}
         raise ValueError(
             "; ".join(
-                f"{listed(names)} {'is' if len(names) == 1 else 'are'} {what}" for what, names in of.items() if names
+                f"{listed(names)} {'is' if len(names) == 1 else 'are'} {what}"
+                for what, names in differ.items()
+                if names
             )
         )
     for name, shape in need.items():
@@ -219,13 +223,13 @@ def _bfloat16(path: Path, header: int, name: str, shape: tuple[int, ...]) -> np.
     return (bits.astype(np.uint32) << 16).view(np.float32).reshape(shape)
 
 
-def _header(said: dict[str, str], config: Any) -> Header:
-    if KEY in said:
-        header = Header.from_json(said[KEY])
+def _header(metadata: dict[str, str], config: Any) -> Header:
+    if KEY in metadata:
+        header = Header.from_json(metadata[KEY])
         if config is not None and config != header.config:
             raise ValueError(f"is for {header.config}, not for {config}")
         return header
-    if any(f'"{_DIGEST}"' in value and '"config"' in value for value in said.values()):
+    if any(f'"{_DIGEST}"' in value and '"config"' in value for value in metadata.values()):
         raise ValueError(f"its metadata is damaged or foreign: need it under {KEY!r}")
     if config is None:
         raise ValueError("says no sizes, so charcnn did not write it: pass its config")
@@ -259,12 +263,10 @@ def read_torch(path: Path, config: Any) -> tuple[Arrays, Header]:
             import torch
         except ImportError as error:
             raise ValueError(f"a PyTorch checkpoint needs PyTorch: {pip_install('torch')}") from error
-        try:
+        with _of_a_whole_checkpoint():
             archive = open_archive(file)
             check_sums(archive, storages=False)
             tensors = torch.load(os.fspath(path), map_location="cpu", weights_only=True, mmap=True)
-        except Exception as error:  # of many types, for what a damaged file makes its readers meet
-            raise ValueError(f"is not a whole PyTorch checkpoint ({type(error).__name__}: {line(error)})") from error
         for _ in range(2):  # what holds a module's may stand in what holds an optimiser's, too
             if isinstance(tensors, dict):
                 tensors = next((tensors[key] for key in _NESTED if isinstance(tensors.get(key), dict)), tensors)
@@ -282,10 +284,8 @@ def read_torch(path: Path, config: Any) -> tuple[Arrays, Header]:
                 raise ValueError(f"{listed([name])} has dtype {tensor.dtype}: need a floating-point one")
             shapes[name] = tuple(tensor.shape)
         check_shapes(shapes, config)
-        try:
+        with _of_a_whole_checkpoint():
             check_sums(archive, storages=True)
-        except Exception as error:
-            raise ValueError(f"is not a whole PyTorch checkpoint ({type(error).__name__}: {line(error)})") from error
         arrays = {}
         for name in config.parameter_shapes:
             try:  # copied, as the file may change
@@ -293,6 +293,14 @@ def read_torch(path: Path, config: Any) -> tuple[Arrays, Header]:
             except (RuntimeError, TypeError, NotImplementedError) as error:  # sparse, or with no data
                 raise ValueError(f"{name} is no plain tensor ({line(error)})") from error
     return arrays, Header(config)
+
+
+@contextmanager
+def _of_a_whole_checkpoint() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of many types, for what a damaged file makes its readers meet
+        raise ValueError(f"is not a whole PyTorch checkpoint ({type(error).__name__}: {line(error)})") from error
 
 
 def to_torch(state: Any) -> memoryview:

@@ -7,29 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from charcnn import layers
+from charcnn.aliases import Array, DType
 from charcnn.config import Config
-from charcnn.layers import (
-    AvgPool2d,
-    BatchNorm2d,
-    Conv1d,
-    Conv2d,
-    Flatten,
-    Gelu,
-    GlobalAvgPool2d,
-    LayerNorm,
-    LeakyRelu,
-    Linear,
-    LocalResponseNorm,
-    MaxPool1d,
-    MaxPool2d,
-    Node,
-    OneHot,
-    Pixels,
-    Relu,
-    Sigmoid,
-    Softmax,
-    Tanh,
-)
+from charcnn.layers import Node
 from charcnn.model.plane_errors import PlaneErrors
 from charcnn.model.rounding import E4M3, FP32, TF32, Grid, Rounding
 from charcnn.ops import reference
@@ -43,60 +24,54 @@ TOOM_COOK = "conv2"
 WHOLE_NUMBERS: dict[Grid | None, Any] = {E4M3: byte_table, TF32: short_table}
 """What holds block 1's weights where it writes planes of a format."""
 
-EPS = LayerNorm.eps
+EPS = layers.LayerNorm.eps
 """LayerNorm's."""
 
 
-def forward(ids: np.ndarray, params: Mapping[str, np.ndarray], config: Config, dtype: Any = np.float64) -> np.ndarray:
+def forward(ids: np.ndarray, params: Mapping[str, np.ndarray], config: Config, dtype: DType = np.float64) -> np.ndarray:
     """Token ids (N, L) uint8 -> logits (N, classes), computed in `dtype` by the plain operators."""
     return run(config.nodes, ids, params, dtype)
 
 
-def run(nodes: Sequence[Node], x: np.ndarray, params: Mapping[str, np.ndarray], dtype: Any = np.float64) -> np.ndarray:
+PLAIN: dict[type, Callable[..., np.ndarray]] = {
+    layers.Conv1d: reference.conv1d, layers.Linear: reference.linear, layers.Flatten: reference.collapse,
+    layers.Relu: reference.relu, layers.Tanh: reference.tanh, layers.Gelu: reference.gelu,
+    layers.Sigmoid: reference.sigmoid, layers.Softmax: reference.softmax,
+    layers.GlobalAvgPool2d: reference.global_avgpool2d,
+}  # fmt: skip
+"""Operators of layers that have no arguments but features and parameters."""
+
+
+def run(
+    nodes: Sequence[Node], x: np.ndarray, params: Mapping[str, np.ndarray], dtype: DType = np.float64
+) -> np.ndarray:
     """What a network of layers makes of inputs x (N, ...), computed in `dtype` by the plain operators."""
     for node in nodes:
         p = [np.asarray(params[name], dtype) for name in node.parameters]  # here, as all at once would take 95 MB
         match node.layer:
-            case OneHot(depth):
+            case layers.OneHot(depth):
                 x = reference.one_hot(x, depth, dtype=dtype)
-            case Conv1d():
-                x = reference.conv1d(x, *p)
-            case LayerNorm(eps):
+            case layers.LayerNorm(eps):
                 x = reference.layernorm(x, *p, eps=eps)
-            case Relu():
-                x = reference.relu(x)
-            case MaxPool1d(size):
+            case layers.MaxPool1d(size):
                 x = reference.maxpool1d(x, size)
-            case Flatten():
-                x = reference.collapse(x)
-            case Linear():
-                x = reference.linear(x, *p)
-            case Pixels() as of:
+            case layers.Pixels() as of:
                 x = reference.pixels(x, pixel_tables(of.mean, of.std).astype(dtype), of.height, of.width)
-            case Conv2d() as of:
+            case layers.Conv2d() as of:
                 weight, *bias = p
-                bias = bias or [np.zeros(len(weight), dtype)]
-                x = reference.conv2d(x, weight, *bias, **of.moves)
-            case BatchNorm2d(eps):
+                x = reference.conv2d(x, weight, *(bias or [np.zeros(len(weight), dtype)]), **of.moves)
+            case layers.BatchNorm2d(eps):
                 x = reference.batchnorm2d(x, *p, eps=eps)
-            case MaxPool2d(size, stride, padding):
+            case layers.MaxPool2d(size, stride, padding):
                 x = reference.maxpool2d(x, size, stride=stride, padding=padding)
-            case AvgPool2d(size, stride, padding):
+            case layers.AvgPool2d(size, stride, padding):
                 x = reference.avgpool2d(x, size, stride=stride, padding=padding)
-            case GlobalAvgPool2d():
-                x = reference.global_avgpool2d(x)
-            case LocalResponseNorm(size, alpha, beta, k):
+            case layers.LocalResponseNorm(size, alpha, beta, k):
                 x = reference.local_response_norm(x, size, alpha=alpha, beta=beta, k=k)
-            case Tanh():
-                x = reference.tanh(x)
-            case Gelu():
-                x = reference.gelu(x)
-            case Sigmoid():
-                x = reference.sigmoid(x)
-            case LeakyRelu(slope):
+            case layers.LeakyRelu(slope):
                 x = reference.leaky_relu(x, slope)
-            case Softmax():
-                x = reference.softmax(x)
+            case other if type(other) in PLAIN:
+                x = PLAIN[type(other)](x, *p)
             case other:
                 raise TypeError(f"{other!r} has no reference")
     return x
@@ -110,7 +85,7 @@ def forward_with_sigma(
     *,
     eps: float = EPS,
     arrays: Arrays | None = None,
-) -> tuple[Any, list[Any]]:
+) -> tuple[Array, list[Array]]:
     """`forward` in float64, and beside it how far rounding moves each logit (`charcnn.model.rounding`).
 
     Args:
@@ -129,20 +104,20 @@ def forward_with_sigma(
     for node in config.nodes:
         p = [np.asarray(params[name], np.float64) for name in node.parameters]
         match node.layer:
-            case OneHot():
+            case layers.OneHot():
                 continue  # the first convolution reads ids
-            case Conv1d():
+            case layers.Conv1d():
                 x = steps.first(ids, *p) if x is ids else steps.product(x, *p, name=node.layer.name)
-            case LayerNorm(usual, name=name):
+            case layers.LayerNorm(usual, name=name):
                 x = steps.layernorm(x, *p, eps=eps if name == "norm6" else usual, number=norms)
                 norms += 1
-            case Relu():
+            case layers.Relu():
                 x = steps.relu(x)
-            case MaxPool1d(size):
+            case layers.MaxPool1d(size):
                 x = steps.maxpool1d(x, size)
-            case Flatten():
+            case layers.Flatten():
                 x = steps.collapse(x)
-            case Linear():
+            case layers.Linear():
                 x = steps.product(x, p[0][..., None], p[1], name="")
             case other:
                 raise TypeError(f"{other!r} has no sigma")
@@ -161,11 +136,11 @@ class _Steps:
         self._tape: list[tuple[str, Any]] = []
 
     def variances(self, classes: int) -> list[Any]:
-        """Of each logit, (N, classes), for each rounding: every place's errors, by how much the logit follows them.
+        """Variances of logits, (N, classes), for each rounding: every place's errors, by how much a logit follows them.
 
         At one place those of a channel's positions are taken as independent or as the same, by what gives more.
         """
-        g: Any = self.on.unit_gradient(classes)
+        g: Array = self.on.unit_gradient(classes)
         totals: list[Any] = [0.0] * len(self.roundings)
         for kind, what in reversed(self._tape):
             if kind == "back":
@@ -190,7 +165,7 @@ class _Steps:
     def _back(self, function: Callable[[Any], Any]) -> None:
         self._tape.append(("back", function))
 
-    def first(self, ids: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> Any:
+    def first(self, ids: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> Array:
         """Block 1's convolution from ids: each tap adds a row of weights, and a blank's is zero."""
         on, (_, depth, taps) = self.on, weight.shape
         length = ids.shape[1] - taps + 1
@@ -217,7 +192,7 @@ class _Steps:
         self._errors(found)
         return y
 
-    def product(self, x: Any, weight: np.ndarray, bias: np.ndarray, *, name: str) -> Any:
+    def product(self, x: Array, weight: np.ndarray, bias: np.ndarray, *, name: str) -> Array:
         """A convolution by its name, weight (C_out, C_in, K); a linear layer has one tap, one position, and none."""
         on, (_, c_in, taps) = self.on, weight.shape
         b, rough = on.exact(bias)[:, None], on.rough(x)
@@ -252,7 +227,7 @@ class _Steps:
         self._errors(found)
         return y
 
-    def layernorm(self, x: Any, gamma: np.ndarray, beta: np.ndarray, *, eps: float, number: int) -> Any:
+    def layernorm(self, x: Array, gamma: np.ndarray, beta: np.ndarray, *, eps: float, number: int) -> Array:
         """LayerNorm: of block 1 number 0, of block 6 number 1."""
         on, xp = self.on, self.on.xp
         mean = x.mean(axis=(1, 2), keepdims=True)
@@ -268,7 +243,7 @@ class _Steps:
             v = unit**2 / 3 * (4 * scaled + size + (scale * mean / s) ** 2)
             written.append(v + of.affine[number] ** 2 / 3 * (scaled + offset * offset))
 
-        def back(g: Any) -> Any:
+        def back(g: Array) -> Any:
             g, at = g * scale, z[:, None]
             over = {"axis": (2, 3), "keepdims": True}
             return (g - g.mean(**over) - at * (g * at).mean(**over)) / s[:, None]
@@ -278,13 +253,13 @@ class _Steps:
         self._errors(written)
         return y
 
-    def relu(self, x: Any) -> Any:
+    def relu(self, x: Array) -> Array:
         """ReLU."""
         passes = self.on.rough(x >= 0)[:, None]
         self._back(lambda g: g * passes)
         return self.on.xp.clip(x, 0, None)
 
-    def maxpool1d(self, x: Any, size: int) -> Any:
+    def maxpool1d(self, x: Array, size: int) -> Array:
         """Max-pool; equal maxima share the gradient."""
         on, (n, channels, length) = self.on, x.shape
         kept = length // size
@@ -293,7 +268,7 @@ class _Steps:
         won = on.rough(parts == best[..., None])
         won = (won / won.sum(axis=3, keepdims=True))[:, None]
 
-        def back(g: Any) -> Any:
+        def back(g: Array) -> Any:
             whole = on.zeros((*g.shape[:3], length))
             whole[..., : kept * size] = (g[..., None] * won).reshape(*g.shape[:3], kept * size)
             return whole
@@ -301,7 +276,7 @@ class _Steps:
         self._back(back)
         return best
 
-    def collapse(self, x: Any) -> Any:
+    def collapse(self, x: Array) -> Array:
         """(N, C, L) -> (N, C * L, 1)."""
         shape = x.shape[1:]
         self._back(lambda g: g.reshape(*g.shape[:2], *shape))
@@ -321,7 +296,7 @@ class Arrays:
         """An array of features as one to compute variances and gradients with."""
         return np.asarray(value, np.float64)
 
-    def index(self, ids: np.ndarray) -> Any:
+    def index(self, ids: np.ndarray) -> Array:
         """Token ids as what an array may be indexed by."""
         return ids
 
@@ -333,7 +308,7 @@ class Arrays:
         """Of logits by logits, (1, classes, classes, 1)."""
         return np.eye(classes)[None, :, :, None]
 
-    def conv1d(self, x: Any, weight: Any) -> Any:
+    def conv1d(self, x: Array, weight: Array) -> Array:
         """x (N, C_in, L), weight (C_out, C_in, K) -> (N, C_out, L - K + 1), without a bias."""
         length = x.shape[2] - weight.shape[2] + 1
         if x.shape[2] == 1:  # a linear layer's inputs as one matrix
@@ -343,7 +318,7 @@ class Arrays:
             y += weight[:, :, k] @ x[:, :, k : k + length]
         return y
 
-    def conv1d_back(self, g: Any, weight: Any) -> Any:
+    def conv1d_back(self, g: Array, weight: Array) -> Array:
         """Gradients by a convolution's result, (N, M, C_out, L - K + 1), to those by x, (N, M, C_in, L)."""
         *others, c_out, length = g.shape
         c_in, taps = weight.shape[1:]
@@ -354,7 +329,7 @@ class Arrays:
             back[..., k : k + length] += weight[:, :, k].T @ g
         return back
 
-    def windows(self, x: Any, taps: int) -> Any:
+    def windows(self, x: Array, taps: int) -> Array:
         """The sum of each `taps` neighbours of x (N, 1, L)."""
         length = x.shape[2] - taps + 1
         return sum(x[:, :, k : k + length] for k in range(taps))

@@ -9,29 +9,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from charcnn.layers import (
-    AvgPool2d,
-    BatchNorm2d,
-    Conv1d,
-    Conv2d,
-    Flatten,
-    Gelu,
-    GlobalAvgPool2d,
-    LayerNorm,
-    LeakyRelu,
-    Linear,
-    LocalResponseNorm,
-    MaxPool1d,
-    MaxPool2d,
-    Network,
-    Node,
-    OneHot,
-    Pixels,
-    Relu,
-    Sigmoid,
-    Softmax,
-    Tanh,
-)
+from charcnn import layers
+from charcnn.aliases import Record
+from charcnn.layers import Network, Node
 
 OPSET = 17
 """The first with LayerNormalization."""
@@ -81,46 +61,40 @@ def graph(
     for node in nodes:
         weights = [p[name] for name in node.parameters]
         match node.layer:
-            case OneHot(depth):
+            case layers.Relu() | layers.Tanh() | layers.Sigmoid() | layers.Flatten() as of:
+                x = g.add(type(of).__name__, x)
+            case layers.OneHot(depth):
                 rows = g.constant("one_hot", np.eye(depth + 1, depth, dtype=np.float32))
                 x = g.add("Transpose", g.add("Gather", rows, x), perm=[0, 2, 1])
-            case Conv1d(_, size):
+            case layers.Conv1d(_, size):
                 x = g.add("Conv", x, *weights, kernel_shape=[size])
-            case LayerNorm(eps):
+            case layers.LayerNorm(eps):
                 x = g.add("LayerNormalization", x, *weights, axis=1, epsilon=eps)
-            case Relu():
-                x = g.add("Relu", x)
-            case MaxPool1d(size):
+            case layers.MaxPool1d(size):
                 x = g.add("MaxPool", x, kernel_shape=[size], strides=[size])
-            case Flatten():
-                x = g.add("Flatten", x)
-            case Linear():
+            case layers.Linear():
                 x = g.add("Gemm", x, *weights, transB=1)
-            case Pixels():
+            case layers.Pixels():
                 x = _pixels(g, x, node)
-            case Conv2d() as of:
+            case layers.Conv2d() as of:
                 x = g.add("Conv", x, *weights, **_moves(node), group=of.groups)
-            case MaxPool2d():
+            case layers.MaxPool2d():
                 x = g.add("MaxPool", x, **_moves(node))
-            case AvgPool2d():
+            case layers.AvgPool2d():
                 x = g.add("AveragePool", x, **_moves(node), count_include_pad=1)
-            case GlobalAvgPool2d():
+            case layers.GlobalAvgPool2d():
                 x = g.add("Flatten", g.add("GlobalAveragePool", x))
-            case BatchNorm2d(eps):
+            case layers.BatchNorm2d(eps):
                 x = g.add("BatchNormalization", x, *weights, epsilon=eps)
-            case LocalResponseNorm(size, alpha, beta, k):
+            case layers.LocalResponseNorm(size, alpha, beta, k):
                 x = g.add("LRN", x, size=size, alpha=alpha, beta=beta, bias=k)
-            case Tanh():
-                x = g.add("Tanh", x)
-            case Sigmoid():
-                x = g.add("Sigmoid", x)
-            case LeakyRelu(slope):
+            case layers.LeakyRelu(slope):
                 x = g.add("LeakyRelu", x, alpha=slope)
-            case Gelu():
+            case layers.Gelu():
                 half, root = g.scalar(0.5), g.scalar(0.5**0.5)
                 erf = g.add("Add", g.add("Erf", g.add("Mul", x, root)), g.scalar(1.0))
                 x = g.add("Mul", g.add("Mul", x, erf), half)
-            case Softmax():
+            case layers.Softmax():
                 x = g.add("Softmax", x, axis=1)
             case other:
                 raise TypeError(f"{other!r} has no ONNX operator here")
@@ -130,25 +104,25 @@ def graph(
         [helper.make_tensor_value_info("ids", TensorProto.UINT8, [n, config.length])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [n, config.classes])],
     )
-    made = helper.make_graph(g.nodes, "charcnn", *ends, initializer=g.constants)
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    graph = helper.make_graph(g.nodes, "charcnn", *ends, initializer=g.constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
     helper.set_model_props(model, dict(metadata or {}))
     onnx.checker.check_model(model)
     return model.SerializeToString()
 
 
-def _moves(node: Node) -> dict[str, Any]:
+def _moves(node: Node) -> Record:
     """How a window moves, as ONNX says it."""
     window = node.layer.window(node.in_shape)  # type: ignore[attr-defined]
     top, bottom, left, right = window.padding
     found = {"kernel_shape": [*window.kernel], "strides": [*window.stride], "pads": [top, left, bottom, right]}
-    return found if isinstance(node.layer, AvgPool2d) else {**found, "dilations": [*window.dilation]}
+    return found if isinstance(node.layer, layers.AvgPool2d) else {**found, "dilations": [*window.dilation]}
 
 
 def _pixels(g: _Graph, ids: str, node: Node) -> str:
     """Bytes as integers (N, C * H * W) -> features (N, C, H, W)."""
     of = node.layer
-    assert isinstance(of, Pixels)
+    assert isinstance(of, layers.Pixels)
     std, mean = (np.array(values, np.float32)[:, None, None] for values in (of.std, of.mean))
     shape = g.constant("image", np.array([0, *node.out_shape]))
     x = g.add("Reshape", g.add("Cast", ids, to=TensorProto.FLOAT), shape)

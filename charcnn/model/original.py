@@ -5,30 +5,9 @@ from __future__ import annotations
 import os
 
 import numpy as np
-from numba import njit
 
 from charcnn.config import SMALL, Config
 from charcnn.files import Path
-
-
-@njit(cache=True, nogil=True)
-def _ids_kernel(x, ids):
-    """Fills ids (n, L) from x (n, C, L); returns the first (input, position) that is wrong, or (-1, -1)."""
-    blank = x.shape[1]
-    for n in range(x.shape[0]):
-        wrong = x.shape[2]
-        for t in range(x.shape[2]):
-            ids[n, t] = blank
-        for c in range(x.shape[1]):  # along positions, as the values lie
-            for t in range(x.shape[2]):
-                value = x[n, c, t]
-                if value != 0:
-                    if value != 1 or ids[n, t] != blank:
-                        wrong = min(wrong, t)
-                    ids[n, t] = c
-        if wrong < x.shape[2]:
-            return n, wrong
-    return -1, -1
 
 
 def read_input(path: Path, config: Config = SMALL, chunk: int = 64) -> np.ndarray:
@@ -58,8 +37,11 @@ def read_input(path: Path, config: Config = SMALL, chunk: int = 64) -> np.ndarra
             x = buffer[: n - start]
             if file.readinto(x.data.cast("B")) != x.nbytes:
                 raise ValueError(f"{path}: shrank while it was read")
-            bad, position = _ids_kernel(x, ids[start : start + len(x)])
-            if bad >= 0:
+            hot = x != 0
+            ids[start : start + len(x)] = np.where(hot.any(axis=1), hot.argmax(axis=1), config.alphabet)
+            wrong = np.argwhere((hot.sum(axis=1) > 1) | (hot & (x != 1)).any(axis=1))
+            if len(wrong):
+                bad, position = wrong[0]
                 column = x[bad, :, position]
                 channels = np.flatnonzero(column)[:4]
                 raise ValueError(

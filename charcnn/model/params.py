@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Record
 from charcnn.config import Config
 from charcnn.files import Path, replacing
 from charcnn.layers import BatchNorm2d, Layer, LayerNorm, Network, OneHot
@@ -36,7 +37,7 @@ class Params(dict[str, np.ndarray]):
         config: Any,
         encoding: Encoding | None = None,
         classes: tuple[str, ...] | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: Record | None = None,
     ) -> None:
         super().__init__(values)
         self.config = config

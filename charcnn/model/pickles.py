@@ -39,8 +39,8 @@ def check_pickle(data: bytes) -> None:
             stack.append(_top(stack))
         else:
             held = _popped(stack, opcode.stack_before)
-            made = _together(held) if name in _HOLD else _ATOM
-            stack.extend(made for _ in opcode.stack_after)
+            pushed = _together(held) if name in _HOLD else _ATOM
+            stack.extend(pushed for _ in opcode.stack_after)
 
 
 def _top(stack: list[_Size | None]) -> _Size:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array
 from charcnn.model.rounding import Grid
 from charcnn.ops.conv1d.toom_cook import transforms
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW
@@ -25,7 +26,7 @@ class PlaneErrors:
         weight: float64 (C_out, C_in, 7), NumPy.
     """
 
-    def __init__(self, on: Any, x: Any, weight: np.ndarray) -> None:
+    def __init__(self, on: Any, x: Array, weight: np.ndarray) -> None:
         self._on, self._rows = on, WINDOW * transforms.windows(x.shape[2])
         self._length = x.shape[2] - transforms.TAPS + 1
         found = transforms.transformed_weights(weight.transpose(2, 1, 0))
@@ -40,7 +41,7 @@ class PlaneErrors:
         found = [unit**2 * grid.variance(plane / unit, self._on.xp) for plane in self._planes]
         return self._on.xp.concatenate(found, 1)
 
-    def back(self, g: Any) -> Any:
+    def back(self, g: Array) -> Any:
         """Gradients by the convolution's result, (N, M, C_out, L - 6), to those by planes, (N, M, 6 C_in, W + 1)."""
         outputs, found = [g[..., q : self._rows : WINDOW] for q in range(WINDOW)], []
         for p, (first, second) in enumerate(self._weight):
@@ -56,12 +57,12 @@ class PlaneErrors:
         return self._summed([[weight.T**2 for weight in groups] for groups in self._weight])
 
     def least(self) -> Any:
-        """The same of weights that are 1, (N, 1, L - 6)."""
+        """`squares` of weights that are 1, (N, 1, L - 6)."""
         channels = self._weight[0][0].shape[0]
         ones = self._on.rough(self._on.exact(np.ones((1, channels))))
         return self._summed([[ones, ones]] * POINTS)
 
-    def _summed(self, weights: list[list[Any]]) -> Any:
+    def _summed(self, weights: list[list[Array]]) -> Any:
         each = []
         for (first, second), plane in zip(weights, self._planes, strict=True):
             square = plane * plane

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array
 from charcnn.ops.common.precision import LARGEST_E4M3, LARGEST_S8, LARGEST_U8
 from charcnn.ops.conv1d.winograd_transforms import SPAN, growth
 
@@ -34,7 +35,7 @@ class Grid:
     by_channel: bool = False
     """Whether each output channel has a scale of its own, and any; else a layer has one, a power of two."""
 
-    def variance(self, x: Any, xp: Any) -> Any:
+    def variance(self, x: Array, xp: Any) -> Array:
         """Of the error of rounding each x, nothing where x is 0; xp is numpy or torch."""
         found = (self.unit**2 / 3) * x * x
         if self.tiny:
@@ -43,7 +44,7 @@ class Grid:
             found = found + xp.clip(abs(x) - self.largest, 0, None) ** 2
         return found
 
-    def least(self, weight: np.ndarray) -> Any:
+    def least(self, weight: np.ndarray) -> Array:
         """`tiny` of a layer's weights, as they are scaled, where that counts beside their other roundings; else 0.
 
         A float where a layer has a scale, else (C_out, 1): small weights have coarse steps.
@@ -87,7 +88,7 @@ class Rounding:
     affine: tuple[float, float] = (0.0, 0.0)
     """`Grid.unit` of these LayerNorms' gamma and beta; 0: they stay float32."""
     left_out: float = 0.0
-    """Of each product, the relative variance of what is not computed."""
+    """Relative variance of each product, of what is not computed."""
     scaled: bool = False
     """Whether features are scaled to the range of `operands`, as `charcnn.model.calibrate.scaled` does."""
     filtered: bool = False

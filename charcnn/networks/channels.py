@@ -51,6 +51,12 @@ class Channels:
         spread[(slice(None),) * axis + (list(self.places),)] = values
         return spread
 
+    def __str__(self) -> str:
+        return f"{len(self.places)}" + f" in {self.width}" * (self.width > len(self.places))
+
+
+ONE = Channels((0,), 1)
+
 
 def filters(
     weight: np.ndarray, groups: int, inputs: Channels, outputs: Channels, *, dense: bool = False

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from charcnn.gpu import device
-from charcnn.layers import MaxPool2d
+from charcnn.layers import Conv2d
+from charcnn.layers import Layer as NetworkLayer
 from charcnn.layers.windows import Window
+from charcnn.networks.lowering import Op
+from charcnn.networks.lowering.channels_last import Technique
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import ByBatch, Layer, flat
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
@@ -19,111 +21,83 @@ from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.conv1d.wgmma import bands, im2col
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
-from charcnn.ops.conv1d.windows import COLUMNS, quarters
+from charcnn.ops.conv1d.windows import quarters
 from charcnn.ops.conv1d.winograd import WinogradConv
 from charcnn.ops.linear.split_k import SplitKLinear
 
 
-class Follows(NamedTuple):
-    """What a convolution reads, and what comes behind it."""
-
-    image: tuple[int, int]
-    """Rows and columns."""
-    pool: MaxPool2d | None
-    """Max-pooling of whole windows, right behind it and what is pointwise."""
-
-
-@dataclass(frozen=True)
-class Layers:
+class Layers(Technique):
     """A technique's layers, in a precision."""
 
-    precision: str
-
-    together = 8
-    """Channels that features have a multiple of."""
-    columns = COLUMNS
-    """Output channels that a group has a multiple of."""
-    octets = False
-    """Whether two terms lie so."""
-    whole_rows = False
-    """Whether the two terms of a pixel make no part of a row that a linear layer reads."""
-
-    def conv(
-        self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any, follows: Follows
-    ) -> list[Layer | ByBatch]:
-        """A convolution with what follows it. Weight (KH, KW, C_in / groups, C_out).
-
-        Of a `ByBatch`, the layers for few inputs pool, too, where `follows` has a pooling.
-        """
+    def conv(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
+        """A convolution with its epilogue. Weight (KH, KW, C_in / groups, C_out)."""
         raise NotImplementedError
 
-    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
-        """A linear layer with what follows it. Weight (C_in, C_out)."""
+    def linear(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
+        """A linear layer with its epilogue. Weight (C_in, C_out)."""
         raise NotImplementedError
 
-    def exact(self, window: Window, width: int, c_in: int, c_out: int) -> bool:
-        """Whether `conv` has `exact` among its moves: where the precision has two terms, features of one."""
-        return False
+    def few(self, op: Op, weight: np.ndarray, bias: np.ndarray, many: Layer) -> Layer | None:
+        """What computes the op of `most` inputs, its pooling included; None where `many` does it as well."""
+        raise NotImplementedError
+
+
+def pattern(op: Op, weight: np.ndarray) -> list[NetworkLayer]:
+    """The product of an op, as its window moves over what it reads, and its pointwise function."""
+    moves: dict[str, Any] = {}
+    if isinstance(op.layer, Conv2d):
+        over = {"stride": 1, "padding": 0} if op.blocks else {}
+        moves = {**op.layer.moves, **over, "groups": op.groups}
+    return [*pattern_of(weight, op.epilogue, **moves)]
 
 
 class MmaLayers(Layers):
     """On tensor cores by mma.sync."""
 
     octets = True
-    of: type[MmaConv | WgmmaConv] = MmaConv
+    layer: type[MmaConv | WgmmaConv] = MmaConv
 
-    def conv(
-        self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any, follows: Follows
-    ) -> list[Layer | ByBatch]:
-        """As there."""
-        return [self.product(weight, bias, epilogue, float32, **moves)]
+    def conv(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
+        """`MmaConv`, or Hopper's."""
+        options: dict[str, Any] = {"exact": True} if op.exact else {}
+        options |= {"precision": self.precision, "results": FP32.name if op.writes == "fp32" else None}
+        return self.layer(pattern(op, weight), {"weight": weight, "bias": bias}, **options)
 
-    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
-        """As there."""
-        return [self.product(weight, bias, epilogue, float32)]
-
-    def product(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, **moves: Any) -> Any:
-        """The layer of all inputs."""
-        options: dict[str, Any] = {"exact": moves.pop("exact")} if "exact" in moves else {}
-        options |= {"precision": self.precision, "results": FP32.name if float32 else None}
-        return self.of(pattern_of(weight, epilogue, **moves), {"weight": weight, "bias": bias}, **options)
+    linear = conv
 
 
 class WgmmaLayers(MmaLayers):
     """On Hopper's tensor cores."""
 
     octets, whole_rows = False, True
-    of = WgmmaConv
+    layer = WgmmaConv
     deep = 512
     """Features from which on a linear layer's depth is split, where a few inputs have too few tiles for the GPU."""
 
     def exact(self, window: Window, width: int, c_in: int, c_out: int) -> bool:
-        """As there: in fp16x3, where images of this width are read in bands."""
+        """In fp16x3, where images of this width are read in bands."""
         of = choose(self.precision)
         sizes = im2col.columns(c_out, 1, of.promoted)
         return of.terms == 2 and any(bands.candidates(width, window, sizes, sizes[1], of, quarters(c_in * of.itemsize)))
 
-    def conv(
-        self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any, follows: Follows
-    ) -> list[Layer | ByBatch]:
-        """As there; a few images by `SmallBatchConv`, where tiles of one would leave multiprocessors idle."""
-        many = self.product(weight, bias, epilogue, float32, **moves)
-        if self.precision not in HALF_PRECISIONS or float32:
-            return [many]
-        pattern = [*pattern_of(weight, epilogue, **moves), *([follows.pool] if follows.pool else [])]
-        few = SmallBatchConv(pattern, {"weight": weight, "bias": bias}, precision=self.precision)
-        x = 1, *follows.image, few.width
-        if many.tiles(x) >= device.multiprocessors() or few.plan(x) is None:
-            return [many]
-        return [ByBatch(few.most, [few], [many])]
+    def most(self, op: Op) -> int:
+        """In half precision: convolutions whose features stay so, and deep linear layers."""
+        if self.precision not in HALF_PRECISIONS:
+            return 0
+        if isinstance(op.layer, Conv2d):
+            return SmallBatchConv.most if op.writes == self.precision else 0
+        return SplitKLinear.most if op.depth >= self.deep else 0
 
-    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
-        """As there."""
-        many = self.product(weight, bias, epilogue, float32)
-        if self.precision not in HALF_PRECISIONS or len(weight) < self.deep:
-            return [many]
-        few = SplitKLinear(weight, bias, epilogue=epilogue, float32=float32, precision=self.precision)
-        return [ByBatch(few.most, [few], [many])]
+    def few(self, op: Op, weight: np.ndarray, bias: np.ndarray, many: Layer) -> Layer | None:
+        """`SplitKLinear`, or `SmallBatchConv` where tiles of one image would leave multiprocessors idle."""
+        if not isinstance(op.layer, Conv2d):
+            float32 = op.writes == "fp32"
+            return SplitKLinear(weight, bias, epilogue=op.epilogue, float32=float32, precision=self.precision)
+        whole, weights = [*pattern(op, weight), *([op.pool] if op.pool else [])], {"weight": weight, "bias": bias}
+        few = SmallBatchConv(whole, weights, precision=self.precision)
+        x = 1, *op.image, few.width
+        assert isinstance(many, WgmmaConv)
+        return few if many.tiles(x) < device.multiprocessors() and few.plan(x) is not None else None
 
 
 class WinogradLayers(Layers):
@@ -131,18 +105,16 @@ class WinogradLayers(Layers):
 
     together = columns = 4  # a thread's
 
-    def conv(
-        self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any, follows: Follows
-    ) -> list[Layer | ByBatch]:
-        """As there."""
-        pattern, weights = pattern_of(weight, epilogue, **moves), {"weight": weight, "bias": bias}
-        if max(weight.shape[:2]) > 1 and WinogradConv.takes(pattern, self.precision):
-            return [WinogradConv(pattern, weights)]
-        return [DoubleBufferedConv(pattern, weights)]
+    def conv(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
+        """`WinogradConv`, or `DoubleBufferedConv`."""
+        found, weights = pattern(op, weight), {"weight": weight, "bias": bias}
+        if max(weight.shape[:2]) > 1 and WinogradConv.takes(found, "fp32"):
+            return WinogradConv(found, weights)
+        return DoubleBufferedConv(found, weights)
 
-    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
-        """As there."""
-        return [DoubleBufferedConv(pattern_of(weight, epilogue), {"weight": weight, "bias": bias})]
+    def linear(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
+        """`DoubleBufferedConv`."""
+        return DoubleBufferedConv(pattern(op, weight), {"weight": weight, "bias": bias})
 
 
 AHEAD_BYTES = 24 << 20

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from charcnn import ops
-from charcnn.layers import (
-    Conv2d,
-    Flatten,
-    Linear,
-    Node,
-    Pixels,
-    Relu,
-)  # fmt: skip
-from charcnn.model.params import Params
+from charcnn.layers import Conv2d, Linear, Pixels, Relu, Shape
 from charcnn.networks.architecture import Architecture, Features
-from charcnn.networks.calls import calls, simplified, weights_of
+from charcnn.networks.calls import arguments, launcher
+from charcnn.networks.lowering import Op, Params, Rewrite, lower, weights_of
+from charcnn.networks.lowering.fusing import SIMPLIFY, absorb_pointwise
 from charcnn.ops.common import threads
 from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.ops.conv2d.cpu_gemm import CpuConv2d
@@ -41,7 +36,7 @@ def build(
         steps = list(_loops(config, params))
     else:
         threads.layer()
-        steps = list(_channels_last(config, params, filtered=technique == "winograd_cpu"))
+        steps = list(_channels_last(config, params, technique))
     largest = batch * max(math.prod(shape) for *_, shape in steps)
     buffers = [np.empty(largest, np.float32) for _ in range(2)]  # operators read one and write the other
 
@@ -63,28 +58,38 @@ def build(
     return run
 
 
+def _takes(before: Op, op: Op) -> bool:
+    """Convolutions and linear layers have ReLU in their last pass."""
+    return isinstance(op.layer, Relu) and len(before.nodes) == 1 and isinstance(before.layer, Conv2d | Linear)
+
+
+def rewrites(technique: str, config: Architecture, **_: Any) -> tuple[Rewrite, ...]:
+    """From the network's layers to what the technique computes."""
+    return () if technique == "loops" else (*SIMPLIFY, partial(absorb_pointwise, takes=_takes))
+
+
 def _loops(config: Architecture, params: Params) -> Iterator[Step]:
-    for call in calls(config.nodes, params, "loops", fused=False):
-        launcher = getattr(ops, f"{call.operator}_loops")
-
-        def function(x: Any, out: Any, call: Any = call, launcher: Any = launcher) -> object:
-            return launcher(x.reshape(len(x), *call.in_shape), *call.arguments, **call.options, out=out)
-
-        yield call.label, function, call.out_shape
+    for op in lower(config.nodes, rewrites("loops", config)):
+        if not isinstance(op.layer, Features):
+            yield op.label, _operator(op, params, "loops", shape=op.in_shape), op.out_shape
 
 
-def _channels_last(config: Architecture, params: Params, *, filtered: bool) -> Iterator[Step]:
-    """Convolutions and linear layers with ReLU in their last pass; weights are packed here."""
-    nodes, params_ = simplified(config, params)
-    rest = list(nodes)
-    while rest:
-        node = rest.pop(0)
-        if isinstance(node.layer, Flatten):
-            continue
-        relu = bool(rest) and isinstance(rest[0].layer, Relu) and isinstance(node.layer, Conv2d | Linear)
-        label = f"{node.layer.label}+{rest.pop(0).layer.label}" if relu else node.layer.label
-        yield label, _function(node, params_, relu=relu, filtered=filtered), _last(node.out_shape)
-    if len(shape := nodes[-1].out_shape) > 1:  # a part's
+def _operator(op: Op, params: Params, *techniques: str, shape: Shape | None = None) -> Callable[[Any, Any], object]:
+    """The op's operator by the first technique that has one, of x in this shape."""
+    function, (given, options) = launcher(op, *techniques), arguments(op, params)
+
+    def operator(x: Any, out: Any) -> object:
+        return function(x if shape is None else x.reshape(len(x), *shape), *given, **options, out=out)
+
+    return operator
+
+
+def _channels_last(config: Architecture, params: Params, technique: str) -> Iterator[Step]:
+    """Weights are packed here."""
+    lowered = lower(config.nodes, rewrites(technique, config))
+    for op in lowered:
+        yield op.label, _function(op, params, filtered=technique == "winograd_cpu"), _last(op.out_shape)
+    if len(shape := lowered[-1].out_shape) > 1:  # a part's
         yield "order", lambda x, out: np.copyto(out, np.moveaxis(x, -1, 1)), shape
 
 
@@ -93,7 +98,8 @@ def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[1:], shape[0])
 
 
-def _function(node: Node, params: Any, *, relu: bool, filtered: bool) -> Callable[[Any, Any], object]:
+def _function(op: Op, params: Params, *, filtered: bool) -> Callable[[Any, Any], object]:
+    (node, *_), relu = op.nodes, bool(op.epilogue)
     match node.layer:
         case Pixels(mean=mean, std=std):
             tables, size = pixel_tables(mean, std).astype(np.float32), node.out_shape[1:]
@@ -115,10 +121,4 @@ def _function(node: Node, params: Any, *, relu: bool, filtered: bool) -> Callabl
                 weight = weight.reshape(-1, node.flattened[0], math.prod(node.flattened[1:])).swapaxes(1, 2)
             linear = CpuLinear(weight.reshape(len(bias), -1), bias)
             return lambda x, out: linear(x.reshape(len(x), -1), out, relu=relu)
-    (call,) = calls([node], params, "loops", fused=False)
-    launcher = next(
-        getattr(ops, name)
-        for name in (f"{call.operator}_{technique}" for technique in ("nhwc_cpu_vector", "cpu_vector", "loops"))
-        if hasattr(ops, name)
-    )
-    return lambda x, out: launcher(x, *call.arguments, **call.options, out=out)
+    return _operator(op, params, "nhwc_cpu_vector", "cpu_vector", "loops")

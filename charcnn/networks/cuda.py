@@ -8,22 +8,23 @@ linear layers as matrix products (`direct`). Of the last two a batch's kernels a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from charcnn import ops
-from charcnn.catalog import VARIANTS, network_technique
+from charcnn.catalog import network_technique
 from charcnn.gpu import device
-from charcnn.layers import Conv2d, Linear, MaxPool2d, Node
+from charcnn.layers import Linear, MaxPool2d, Node, Softmax
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import pair
-from charcnn.model.params import Params
 from charcnn.networks.architecture import Architecture, Features
-from charcnn.networks.calls import Call, calls, chain, chained, planned, simplified
-from charcnn.ops.chain import Plan2d
+from charcnn.networks.calls import FUNCTIONS, absorb, arguments, fused, launcher, operator
+from charcnn.networks.lowering import Op, Params, Rewrite, chain_weights, lower, weights_of
+from charcnn.networks.lowering.fusing import CHAINED, SIMPLIFY, absorb_linear, join_chains, plan_chains
+from charcnn.ops.chain.plan2d import Plan2d, plan2d
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import Array, Layer, NoScratch, Space
@@ -35,24 +36,24 @@ from charcnn.runtime.stream import GpuPipeline
 
 
 class Operator(NoScratch):
-    """A call as a layer, its weights on the current GPU."""
+    """An operator as a layer, its weights on the current GPU."""
 
-    def __init__(self, call: Call, technique: str) -> None:
-        launcher: Callable[..., Any] = getattr(ops, f"{call.operator}_{technique}")
-        self._call, self._launcher = call, launcher
-        self._arguments = [device.to_device(one) if isinstance(one, np.ndarray) else one for one in call.arguments]
+    def __init__(self, op: Op, params: Params, technique: str = "naive") -> None:
+        self._op, self._launcher = op, launcher(op, technique)
+        given, self._options = arguments(op, params)
+        self._arguments = [device.to_device(one) if isinstance(one, np.ndarray) else one for one in given]
         self.nbytes = sum(getattr(one, "nbytes", 0) for one in self._arguments)
 
     def writes(self, x: Shape) -> list[Array]:
         """The result."""
-        return [Array((x[0], *self._call.out_shape))]
+        return [Array((x[0], *self._op.out_shape))]
 
     def __call__(self, x: Any, space: Space) -> Any:
-        """Start on x of the call's shape, or of as many values."""
+        """Start on x of the op's shape, or of as many values."""
         (y,) = self.writes(x.shape)
-        if tuple(x.shape[1:]) != self._call.in_shape:
-            x = x.reshape((x.shape[0], *self._call.in_shape))
-        return self._launcher(x, *self._arguments, **self._call.options, out=space.device(*y), stream=space.stream)
+        if tuple(x.shape[1:]) != self._op.in_shape:
+            x = x.reshape((x.shape[0], *self._op.in_shape))
+        return self._launcher(x, *self._arguments, **self._options, out=space.device(*y), stream=space.stream)
 
 
 class Viewed(NoScratch):
@@ -68,20 +69,19 @@ class Viewed(NoScratch):
         return [Array((x[0], *self._shape), self._dtype)]
 
     def __call__(self, x: Any, space: Space) -> Any:
-        """The same memory."""
+        """x in its new shape, the memory it has."""
         return x.view(self._dtype).reshape((x.shape[0], *self._shape))
 
 
 class Chain:
     """Convolutions, pooling and pointwise layers that follow one another, as `charcnn.ops.chain` planned them."""
 
-    def __init__(self, plan: Plan2d, nodes: Sequence[Node], params: Mapping[str, np.ndarray]) -> None:
-        self._plan, self._fused, found = plan, plan.compile(), []
-        for node in nodes:
-            if isinstance(node.layer, Conv2d):
-                found.append([device.to_device(params[name]) for name in node.parameters])
-        self._weights, self._biases = ([*arrays] for arrays in zip(*((*one, None)[:2] for one in found), strict=True))
-        self.nbytes = sum(array.nbytes for arrays in found for array in arrays)
+    def __init__(self, op: Op, params: Params) -> None:
+        self._plan, self._fused = op.plan, op.plan.compile()
+        weights, biases = zip(*chain_weights(op, params), strict=True)
+        self._weights = [device.to_device(weight) for weight in weights]
+        self._biases = [None if bias is None else device.to_device(bias) for bias in biases]
+        self.nbytes = sum(getattr(array, "nbytes", 0) for array in (*self._weights, *self._biases))
 
     def writes(self, x: Shape) -> list[Array]:
         """The result."""
@@ -99,15 +99,10 @@ class Chain:
         )
 
 
-DIRECT = {row.operator for row in VARIANTS if row.technique == "direct"}
-
-
-def few(call: Call) -> bool:
-    """Whether it has an operator of technique `direct`, which is for convolutions of few input channels."""
-    if call.operator not in DIRECT:
-        return False
-    weight, *_ = call.arguments
-    return bool(weight.shape[1] <= FEW) and call.options["groups"] == 1
+def planned(nodes: Sequence[Node], batch: int, **options: Any) -> Plan2d:
+    """The chain's plan, by default what has the least forecast; arguments and errors as of `charcnn.ops.chain.plan`."""
+    layers = [node.layer for node in nodes if isinstance(node.layer, CHAINED)]
+    return plan2d(layers, in_shape=nodes[0].in_shape, batch=batch, **options)
 
 
 POOLED = 256
@@ -117,33 +112,61 @@ Of 25 and 150 products it pays where windows don't overlap, of 363 not; of those
 it pays with 25 and not with 150."""
 
 
-def pools_apart(call: Call) -> bool:
-    """Whether pooling at the end of a call of `few` is better a kernel of its own."""
-    match call.nodes[-1].layer:
-        case MaxPool2d(size, stride):
-            windows = prod(pair("kernel_size", size)) / prod(pair("stride", stride or size))
-            return prod(call.arguments[0].shape[1:]) * windows > POOLED
-        case _:
+def few(nodes: Sequence[Node]) -> bool:
+    """Whether they have an operator of technique `direct`, which is for convolutions of few input channels."""
+    channels, groups = nodes[0].in_shape[0], getattr(nodes[0].layer, "groups", 1)
+    return f"{operator(nodes)}_direct" in FUNCTIONS and channels <= FEW and groups == 1
+
+
+def fused_directly(before: Op, op: Op) -> bool:
+    """Whether `direct` computes both ops in one kernel.
+
+    Its linear layers end with a pointwise function, and of many products a result it pools in a kernel of its own.
+    """
+    match op.layer:
+        case Softmax():
             return False
+        case MaxPool2d(size, stride) if few((*before.nodes, *op.nodes)):
+            windows = prod(pair("kernel_size", size)) / prod(pair("stride", stride or size))
+            weight, *_ = before.nodes[0].parameters.values()
+            return fused("naive", before, op) and prod(weight[1:]) * windows <= POOLED
+    return fused("naive", before, op)
 
 
-def direct(call: Call, weights: Mapping[str, np.ndarray]) -> Iterator[Layer]:
-    """The layers of technique `direct` for a weakly fused call."""
-    first, *rest = call.nodes
-    if not isinstance(first.layer, Linear):
-        parts: list[Sequence[Node]] = [call.nodes]
-        if few(call) and pools_apart(call):
-            parts = [call.nodes[:-1], call.nodes[-1:]]
-        for one in (one for part in parts for one in calls(part, weights, "naive", fused=True)):
-            yield Operator(one, "direct" if few(one) else "naive")
-        return
-    (weight, bias, *_), epilogue = call.arguments, ""
-    if rest and rest[0].layer.epilogue:
-        epilogue = rest.pop(0).layer.epilogue
-    packed = pack(weight)
-    yield DoubleBufferedConv(pattern_of(packed, epilogue), {"weight": packed, "bias": bias})
-    for other in calls(rest, {}, "naive", fused=False):
-        yield Operator(other, "naive")
+ABSORB = absorb(fused_directly)
+"""The rewrites of `direct` that fuse."""
+
+
+def direct(op: Op, params: Params) -> Layer:
+    """The layer of technique `direct` that computes the op, or of `naive`."""
+    if isinstance(op.layer, Linear):
+        weight, bias = weights_of(op.nodes[0], params)
+        packed = pack(weight)
+        return DoubleBufferedConv(pattern_of(packed, op.epilogue), {"weight": packed, "bias": bias})
+    return Operator(op, params, "direct" if few(op.nodes) else "naive")
+
+
+def rewrites(technique: str, config: Architecture, *, batch: int, precision: str | None = None) -> tuple[Rewrite, ...]:
+    """From the network's layers to what the technique computes; `strong` plans chains for batches of this size."""
+    takes = partial(fused, "naive")
+    match technique:
+        case "naive":
+            return ()
+        case "weak":
+            return *SIMPLIFY, *absorb(takes)
+        case "direct":
+            return *SIMPLIFY, *ABSORB
+    chains = join_chains, partial(plan_chains, plan=partial(planned, batch=batch))
+    return *SIMPLIFY, *chains, *absorb(takes), partial(absorb_linear, takes=takes)
+
+
+def layer(op: Op, params: Params, technique: str) -> Layer:
+    """What computes the op, its weights on the current GPU."""
+    if isinstance(op.layer, Features):
+        return Viewed(op.layer.shape)
+    if op.plan is not None:
+        return Chain(op, params)
+    return direct(op, params) if technique == "direct" else Operator(op, params)
 
 
 def build(
@@ -157,19 +180,11 @@ def build(
     Args:
         graph: whether a batch is one CUDA graph, whose layers are not timed apart; None: of `strong` and `direct`.
     """
-    nodes, weights = (config.nodes, params) if technique == "naive" else simplified(config, params)
-    runs = chained(nodes) if technique == "strong" else [nodes]
-    plans = [planned(run, batch) if technique == "strong" and chain(run) else None for run in runs]
+    lowered = lower(config.nodes, rewrites(technique, config, batch=batch))
 
     def network() -> Iterator[Stage]:  # once a GPU: weights are copied there
-        if isinstance(config.layers[0], Features):
-            yield config.layers[0].label, [Viewed(config.layers[0].shape)]
-        for run, plan in zip(runs, plans, strict=True):
-            if plan is not None:
-                yield "+".join(node.layer.label for node in run), [Chain(plan, run, weights)]
-            else:
-                for call in calls(run, weights, "naive", fused=technique != "naive", strong=technique == "strong"):
-                    yield call.label, [*direct(call, weights)] if technique == "direct" else [Operator(call, "naive")]
+        for op in lowered:
+            yield op.label, [layer(op, params, technique)]
 
     graph = network_technique(technique).graphs if graph is None else graph
     graph = graph and not device.SIMULATED

@@ -7,8 +7,8 @@ a GPU has no other tensor cores. A batch's kernels are one CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,13 @@ from charcnn.gpu import device
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers import Conv2d, Node, Pixels
 from charcnn.layers.layer import Shape
-from charcnn.model.params import Params
+from charcnn.networks import channels_last, strong_mma
 from charcnn.networks import cuda as channels_first
-from charcnn.networks import strong_mma
 from charcnn.networks.architecture import Architecture
-from charcnn.networks.calls import CHAINED, calls, planned, simplified
-from charcnn.networks.channels import Channels
-from charcnn.networks.channels_last import Chain
-from charcnn.networks.channels_last_layers import TECHNIQUES, ask_ahead
+from charcnn.networks.channels_last_layers import TECHNIQUES
+from charcnn.networks.cuda import planned
+from charcnn.networks.lowering import Op, Ops, Params, Rewrite, lower
+from charcnn.networks.lowering.fusing import CHAINED, SIMPLIFY, absorb_pixels
 from charcnn.ops.chain import Plan2d, StripPlan, plan
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.runtime.monitor import Monitor
@@ -35,13 +34,16 @@ from charcnn.runtime.stream import GpuPipeline
 FUSED = 2
 """Convolutions of the one kernel."""
 
+PlanOf = Callable[[Sequence[Node]], Plan2d | StripPlan]
+
 
 class Strips(strong_mma.Chain):
     """The kernel on tensor cores as a layer: from bytes to features, channels last."""
 
     def writes(self, x: Shape) -> list[Array]:
         """The result."""
-        return [Array((x[0], *self._plan.result_shape), self._plan.precision.dtype)]
+        shape, dtype = self._plan.result
+        return [Array((x[0], *shape), dtype)]
 
 
 @jit()
@@ -76,25 +78,30 @@ class ChannelsLast(NoScratch):
         return y
 
 
-def parted(nodes: Sequence[Node], name: str) -> tuple[list[Node], list[Node]]:
-    """The layers of the one kernel, behind Pixels, and those behind it.
+def join_front(ops: Ops, name: str, plan: PlanOf) -> Ops:
+    """The first two convolutions behind Pixels are one kernel, with what a chain takes between and behind them.
 
     Raises:
-        ValueError: the network does not begin with two convolutions that a chain takes.
+        ValueError: the network of this name does not begin with two such convolutions; and as of `plan`.
     """
-    front = list(takewhile(lambda node: isinstance(node.layer, CHAINED), nodes[1:]))
-    ends = [i for i, node in enumerate(front) if isinstance(node.layer, Conv2d)]
-    if not isinstance(nodes[0].layer, Pixels) or len(ends) < FUSED:
+    ends = [place for place, op in enumerate(ops) if isinstance(op.layer, Conv2d)]
+    chained = next((place for place, op in enumerate(ops[1:], 1) if not isinstance(op.layer, CHAINED)), len(ops))
+    ends = [place for place in ends if place < chained]
+    if not isinstance(ops[0].layer, Pixels) or len(ends) < FUSED:
         raise ValueError(f"--fuse {FUSED}: {name} does not begin with so many convolutions that one kernel could take")
-    front = front[: ends[FUSED] if len(ends) > FUSED else None]
-    return front, list(nodes[1 + len(front) :])
+    end = ends[FUSED] if len(ends) > FUSED else chained
+    nodes = tuple(node for op in ops[1:end] for node in op.nodes)
+    return ops[0], Op(nodes, plan=plan(nodes)), *ops[end:]
 
 
 def planned_front(front: Sequence[Node], precision: str, method: str | None, batch: int) -> Plan2d | StripPlan:
     """The plan of the one kernel; errors as of `charcnn.ops.chain.plan`.
 
     Args:
+        front: its layers.
+        precision: fp32, fp16 or bf16.
         method: whole, tiles or rolling; None: what has the least forecast.
+        batch: images that forecasts are for.
     """
     if precision == "fp32":
         return planned(front, batch, kernels=(FUSED,), method=method)
@@ -107,33 +114,32 @@ def behind_of(precision: str) -> str:
     return "winograd" if precision == "fp32" else "wgmma" if device.has_tensor_cores(hopper=True) else "mma"
 
 
-def stages(
-    params: Params, config: Architecture, precision: str, plan_of: Callable[[Sequence[Node]], Plan2d | StripPlan]
-) -> Iterator[Stage]:
-    """The network's layers, weights packed on the current GPU.
+def rewrites(
+    technique: str, config: Architecture, *, batch: int, precision: str | None = None, method: str | None = None,
+    plan: PlanOf | None = None,
+) -> tuple[Rewrite, ...]:  # fmt: skip
+    """The one kernel's, and those of the technique behind it. `plan` gives its plan, of `planned_front` where None."""
+    precision = precision or "fp32"
+    plan = plan or partial(planned_front, precision=precision, method=method, batch=batch)
+    behind = TECHNIQUES[behind_of(precision)](precision)
+    joined: tuple[Rewrite, ...] = (partial(join_front, name=config.name, plan=plan),)
+    if precision != "fp32":
+        joined += (absorb_pixels,)
+    return *SIMPLIFY, *joined, channels_last.ABSORB, *channels_last.decide(behind)
 
-    Args:
-        plan_of: gives the plan of the one kernel for its layers.
 
-    Raises:
-        ValueError: as of `parted` and `plan_of`.
-    """
-    nodes, weights = simplified(config, params)
-    front, rest = parted(nodes, config.name)
-    made = plan_of(front)
-    way = behind_of(precision)
-    behind = Chain(TECHNIQUES[way](precision), rest, weights)
-    behind.channels = Channels.grouped(made.out_shape[0], TECHNIQUES[way].together)
-    label = "+".join(node.layer.label for node in front)
-    if isinstance(made, Plan2d):
-        for call in calls(nodes[:1], weights, "naive", fused=False):
-            yield call.label, [channels_first.Operator(call, "naive")]
-        yield label, [channels_first.Chain(made, front, weights), ChannelsLast(behind.channels.width)]
-    else:
-        yield f"{nodes[0].layer.label}+{label}", [Strips(made, front, weights, nodes[0].layer)]
-    others = [*behind.stages()]
-    ask_ahead([layer for _, layers in others for layer in layers])
-    yield from others
+def stages(ops: Ops, params: Params, precision: str) -> list[Stage]:
+    """The layers of ops that are lowered so, weights packed on the current GPU."""
+    end = next(place for place, op in enumerate(ops) if op.plan is not None) + 1
+    found: list[Stage] = []
+    for op in ops[:end]:
+        if op.plan is None:
+            found.append((op.label, [channels_first.Operator(op, params)]))
+        elif isinstance(op.plan, Plan2d):
+            found.append((op.label, [channels_first.Chain(op, params), ChannelsLast(op.outputs.width)]))
+        else:
+            found.append((op.label, [Strips(op, params)]))
+    return found + channels_last.stages(ops[end:], params, TECHNIQUES[behind_of(precision)](precision))
 
 
 def build(
@@ -152,10 +158,10 @@ def build(
     Raises:
         ValueError: the first two layers make no such kernel, or need more shared memory than there is.
     """
-    of = precision or "fp32"
 
-    def network() -> Iterator[Stage]:  # once a GPU: weights are packed there
-        return stages(params, config, of, lambda front: planned_front(front, of, method, batch))
+    def network() -> list[Stage]:  # once a GPU: weights are packed there
+        lowered = lower(config.nodes, rewrites(technique, config, batch=batch, precision=precision, method=method))
+        return stages(lowered, params, precision or "fp32")
 
     graph = not device.SIMULATED if graph is None else graph and not device.SIMULATED
     return on_gpus(network, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)

@@ -4,7 +4,7 @@ convolution 5 x 5 to 5 maps, padded by 2, without a bias > batch normalisation >
 ReLU > dense 10 > softmax. The lecture writes it in C, then in CUDA, and its slides name no sizes: these are its
 authors'. The convolution moves by 1, or by 2 (`stride2`).
 Batch normalisation is folded into the convolution wherever operators are fused, and ReLU and pooling change places:
-neither changes a result. One kernel can hold all of it: its features are 4 KB an image.
+neither changes a result.
 """
 
 from __future__ import annotations

@@ -8,19 +8,21 @@ A batch's kernels are one CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from charcnn.catalog import network_technique
 from charcnn.gpu import device
-from charcnn.layers import Conv2d, Node, Pixels
+from charcnn.layers import Node, Pixels
 from charcnn.layers.layer import Shape
-from charcnn.model.params import Params
 from charcnn.networks.architecture import Architecture, Features
-from charcnn.networks.calls import calls, chain, chained, planned_mma, simplified
-from charcnn.networks.cuda import Viewed, direct
-from charcnn.ops.common.layer import Array, NoScratch, Space
+from charcnn.networks.cuda import ABSORB, Viewed, direct
+from charcnn.networks.lowering import Op, Params, Rewrite, chain_weights, lower
+from charcnn.networks.lowering.fusing import SIMPLIFY, absorb_pixels, join_chains, plan_chains
+from charcnn.ops.chain.plan_mma import MmaPlan, make_mma_plan
+from charcnn.ops.common.layer import Array, Layer, NoScratch, Space
 from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
@@ -31,20 +33,16 @@ class Chain(NoScratch):
     """A chain as a layer, its weights on the current GPU.
 
     Args:
-        plan: by method `mma`, with a walk or without.
-        run, params: its layers.
-        pixels: the layer before it, if that is Pixels: then it reads bytes.
+        op: planned by method `mma`, with a walk or without; it reads bytes where Pixels is its first layer.
+        params: the network's.
     """
 
-    def __init__(self, plan: Any, run: Sequence[Node], params: dict[str, np.ndarray], pixels: Any = None) -> None:
-        weights, biases = [], []
-        for node in run:
-            if isinstance(node.layer, Conv2d):
-                weight, *bias = (params[name] for name in node.parameters)
-                weights.append(weight)
-                biases.append(bias[0] if bias else None)
-        table = None if pixels is None else pixel_tables(pixels.mean, pixels.std).astype(np.float32)
-        self._plan, self._fused = plan, plan.prepare(weights, biases, table)
+    def __init__(self, op: Op, params: Params) -> None:
+        weights, biases = zip(*chain_weights(op, params), strict=True)
+        pixels, table = op.layer, None
+        if isinstance(pixels, Pixels):
+            table = pixel_tables(pixels.mean, pixels.std).astype(np.float32)
+        self._plan, self._fused = op.plan, op.plan.prepare(weights, biases, table)
         self.nbytes = self._fused.nbytes
 
     def writes(self, x: Shape) -> list[Array]:
@@ -55,6 +53,25 @@ class Chain(NoScratch):
         """Start on bytes or features of images."""
         (y,), shape = self.writes(x.shape), (x.shape[0], *self._plan.in_shape)
         return self._fused(x.reshape(shape), out=space.device(*y), stream=space.stream)
+
+
+def planned(nodes: Sequence[Node], precision: str) -> MmaPlan:
+    """The chain's plan as one kernel on tensor cores; errors as of `make_mma_plan`."""
+    layers: list[Any] = [node.layer for node in nodes]
+    return make_mma_plan(layers, in_shape=nodes[0].in_shape, precision=precision)
+
+
+def rewrites(technique: str, config: Architecture, *, batch: int, precision: str | None = None) -> tuple[Rewrite, ...]:
+    """Chains in one kernel each, for batches of any size; all else as `direct` has it."""
+    plan = partial(planned, precision=network_technique(technique).precision(precision))
+    return *SIMPLIFY, join_chains, partial(plan_chains, plan=plan), absorb_pixels, *ABSORB
+
+
+def layer(op: Op, params: Params) -> Layer:
+    """What computes the op, its weights on the current GPU."""
+    if isinstance(op.layer, Features):
+        return Viewed(op.layer.shape)
+    return direct(op, params) if op.plan is None else Chain(op, params)
 
 
 def build(
@@ -73,13 +90,10 @@ def build(
     Raises:
         ValueError: the technique cannot compute the network; names those that can.
     """
-    row, (nodes, weights) = network_technique(technique), simplified(config, params)
-    of, runs = row.precision(precision), chained(nodes)
-    if len(runs) > 1 and isinstance(runs[0][-1].layer, Pixels):
-        runs[:2] = [[*runs[0], *runs[1]]]
+    row = network_technique(technique)
     try:
-        plans = [planned_mma(_chain(run), of) if _chain(run) else None for run in runs]
-        if not any(plans) and not isinstance(config.layers[0], Features):
+        lowered = lower(config.nodes, rewrites(technique, config, batch=batch, precision=precision))
+        if not any(op.plan for op in lowered) and not isinstance(config.layers[0], Features):
             raise ValueError("it has no convolutions")
     except ValueError as error:
         raise ValueError(
@@ -87,22 +101,9 @@ def build(
         ) from error
 
     def network() -> Iterator[Stage]:  # once a GPU: weights are copied there
-        if isinstance(config.layers[0], Features):
-            yield config.layers[0].label, [Viewed(config.layers[0].shape)]
-        for run, plan in zip(runs, plans, strict=True):
-            if plan is not None:
-                before = run[0].layer if isinstance(run[0].layer, Pixels) else None
-                yield "+".join(node.layer.label for node in run), [Chain(plan, _chain(run), weights, before)]
-            else:
-                for call in calls(run, weights, "naive", fused=True):
-                    yield call.label, [*direct(call, weights)]
+        for op in lowered:
+            yield op.label, [layer(op, params)]
 
     graph = row.graphs if graph is None else graph
     graph = graph and not device.SIMULATED
     return on_gpus(network, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)
-
-
-def _chain(run: Sequence[Node]) -> Sequence[Node]:
-    """Its layers that are a chain, behind Pixels or not; none of another run."""
-    rest = run[isinstance(run[0].layer, Pixels) :]
-    return rest if rest and chain(rest) else ()

@@ -16,7 +16,7 @@ from charcnn.offload.ranks import shares
 
 Nodes = tuple[Node, ...]
 Ranges = tuple[range, ...]
-"""Of each rank: channels of features, or values of a vector."""
+"""Channels of features, or values of a vector, by rank."""
 
 
 def products(nodes: Sequence[Node]) -> list[int]:

@@ -63,7 +63,7 @@ def bubble(stages: int, batches: int) -> float:
 
 
 def bubble_of(times: Sequence[float], batches: int) -> float:
-    """The same of stages that take such times, in any unit; messages cost nothing."""
+    """The bubble of stages that take such times, in any unit; messages cost nothing."""
     whole = sum(times) + (batches - 1) * max(times)
     return 1 - batches * sum(times) / (len(times) * whole)
 

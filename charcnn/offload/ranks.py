@@ -80,7 +80,7 @@ def local_place(comm: Any | None) -> tuple[int, int]:
 
 @cache
 def _place_by_messages() -> tuple[int, int]:
-    """The same of the world, by all its ranks: where Slurm started them, nobody says so."""
+    """`local_place` by messages of all ranks: where Slurm started them, nobody says so."""
     from mpi4py import MPI
 
     host = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)

@@ -69,7 +69,7 @@ class Scattered(_Stream):
     """`static` offload of a stream, in rounds: what there is goes out, and all logits back, before the next one."""
 
     def run(self, source: Any, compute: Any, *, deliver: Deliver | None = None) -> None:
-        """As of `Overlapped`; compute is a function of token ids -> logits."""
+        """See `Overlapped`; compute is a function of token ids -> logits."""
         if source is None:
             while self._told(None):
                 static(self._comm, None, compute, self._length, self._classes)

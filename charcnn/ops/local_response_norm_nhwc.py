@@ -14,6 +14,12 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import int32, uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.features import STORED, Layout, channels_of, narrowed, places, reader, widened, writer
@@ -55,9 +61,9 @@ def _make_kernel(layout, size, power):
     def kernel(x, y, share, beta, k):
         values = cuda.local.array(registers, float32)
         near = cuda.local.array(reach, float32)
-        channels = uint32(x.shape[3]) // terms
+        channels = extents(x)[3] // terms
         vectors = channels // uint32(registers)
-        i = uint32(cuda.blockIdx.x) * uint32(cuda.blockDim.x) + uint32(cuda.threadIdx.x)
+        i = block_idx_x() * block_dim_x() + thread_idx_x()
         pixel, c = i // vectors, int32(i % vectors * uint32(registers))
         if pixel < uint32(x.shape[0] * x.shape[1] * x.shape[2]):
             for v in range(count):

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda, float32
+from numba import float32
 
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 
@@ -22,11 +27,11 @@ _ROWS, _THREADS = uint32(ROWS), uint32(THREADS)
 @jit()
 def _kernel(ids, y):
     # A block writes a piece of y from one end to the other, coalesced; its place in the piece is 32 bits wide.
-    depth, rows = uint32(y.shape[2]), uint32(ids.size)
-    first = uint32(cuda.blockIdx.x) * _ROWS
+    depth, rows = extents(y)[2], uint32(ids.size)
+    first = block_idx_x() * _ROWS
     start = uint64(first) * uint64(depth)
-    for i in range(uint32(cuda.threadIdx.x), min(_ROWS, rows - first) * depth, _THREADS):
-        place = uint32(i)
+    for i in range(thread_idx_x(), min(_ROWS, rows - first) * depth, _THREADS):
+        place = i
         hot = ids.flat[first + place // depth] == place % depth
         y.flat[start + place] = float32(1) if hot else float32(0)
 

@@ -9,6 +9,12 @@ from numba import cuda, float32
 
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes2d
@@ -46,14 +52,14 @@ def _make_kernel(layout, c_in, c_out):
         # A thread a pixel: neighbours read neighbouring bytes of each channel, and write neighbouring vectors.
         table = cuda.shared.array(entries, float32)
         values = cuda.local.array(registers, float32)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         k = thread
         while k < uint32(entries):
             table[k] = tables.flat[k]
-            k = k + threads
+            k += threads
         cuda.syncthreads()
-        size, stride = uint32(y.shape[1] * y.shape[2]), uint32(cuda.gridDim.x) * threads
-        pixel, end = uint32(cuda.blockIdx.x) * threads + thread, uint32(y.shape[0]) * size
+        size, stride = uint32(y.shape[1] * y.shape[2]), grid_dim_x() * threads
+        pixel, end = block_idx_x() * threads + thread, extents(y)[0] * size
         while pixel < end:
             n, p = pixel // size, pixel % size
             image = uint64(n) * uint64(uint32(c_in) * size) + uint64(p)
@@ -61,11 +67,11 @@ def _make_kernel(layout, c_in, c_out):
                 for j in range(registers):
                     values[j] = float32(0)
                     if v * registers + j < c_in:
-                        byte = uint32(images.flat[image + uint64(uint32(v * registers + j) * size)])
-                        values[j] = table[uint32(256 * (v * registers + j)) + byte]
-                at, low = place(uint64(pixel), uint32(v * registers), uint32(c_out))
+                        byte = uint32(images.flat[image + uint64((v * registers + j) * size)])
+                        values[j] = table[256 * (v * registers + j) + byte]
+                at, low = place(uint64(pixel), v * registers, uint32(c_out))
                 store(y, at, low, values)
-            pixel = pixel + stride
+            pixel += stride
 
     return kernel
 

@@ -17,6 +17,12 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import int32, uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Window
@@ -92,29 +98,29 @@ def _make_kernel(layout, c_in, c_out, down, across, unit, early):
         table = cuda.shared.array(entries, float32)
         found = cuda.local.array(registers, int32)
         values = cuda.local.array(registers, float32)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         if early:
             ptx.griddepcontrol_launch()
-        rows, columns = uint32(y.shape[1]), uint32(y.shape[2])
-        end = uint32(uint32(uint32(y.shape[0]) * rows) * uint32(columns * vectors))
-        begin, stride = uint32(uint32(cuda.blockIdx.x) * threads), uint32(uint32(cuda.gridDim.x) * threads)
+        rows, columns = extents(y)[1], extents(y)[2]
+        end = extents(y)[0] * rows * (columns * vectors)
+        begin, stride = block_idx_x() * threads, grid_dim_x() * threads
         base = begin
         while base < end:
-            i = uint32(base + thread)
-            fetch(images, min(i, uint32(end - one)), rows, columns, height, width, top, left, found)
+            i = base + thread
+            fetch(images, min(i, end - one), rows, columns, height, width, top, left, found)
             if base == begin:  # the table, while bytes are on their way
                 k = thread
                 while k < uint32(entries):
                     table[k] = tables.flat[k]
-                    k = uint32(k + threads)
+                    k += threads
                 cuda.syncthreads()
             if i < end:
                 for j in range(registers):
                     values[j] = table[max(found[j], zero)] if found[j] >= zero else float32(0)
-                pixel, first = uint32(i // vectors), uint32(uint32(i % vectors) * uint32(registers))
+                pixel, first = i // vectors, i % vectors * uint32(registers)
                 at, low = place(uint64(pixel), first, uint32(c_out))
                 store(y, at, low, values)
-            base = uint32(base + stride)
+            base += stride
 
     return kernel
 
@@ -132,31 +138,31 @@ def _fetch(registers, vectors, c_in, down, across, unit):
     condition.
     """
     run = _run(across, registers)
-    area, used, zero = uint32(down * across), uint32(c_in * down * across), int32(0)
+    area, used, zero = down * across, c_in * down * across, int32(0)
     entries, beyond, byte = uint32(ENTRIES), int32(256), uint32(255)
 
     @cuda.jit(device=True, inline="always")
     def fetch(images, i, rows, columns, height, width, top, left, places):
-        pixel, first = uint32(i // vectors), uint32(uint32(i % vectors) * uint32(registers))
-        line = uint32(pixel // columns)
-        n, begin = uint32(line // rows), int32(uint32(pixel % columns) * uint32(across)) - int32(left)
-        above = int32(uint32(line % rows) * uint32(down)) - int32(top)
-        units = uint64(uint32(uint32(width) // uint32(unit)))
+        pixel, first = i // vectors, i % vectors * uint32(registers)
+        line = pixel // columns
+        n, begin = line // rows, int32(pixel % columns * uint32(across)) - int32(left)
+        above = int32(line % rows * uint32(down)) - int32(top)
+        units = uint64(uint32(width) // uint32(unit))
         for r in range(registers // run):
-            channel = uint32(first + uint32(r * run))
-            place = min(channel, uint32(used - uint32(run)))
-            c, inside = uint32(place // area), uint32(place % area)
-            row = int32(above + int32(uint32(inside // uint32(across))))
+            channel = first + r * run
+            place = min(channel, used - uint32(run))
+            c, inside = place // area, place % area
+            row = int32(above + int32(inside // uint32(across)))
             near_row = min(max(row, zero), int32(height) - int32(1))
             line_at = ((uint64(n) * uint64(c_in) + uint64(c)) * uint64(height) + uint64(uint32(near_row))) * units
             for u in range(run // unit):
-                column = int32(begin + int32(uint32(inside % uint32(across)) + uint32(u * unit)))
+                column = int32(begin + int32(inside % uint32(across) + u * unit))
                 near = min(max(column, zero), int32(width) - int32(unit))
-                word = uint32(images.flat[line_at + uint64(uint32(uint32(near) // uint32(unit)))])
+                word = uint32(images.flat[line_at + uint64(uint32(near) // uint32(unit))])
                 seen = row == near_row and column == near
                 for b in range(unit):
-                    entry = int32(uint32(word >> uint32(8 * b)) & byte) if seen else beyond
-                    found = int32(int32(uint32(c * entries)) + entry)
+                    entry = int32((word >> (8 * b)) & byte) if seen else beyond
+                    found = int32(int32(c * entries) + entry)
                     places[r * run + u * unit + b] = found if channel < used else int32(-1)
 
     return fetch

@@ -126,7 +126,7 @@ def maxout_loops(x: Any, pieces: int = 2, *, out: Any = None) -> Any:
 
 
 def _grouped(x, y, pieces):
-    """As (N, C / pieces, pieces, values) and (N, C / pieces, values)."""
+    """x and y in the shapes (N, C / pieces, pieces, values) and (N, C / pieces, values)."""
     inner = math.prod(y.shape[2:])
     return x.reshape(*y.shape[:2], pieces, inner), y.reshape(*y.shape[:2], inner)
 

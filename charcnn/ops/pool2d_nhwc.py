@@ -14,6 +14,13 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import int32, uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    block_idx_y,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair, Window
@@ -55,7 +62,7 @@ def _maximum(layout, quick, rows, columns):
 
 @cache
 def _mean(layout):
-    """The same of the mean: of `area` values, or where that is 0 of those inside."""
+    """The mean: of `area` values, or where that is 0 of those inside."""
     load, channels = reader(layout), layout.width
 
     @cuda.jit(device=True, inline="always")
@@ -96,12 +103,12 @@ def _make_kernel(layout, pooled):
     def kernel(x, y, window, stride, padding, area):
         # A row of outputs is a row of blocks: a thread divides once.
         values = cuda.local.array(registers, float32)
-        channels, row = uint32(x.shape[3]) // terms, uint32(cuda.blockIdx.x)
+        channels, row = extents(x)[3] // terms, block_idx_x()
         vectors = channels // vector
-        i = uint32(cuda.blockIdx.y) * uint32(cuda.blockDim.x) + uint32(cuda.threadIdx.x)
+        i = block_idx_y() * block_dim_x() + thread_idx_x()
         q, c = i // vectors, i % vectors * vector
-        if q < uint32(y.shape[2]):
-            n, p = row // uint32(y.shape[1]), row % uint32(y.shape[1])
+        if q < extents(y)[2]:
+            n, p = row // extents(y)[1], row % extents(y)[1]
             top = int32(int32(p) * int32(stride[0]) - int32(padding[0]))
             left = int32(int32(q) * int32(stride[1]) - int32(padding[2]))
             at, low = place(uint64(n) * uint64(x.shape[1] * x.shape[2]), c, channels)

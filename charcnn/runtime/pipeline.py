@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array
 from charcnn.runtime.run import Run
 
 Worker = Callable[[Any, np.ndarray], object]
@@ -54,13 +55,13 @@ class Pipeline:
         """Where messages land and leave: token ids (size, length) uint8, and logits; `submit` takes both."""
         return np.empty((size, length), np.uint8), np.empty((size, self._classes), np.float32)
 
-    def submit(self, ids: Any, logits: Any) -> Future[None]:
+    def submit(self, ids: Array, logits: Array) -> Future[None]:
         """Start on a batch; `ids` must not change, nor `logits` be read, until the future is done."""
         if len(ids) > self.batch:
             raise ValueError(f"ids has {len(ids)} rows: need at most batch={self.batch}")
         return self._threads.submit(self._work, ids, logits)
 
-    def _work(self, ids: Any, logits: np.ndarray) -> None:
+    def _work(self, ids: Array, logits: np.ndarray) -> None:
         worker = self._idle.get()  # one is idle, or soon: as many threads, but for callers with a few inputs
         try:
             worker(ids, logits)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+
+from charcnn.aliases import Array
 
 
 class Run(Protocol):
     """All inputs to all results, one call at a time; some levels give a function."""
 
-    def __call__(self, ids: Any, /) -> np.ndarray:
+    def __call__(self, ids: Array, /) -> np.ndarray:
         """Token ids (N, L) uint8 -> logits (N, classes) float32."""
 
 
@@ -28,7 +30,7 @@ class BatchRun(Run, Protocol):
     takes_text: bool
     """Whether `submit` takes texts that are not encoded, too: the GPU encodes them."""
 
-    def submit(self, ids: Any, logits: Any) -> Future[None]:
+    def submit(self, ids: Array, logits: Array) -> Future[None]:
         """Start on a batch; `ids` must not change, nor `logits` be read, until the future is done."""
 
     def close(self) -> None:
@@ -45,5 +47,5 @@ class GpuRun(BatchRun, Protocol):
     def direct_obstacle(self) -> str | None:
         """Why messages cannot land in GPU memory; None where they can."""
 
-    def on_device(self, ids: Any) -> Any:
+    def on_device(self, ids: Array) -> Array:
         """Start on one batch that lies on the current GPU, and give its logits there; nothing is waited for."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
+from charcnn.aliases import Array
 from charcnn.config import POOL_SIZE, Config
 from charcnn.gpu import copy_kernel, device, launch
 from charcnn.layers import Layer as NetworkLayer
@@ -16,7 +18,8 @@ from charcnn.layers import Network
 from charcnn.layers.layer import Shape
 from charcnn.model.params import Params
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.layer import Array, ByBatch, Landing, Layer, bounds, flat, held_bytes, writes_host
+from charcnn.ops.common.layer import Array as ArraySpec
+from charcnn.ops.common.layer import ByBatch, Layer, bounds, flat, held_bytes, writes_host
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import Compute, GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
 from charcnn.runtime.zero_copy import ZeroCopy, few_of
@@ -61,15 +64,15 @@ class LayerSequence:
         self.layers = [layer for _, layers in self.stages for layer in layers]
         self.nbytes = held_bytes(self.layers)
 
-    def room(self, batch: int, length: int) -> tuple[int, dict[Layer, dict[str, Array]]]:
+    def room(self, batch: int, length: int) -> tuple[int, dict[Layer, dict[str, ArraySpec]]]:
         """Bytes of the largest features of up to so many inputs, and what layers write besides."""
-        largest, scratch = batch * length, dict[Layer, dict[str, Array]]()
+        largest, scratch = batch * length, dict[Layer, dict[str, ArraySpec]]()
         for n in {batch, *(min(batch, most) for most in bounds(self.layers))}:
             x: Shape = (n, length)
             for layer in flat(self.layers, n):
-                given = scratch.setdefault(layer, {})
+                arrays = scratch.setdefault(layer, {})
                 for name, array in layer.scratch(x).items():
-                    given[name] = max(array, given.get(name, array), key=lambda one: one.nbytes)
+                    arrays[name] = max(array, arrays.get(name, array), key=lambda one: one.nbytes)
                 written = layer.writes(x)
                 largest = max(largest, *(array.nbytes for array in written))
                 x = written[-1].shape
@@ -78,12 +81,12 @@ class LayerSequence:
     def forward(self, buffers: StreamBuffers, *, timed: bool) -> Callable[[Any], Any]:
         """Token ids (n, L) uint8 on the GPU -> logits (n, classes) float32 there, started on the buffers' stream."""
 
-        def run(layers: Sequence[Layer | ByBatch], x: Any, n: int) -> Any:
+        def run(layers: Sequence[Layer | ByBatch], x: Array, n: int) -> Array:
             for layer in flat(layers, n):
                 x = layer(x, buffers)
             return x
 
-        def forward(ids: Any) -> Any:
+        def forward(ids: Array) -> Array:
             x, n = ids, len(ids)
             if not timed and launch.profiler is None:
                 x = run(self.layers, x, n)
@@ -102,13 +105,16 @@ class LayerSequence:
         Kernels copy the ids, each read once over the bus, and results that the last layer does not write one by one.
         """
 
-        def start(ids: Any, logits: Any) -> None:
+        def start(ids: Array, logits: Array) -> None:
             x, (*layers, last) = buffers.device(ids.shape, np.uint8), flat(self.layers, len(ids))
             copy_kernel.copy(ids, x, buffers.stream)
             for layer in layers:
                 x = layer(x, buffers)
             if writes_host(last):
-                last(x, Landing(buffers, len(last.writes(x.shape)) - 1, logits))
+                *before, _ = last.writes(x.shape)
+                room = iter([*(buffers.device(*array) for array in before), logits])
+                device_of = lambda shape, dtype=np.float32: next(room).reshape(shape)  # noqa: E731
+                last(x, SimpleNamespace(stream=buffers.stream, scratch=buffers.scratch, device=device_of))
             else:
                 copy_kernel.copy(last(x, buffers), logits, buffers.stream)
 
@@ -172,6 +178,13 @@ def on_gpus(
 def multiples(config: Config, multiple: int) -> bool:
     """Whether all channels and units are multiples of it, as tensor cores need them."""
     return not any(width % multiple for width in (*config.block_channels, *config.fc_units[:2]))
+
+
+def require_multiples(config: Config, multiple: int) -> None:
+    """Raise SizeError unless all channels and units are multiples of what tensor cores take."""
+    if not multiples(config, multiple):
+        sizes = f"channels={config.channels}, units={config.units}, widths={config.widths}"
+        raise device.SizeError(f"{sizes}: need multiples of {multiple} for tensor cores; l13 needs none")
 
 
 def within(config: Config, taps: int, classes: int) -> bool:

@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
+from charcnn.aliases import Array, DType, Record, Stream
 from charcnn.gpu import device, launch
 from charcnn.gpu import graph as cuda_graph
 from charcnn.layers.layer import Shape
-from charcnn.ops.common.layer import Array, Layer
+from charcnn.ops.common.layer import Array as ArraySpec
+from charcnn.ops.common.layer import Layer
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
 from charcnn.runtime.zero_copy import ZeroCopy
@@ -56,7 +58,7 @@ class StreamBuffers:
 
     def __init__(
         self, gpu: int, number: int, monitor: Monitor, *, pinned: int, features: int,
-        scratch: Mapping[Layer, Mapping[str, Array]] = MappingProxyType({}),
+        scratch: Mapping[Layer, Mapping[str, ArraySpec]] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         device.require_memory(2 * features, f"the features of one batch, twice, on stream {number} of GPU {gpu}")
         monitor.hold(gpu, 2 * features)
@@ -73,21 +75,21 @@ class StreamBuffers:
         self._marks: list[tuple[str, str, Any, Any]] = []
         self._timed = True
 
-    def host(self, shape: Shape, dtype: Any = np.float32) -> np.ndarray:
+    def host(self, shape: Shape, dtype: DType = np.float32) -> np.ndarray:
         """Pinned memory, the two buffers by turns."""
         array: np.ndarray = self._turn("host", shape, dtype)
         return array
 
-    def device(self, shape: Shape, dtype: Any = np.float32) -> Any:
+    def device(self, shape: Shape, dtype: DType = np.float32) -> Any:
         """GPU memory, the two buffers by turns."""
         return self._turn("device", shape, dtype)
 
-    def scratch(self, layer: Layer) -> dict[str, Any]:
+    def scratch(self, layer: Layer) -> Record:
         """The arrays on the GPU that this layer writes besides features."""
         return self._scratch[layer]
 
     @contextmanager
-    def on(self, stream: Any) -> Iterator[None]:
+    def on(self, stream: Stream) -> Iterator[None]:
         """The block's work is started on another stream."""
         usual, self.stream = self.stream, stream
         try:
@@ -100,9 +102,9 @@ class StreamBuffers:
         self._next["device"] = 0
 
     @contextmanager
-    def copying(self, way: str) -> Iterator[None]:
+    def copying(self, direction: str) -> Iterator[None]:
         """The block starts a copy on the stream, "up" or "down"."""
-        with self._marked("copy", f"copy {way}", timed=self._timeline.on):
+        with self._marked("copy", f"copy {direction}", timed=self._timeline.on):
             yield
 
     @contextmanager
@@ -170,7 +172,7 @@ class StreamBuffers:
         event.record(self.stream)
         return event
 
-    def _turn(self, side: str, shape: Shape, dtype: Any) -> Any:
+    def _turn(self, side: str, shape: Shape, dtype: DType) -> Any:
         which = self._next[side] = 1 - self._next[side]
         key = (side, which, tuple(shape), dtype)
         if key not in self._views:  # Numba takes about as long over a slice of a device array as over a launch
@@ -197,7 +199,7 @@ class StreamWorker:
         self._one_batch = threading.Lock()
         self._encoders: dict[Encoding, Encoder] = {}
 
-    def __call__(self, batch: Any, logits: Any) -> None:
+    def __call__(self, batch: Any, logits: Array) -> None:
         """Token ids (n, L) uint8 -> logits (n, classes) float32: both on the host, or both on the GPU.
 
         On the host, a batch may be of texts that are not encoded (`StringsToEncode`).
@@ -215,7 +217,7 @@ class StreamWorker:
             buffers.wait()
             np.copyto(logits, landed)
 
-    def _copied(self, ids: np.ndarray) -> Any:
+    def _copied(self, ids: np.ndarray) -> Array:
         buffers = self.buffers
         staged, ids_gpu = buffers.host(ids.shape, np.uint8), buffers.device(ids.shape, np.uint8)
         np.copyto(staged, ids)
@@ -238,7 +240,7 @@ class StreamWorker:
         with buffers.stage("encode"):
             return self._encoders[texts.encoding](packed, buffers.device(shape, np.uint8), buffers.stream)
 
-    def on_device(self, ids: Any) -> Any:
+    def on_device(self, ids: Array) -> Array:
         """Start on token ids that lie on the GPU, which is current; their logits, there."""
         with self._one_batch, self.buffers.untimed():
             return self._forward(ids)
@@ -278,15 +280,15 @@ class GraphWorker(StreamWorker):
         self._ids = device.to_device(np.zeros((batch, length), np.uint8))  # where graphs read them
         self._graphs: dict[int, cuda_graph.Graph] = {}
 
-    def __call__(self, batch: Any, logits: Any) -> None:
-        """As of `StreamWorker`; a few inputs on the host are not copied."""
+    def __call__(self, batch: Any, logits: Array) -> None:
+        """See `StreamWorker`; a few inputs on the host are not copied."""
         if self._zero_copy is not None and self._zero_copy.takes(batch, logits):
             with self._one_batch:
                 self._zero_copy(batch, logits)
         else:
             super().__call__(batch, logits)
 
-    def _replay(self, ids: Any) -> Any:
+    def _replay(self, ids: Array) -> Array:
         buffers, n = self.buffers, len(ids)
         if launch.profiler is not None:  # kernels are timed one by one
             return self._recorded(ids)
@@ -296,7 +298,7 @@ class GraphWorker(StreamWorker):
             if size not in self._graphs:
                 place = self._ids[:size]
 
-                def start(stream: Any) -> Any:
+                def start(stream: Stream) -> Array:
                     buffers.rewind()
                     with buffers.on(stream):
                         return self._recorded(place)
@@ -368,7 +370,7 @@ class GpuPipeline(Pipeline):
         cuda.synchronize()
         return ids, logits
 
-    def on_device(self, ids: Any) -> Any:
+    def on_device(self, ids: Array) -> Array:
         """Start on one batch that lies on the current GPU: no copies, and nothing is waited for.
 
         Work is queued on one stream, the same for all calls on this GPU. It waits for what the default stream was given

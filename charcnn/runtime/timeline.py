@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from charcnn import files
+from charcnn.aliases import Comm, Record
 
 BOUNDS = {"encode": "encode", "network": "network", "copy": "copy", "kernel": "compute", "host": "compute"}
 """Each resource that can be busy, and what a run is called that is bound by it."""
@@ -62,7 +63,7 @@ OFF = Timeline(on=False)
 """Keeps nothing."""
 
 
-def gather(comm: Any | None, timeline: Timeline) -> list[list[Span]] | None:
+def gather(comm: Comm | None, timeline: Timeline) -> list[list[Span]] | None:
     """Every rank's spans, in the root's time, on the root; None on the others."""
     if comm is None:
         return [timeline.spans]
@@ -75,7 +76,7 @@ def shifted(spans: Iterable[Span], lag: float) -> list[Span]:
     return [span._replace(start=span.start + lag, stop=span.stop + lag) for span in spans]
 
 
-def _lag(comm: Any) -> float:
+def _lag(comm: Comm) -> float:
     """What to add to this rank's clock to have the root's, to within half of the shortest of some round trips."""
     best, lag = float("inf"), 0.0
     for rank in range(1, comm.size):
@@ -101,7 +102,7 @@ TRACE = rb'\[\n\{"name": "process_name", '
 def write(
     path: files.Path,
     ranks: list[list[Span]],
-    more: Mapping[str, Sequence[Span]] = MappingProxyType({}),
+    others: Mapping[str, Sequence[Span]] = MappingProxyType({}),
     *,
     force: bool = True,
 ) -> None:
@@ -110,12 +111,12 @@ def write(
     Args:
         path: the file.
         ranks: spans of each.
-        more: by their names, processes that begin together with the ranks, whatever clock their spans are of.
+        others: by their names, processes that begin together with the ranks, whatever clock their spans are of.
         force: whether it may replace a file that is no such trace.
     """
     zero = min((span.start for spans in ranks for span in spans), default=0.0)
     named = {f"rank {rank}": spans for rank, spans in enumerate(ranks)}
-    for name, spans in more.items():
+    for name, spans in others.items():
         named[name] = shifted(spans, zero - min((span.start for span in spans), default=0.0))
     with files.replacing(path, force=force, mark=TRACE) as file:
         for i, event in enumerate(_events(named, zero)):
@@ -123,7 +124,7 @@ def write(
         file.write("\n]\n")
 
 
-def _events(named: Mapping[str, Sequence[Span]], zero: float) -> Iterator[dict[str, Any]]:
+def _events(named: Mapping[str, Sequence[Span]], zero: float) -> Iterator[Record]:
     for rank, (name, spans) in enumerate(named.items()):
         yield _label("process_name", rank, 0, name)
         rows = {row: tid for tid, row in enumerate(sorted({span.row for span in spans}))}
@@ -131,21 +132,16 @@ def _events(named: Mapping[str, Sequence[Span]], zero: float) -> Iterator[dict[s
             yield _label("thread_name", rank, tid, row)
         for kind, said, row, _, start, stop in sorted(spans, key=lambda span: span.start):
             yield {
-                "name": said,
-                "cat": kind,
-                "ph": "X",
-                "ts": round((start - zero) * 1e6, 3),
-                "dur": round((stop - start) * 1e6, 3),
-                "pid": rank,
-                "tid": rows[row],
-            }
+                "name": said, "cat": kind, "ph": "X", "ts": round((start - zero) * 1e6, 3),
+                "dur": round((stop - start) * 1e6, 3), "pid": rank, "tid": rows[row],
+            }  # fmt: skip
 
 
-def _label(what: str, rank: int, tid: int, name: str) -> dict[str, Any]:
+def _label(what: str, rank: int, tid: int, name: str) -> Record:
     return {"name": what, "ph": "M", "ts": 0, "dur": 0, "pid": rank, "tid": tid, "args": {"name": name}}
 
 
-def bound(ranks: list[list[Span]]) -> dict[str, Any]:
+def bound(ranks: list[list[Span]]) -> Record:
     """What the run was bound by: for each resource the share of the time that it was busy, where it was busiest.
 
     A message counts from its start until it is there, so latency counts as network. Host threads count while they

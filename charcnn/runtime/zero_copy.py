@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import cuda
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import launch
 from charcnn.gpu.zero_copy import Mapped, RoundTrip
 
@@ -42,7 +43,7 @@ class ZeroCopy:
         self.few = few_of(length, classes)
         """The most inputs that it takes."""
 
-    def takes(self, ids: Any, logits: Any) -> bool:
+    def takes(self, ids: Array, logits: Array) -> bool:
         """Whether it computes this batch: few, on the host, and no kernels are timed one by one."""
         return (
             isinstance(ids, np.ndarray) and 0 < len(ids) <= self.few and ids.shape[1:] == (self._length,)
@@ -67,7 +68,7 @@ class ZeroCopy:
         ids, logits = Mapped((n, self._length), np.uint8), Mapped((n, self._classes), np.float32)
         ids.host[:] = 0  # the first run is of these
 
-        def start(stream: Any) -> None:
+        def start(stream: Stream) -> None:
             self._buffers.rewind()
             with self._buffers.on(stream):
                 self._start(ids.device, logits.device)

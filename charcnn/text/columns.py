@@ -12,6 +12,12 @@ from charcnn.host.install import pip_install
 from charcnn.text import encodings
 from charcnn.text.strings import PackedStrings
 
+ArrowArray = Any
+"""pyarrow.Array, an extra that may be missing."""
+
+ArrowType = Any
+"""pyarrow.DataType."""
+
 
 def columns(texts: Any, rows: int) -> Iterator[PackedStrings]:
     """Texts in columns of at most so many rows, made one at a time, so that memory does not grow with their number.
@@ -83,14 +89,25 @@ def require_arrow(purpose: str) -> Any:
     return pyarrow
 
 
-def decoded(array: Any) -> Any:
+def decoded(array: ArrowArray) -> ArrowArray:
     """An Arrow array with its values in place of numbers of a dictionary, where a value that is null shows as one."""
     import pyarrow.types as kind
 
     return array.dictionary_decode() if kind.is_dictionary(array.type) else array
 
 
-def from_arrow(array: Any) -> PackedStrings:
+_TEXTS = ("string", "large_string", "binary", "large_binary", "string_view", "binary_view")
+
+
+def is_text(type: ArrowType) -> bool:
+    """Whether an Arrow array of this type holds strings or bytes, in any layout."""
+    import pyarrow.types as kind
+
+    of = type.value_type if kind.is_dictionary(type) else type
+    return any(getattr(kind, f"is_{name}")(of) for name in _TEXTS)
+
+
+def from_arrow(array: ArrowArray) -> PackedStrings:
     """An Arrow array of strings or bytes; its own buffers where their layout is offsets and bytes. A null is empty.
 
     Raises:
@@ -100,11 +117,11 @@ def from_arrow(array: Any) -> PackedStrings:
     import pyarrow.types as kind
 
     array = decoded(array)
+    if not is_text(array.type):
+        raise ValueError(f"texts is an Arrow array of {array.type}: need strings")
+    if kind.is_string_view(array.type) or kind.is_binary_view(array.type):
+        array = array.cast(pyarrow.large_binary())
     wide = kind.is_large_string(array.type) or kind.is_large_binary(array.type)
-    if not wide and not kind.is_string(array.type) and not kind.is_binary(array.type):
-        if not (kind.is_string_view(array.type) or kind.is_binary_view(array.type)):
-            raise ValueError(f"texts is an Arrow array of {array.type}: need strings")
-        array, wide = array.cast(pyarrow.large_binary()), True
     _, offsets, data = array.buffers()
     buffer = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
     if offsets is None or len(array) == 0:

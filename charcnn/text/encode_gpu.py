@@ -7,11 +7,11 @@ host and copied to the GPU.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numba import cuda, njit
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call, jit
 from charcnn.text import encodings
@@ -88,7 +88,7 @@ class Encoder:
         self._blank, self._reverse = np.uint8(encoding.blank), encoding.reverse
         self._table = device.to_device(encodings.byte_table(encoding))
 
-    def __call__(self, packed: Any, out: Any, stream: Any) -> Any:
+    def __call__(self, packed: Array, out: Array, stream: Stream) -> Array:
         """Token ids of what `StringsToEncode.pack` wrote; nothing is waited for.
 
         Args:

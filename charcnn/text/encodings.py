@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from charcnn.aliases import Record
 from charcnn.text import names
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789-,;.!?:'\"/\\|_@#$%^&*~`+-=<>()[]{}\n"
@@ -82,7 +83,7 @@ class Encoding:
         """One text from a row's fields, with a space between them."""
         return " ".join(reversed(fields) if self.reverse_fields else fields)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Record:
         """The fields as JSON values; `Encoding(**value)` reads them back."""
         return asdict(self)
 

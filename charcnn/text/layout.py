@@ -94,7 +94,7 @@ class Layout:
         header, names = self.has_header(first), [name.strip() for name in first]
         if self.label is not None:
             return find_column(self.label, names, header)
-        label = called(names, LABEL_COLUMNS) if header else None
+        label = label_column(names) if header else None
         if not header:
             label = _counted(names)
         return None if label in [find_column(name, names, header) for name in self.texts] else label
@@ -167,9 +167,9 @@ def option(delimiter: str) -> str:
     return f"--delimiter {delimiter!r}"
 
 
-def called(names: Sequence[str], known: Sequence[str]) -> int | None:
-    """The first of these columns that has one of the known names, in any case; None where none has."""
-    return next((index for index, name in enumerate(names) if name.strip().lower() in known), None)
+def label_column(names: Sequence[str]) -> int | None:
+    """The first of these columns that has one of LABEL_COLUMNS for its name, in any case; None where none has."""
+    return next((index for index, name in enumerate(names) if name.strip().lower() in LABEL_COLUMNS), None)
 
 
 def find_column(name: str, names: Sequence[str], header: bool) -> int:

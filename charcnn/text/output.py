@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from typing import IO, Any
 
+from charcnn.aliases import Record
 from charcnn.files import is_free, naming, put, remove_own, replacing
 from charcnn.host.terminal import printable
 
@@ -82,7 +83,7 @@ class Partial:
         self,
         path: str,
         report: str,
-        identity: dict[str, Any],
+        identity: Record,
         *,
         size: int | None = None,
         resumable: bool = True,
@@ -181,7 +182,7 @@ class Partial:
         begun = (state["output"] > 0) == (state["input"] > 0)
         return state if inside and begun and min(state.values()) >= 0 else None
 
-    def _differs(self, theirs: dict[str, Any]) -> str:
+    def _differs(self, theirs: Record) -> str:
         """In what another run's identity differs, and the options that it had, where these are known."""
         names = [name for name in {**theirs, **self._identity} if theirs.get(name) != self._identity.get(name)]
         had = " ".join(f"--{name} {theirs[name]}" for name in names if name in OPTIONS and name in theirs)

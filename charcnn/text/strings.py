@@ -51,13 +51,6 @@ class PackedStrings:
         part = self.buffer[self.offsets[0] : self.offsets[-1]][np.repeat(wanted, sizes)]
         return replace(self, buffer=part, offsets=np.concatenate([[0], np.cumsum(sizes[wanted], dtype=np.int64)]))
 
-    def joined(self, other: PackedStrings) -> PackedStrings:
-        """Each text, a space, and the other's text of the same row."""
-        size = sum(int(texts.offsets[-1] - texts.offsets[0]) for texts in (self, other)) + len(self)
-        texts, offsets = np.empty(size, np.uint8), np.empty(len(self) + 1, np.int64)
-        _join(self.buffer, self.offsets, other.buffer, other.offsets, texts, offsets)
-        return PackedStrings(texts, offsets)
-
 
 @njit(cache=True, nogil=True)
 def _blank_bytes(buffer, i, stop):
@@ -84,20 +77,3 @@ def _find_blank(buffer, offsets, found):
                 break
             i += size
         found[n] = i >= stop
-
-
-@njit(cache=True, nogil=True)
-def _join(first, first_offsets, second, second_offsets, texts, offsets):
-    """Two columns of texts into one, with a space between each two."""
-    at = 0
-    for n in range(offsets.size - 1):
-        offsets[n] = at
-        for i in range(first_offsets[n], first_offsets[n + 1]):
-            texts[at] = first[i]
-            at += 1
-        texts[at] = 32
-        at += 1
-        for i in range(second_offsets[n], second_offsets[n + 1]):
-            texts[at] = second[i]
-            at += 1
-    offsets[offsets.size - 1] = at

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from charcnn.aliases import Array
 from charcnn.layers import BatchNorm2d, Flatten, Network, Node, Softmax
 from charcnn.model.pytorch import function
 
@@ -84,7 +85,7 @@ def _changed(x: torch.Tensor, mirrored: bool) -> torch.Tensor:
     return F.pad(x, (most,) * 4)[:, :, most + down : most + down + height, most + right : most + right + width]
 
 
-def _forward(nodes: tuple[Node, ...], x: Any, held: Mapping[str, Any], *, training: bool) -> Any:
+def _forward(nodes: tuple[Node, ...], x: Array, held: Mapping[str, Any], *, training: bool) -> Array:
     for node in nodes:
         weights = [held[name] for name in node.parameters]
         if isinstance(node.layer, BatchNorm2d) and training:

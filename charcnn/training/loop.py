@@ -6,12 +6,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from charcnn.aliases import Record
 from charcnn.config import Config
 from charcnn.files import Path, replacing
 from charcnn.host.progress import LOG_EVERY
@@ -26,15 +26,9 @@ FORMAT = 2
 """Version of what a checkpoint holds."""
 
 COLUMNS = (
-    "epoch",
-    "seconds",
-    "rate",
-    "train_loss",
-    "train_accuracy",
-    "valid_loss",
-    "valid_accuracy",
+    "epoch", "seconds", "rate", "train_loss", "train_accuracy", "valid_loss", "valid_accuracy",
     "valid_balanced_accuracy",
-)
+)  # fmt: skip
 """What is recorded of every epoch. The training part's figures are of changed, dropped-out inputs: the lower ones."""
 
 
@@ -50,7 +44,7 @@ class Trained:
     arrays: dict[str, np.ndarray]
     epoch: int
     """The epoch whose weights these are."""
-    history: list[dict[str, Any]]
+    history: list[Record]
     """A row of COLUMNS an epoch."""
 
 
@@ -65,9 +59,9 @@ def train(
     compiled: bool = False,
     checkpoint: Path | None = None,
     interval: float = 60.0,
-    settings: dict[str, Any] | None = None,
-    saved: dict[str, Any] | None = None,
-    on_epoch: Callable[[list[dict[str, Any]]], None] = lambda history: None,
+    settings: Record | None = None,
+    saved: Record | None = None,
+    on_epoch: Callable[[list[Record]], None] = lambda history: None,
     teachers: Sequence[Mapping[str, np.ndarray]] = (),
     log_every: float = LOG_EVERY,
 ) -> Trained:
@@ -106,8 +100,8 @@ def train(
         raise ValueError("balance=True: classes that do not exclude each other have no shares to balance; need False")
     weights = len(examples) / (config.classes * counts) if recipe.balance else np.ones(config.classes)
     trainer = Trainer(examples, weights, config, recipe, device, dtype, compiled, teachers)
-    history: list[dict[str, Any]] = []
-    best: dict[str, Any] | None = None
+    history: list[Record] = []
+    best: Record | None = None
     if saved is not None:
         trainer.restore(saved["trainer"])
         history, best = saved["history"], saved["best"]
@@ -118,7 +112,7 @@ def train(
         since = 0 if best is None else max(best["epoch"], math.ceil(leaks * recipe.epochs))
         if best is not None and recipe.patience and epoch - 1 - since >= recipe.patience:
             break
-        row: dict[str, Any] = {"epoch": epoch, "rate": trainer.rate}
+        row: Record = {"epoch": epoch, "rate": trainer.rate}
         row["train_loss"], row["train_accuracy"] = trainer.epoch(epoch, log_every)
         if not math.isfinite(row["train_loss"]):
             raise ValueError(f"epoch {epoch}: the loss is {row['train_loss']}; try a lower rate than {recipe.rate:g}")
@@ -148,7 +142,7 @@ def train(
     return Trained(trainer.average.arrays(), len(history) if best is None else best["epoch"], history)
 
 
-def read_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+def read_checkpoint(path: Path, settings: Record) -> Record:
     """What a killed training left.
 
     Raises:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+
+from charcnn.aliases import Record
+from charcnn.ops.reference import softmax
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Measured:
         """The accuracy's, as `interval` has it."""
         return interval(int(np.trace(self.confusion)), int(self.confusion.sum()))
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Record:
         """What a model file keeps of it, beside accuracy and interval."""
         found = {"loss": self.loss, "calibration_error": self.calibration_error}
         return {"confusion": self.confusion.tolist(), **found}
@@ -95,7 +97,7 @@ class MultiLabelMeasured:
 
     @property
     def learned(self) -> bool:
-        """Likewise, of the labels given."""
+        """Whether anything of the labels given was learned: see `Measured.learned`."""
         has, given, both = self.counts
         return _beyond_chance(both.sum(), has, given, self.rows, exclusive=False)
 
@@ -113,7 +115,7 @@ class MultiLabelMeasured:
 
     @property
     def f1(self) -> np.ndarray:
-        """Of each class, the harmonic mean of precision and recall; NaN of one that no example has or was given."""
+        """Harmonic mean of each class's precision and recall; NaN of one that no example has or was given."""
         has, given, both = self.counts
         with np.errstate(invalid="ignore"):
             return 2 * both / (has + given)
@@ -135,7 +137,7 @@ class MultiLabelMeasured:
         """What decides which epoch is kept."""
         return self.macro_f1
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Record:
         """What a model file keeps of it, beside accuracy and interval."""
         found = {"micro_f1": self.micro_f1, "macro_f1": self.macro_f1, "loss": self.loss}
         return {**found, "counts": self.counts.tolist()}
@@ -187,18 +189,12 @@ BINS = 15
 """Of probabilities, in `calibration_error`: as Guo et al. (2017) have it."""
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Logits (N, classes) as probabilities, float64."""
-    powers = np.exp(np.asarray(logits, np.float64) - logits.max(1, keepdims=True))
-    return powers / powers.sum(1, keepdims=True)
-
-
 def calibration_error(logits: np.ndarray, labels: np.ndarray) -> float:
     """How far the probability of the answer is from the share of right answers: a mean over 15 bins of probability.
 
     The expected calibration error of Guo et al. (2017, arXiv:1706.04599): each bin weighs what it holds.
     """
-    probabilities = softmax(logits)
+    probabilities = softmax(np.asarray(logits, np.float64))
     sure, right = probabilities.max(1), probabilities.argmax(1) == labels
     bins = np.minimum((sure * BINS).astype(int), BINS - 1)
     apart = np.bincount(bins, right, BINS) - np.bincount(bins, sure, BINS)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+
+from charcnn.aliases import Record
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Recipe:
         if not 0 < self.rate < float("inf"):
             raise ValueError(f"rate={self.rate!r}: need more than 0")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Record:
         """The fields as JSON values; `Recipe(**value)` reads them back."""
         return asdict(self)
 

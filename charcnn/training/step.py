@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from charcnn.aliases import Record
 from charcnn.config import Config
 from charcnn.host.progress import LOG_EVERY, Progress
 from charcnn.training.augment import blank_words, join, replace_characters, shift
@@ -150,7 +151,7 @@ class Trainer:
         """A copy of the average."""
         return {name: value.clone() for name, value in self.average.state_dict().items()}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Record:
         """All that the next epoch depends on."""
         return {
             "network": self._network.state_dict(),
@@ -159,7 +160,7 @@ class Trainer:
             "steps": self._done,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Record) -> None:
         """Take what `state` gave."""
         self._network.load_state_dict(state["network"])
         self.average.load_state_dict(state["average"])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Function
 from charcnn.config import Config
 from charcnn.files import remove_own
 from charcnn.host.terminal import printable
@@ -58,9 +59,7 @@ class Teachers:
         """Where the training of each keeps its state."""
         return [f"{path}.checkpoint" for path in self._paths]
 
-    def trained(
-        self, fit: Callable[..., Any], settings: Any, restart: bool = False
-    ) -> Sequence[Mapping[str, np.ndarray]]:
+    def trained(self, fit: Function, settings: Any, restart: bool = False) -> Sequence[Mapping[str, np.ndarray]]:
         """The networks' weights.
 
         One that is there since before a kill is read, and not trained anew.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import catalog, ops
+from charcnn.aliases import Array, Record
 from charcnn.config import POOL_SIZE, POOLED_BLOCKS, Config
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
@@ -65,7 +66,7 @@ class Work:
 
     start: Callable[[Any], Any]
     """Starts it on a stream."""
-    out: tuple[Any, ...]
+    out: tuple[Array, ...]
     """Where it writes: y, and where it measures, stat."""
     decode: Callable[[Any], np.ndarray]
     """y as numbers on the host."""
@@ -146,7 +147,7 @@ def _repeated(drawn: np.ndarray, batch: int) -> Any:
 def _floats(layer, x, weight, bias, pooled, expected, batch):
     x, weight, bias = _repeated(x, batch), device.to_device(weight), device.to_device(bias)
     y, *stat = (device.empty((batch, *e.shape[1:]), np.float64 if i else np.float32) for i, e in enumerate(expected))
-    given: dict[str, Any] = {"out": (y, *stat) if stat else y}
+    given: Record = {"out": (y, *stat) if stat else y}
     if layer.technique == "winograd":
         pattern = epilogues.pattern_of(weight, "relu" if "relu" in layer.operator else "", *pooled)
         conv = WinogradConv(pattern, {"weight": weight, "bias": bias}, moments=bool(stat))
@@ -163,7 +164,7 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
     call = Call(None, None, x.shape, x=x)
     last, measured = layer.name == "fc3", "stat" in layer.operator
     relu = "relu" if "relu" in layer.operator else ""
-    given: dict[str, Any] = {"precision": of.name, "x_unit": unit, "moments": measured}
+    given: Record = {"precision": of.name, "x_unit": unit, "moments": measured}
     given["length"] = layer.length if pooled else None
     arguments = epilogues.pattern_of(weight, relu, *pooled), {"weight": weight, "bias": bias}
     y_unit = 1.0

@@ -13,6 +13,7 @@ from typing import Any
 
 from numba import cuda
 
+from charcnn.aliases import Record
 from charcnn.gpu import device, graph
 from charcnn.ops.common import tile_choice
 from charcnn.tuning.layers import Layer, Work, prepare
@@ -53,7 +54,7 @@ class Tuned:
             return None
         return 1 - self.chosen.microseconds / self.before.microseconds
 
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> Record:
         """For the cache."""
         assert self.chosen is not None
         entry = {"tile": asdict(self.chosen.tile), "versions": tile_choice.versions(self.key.kernel)}

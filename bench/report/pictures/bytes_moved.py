@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from charcnn.report.svg import Axis, Picture
+from charcnn.charts.svg import Axis, Picture
 from report.operators import alexnet_chain, blocks_3_to_6
 from report.schema import results
 

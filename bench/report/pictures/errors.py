@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from charcnn.report.svg import Axis, Picture
+from charcnn.charts.svg import Axis, Picture
 from report.schema import results
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 420, 92, 28, 34, 28

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from charcnn.report.svg import Axis, Picture
+from charcnn.charts.svg import Axis, Picture
 from report.fused import METHODS, SEPARATE, use
 from report.schema import results
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from charcnn.report.svg import Axis, Picture
+from charcnn.charts.svg import Axis, Picture
 from report.limits import ceiling
 from report.schema import results
 
@@ -20,7 +20,7 @@ def ladder_to_mma() -> str:
 
 
 def ladder_to_wgmma() -> str:
-    """Likewise."""
+    """The steps to the wgmma kernel."""
     return _ladder("wgmma")
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from charcnn import catalog
+from charcnn.charts import stages as drawing
 from charcnn.host import machine
-from charcnn.report import stages as drawing
 from report.levels import HOST
 from report.schema import results
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from charcnn.report.svg import Axis, Picture
+from charcnn.charts.svg import Axis, Picture
 from report.schema import RESULTS
 
 TRACE = RESULTS / "nvidia-h200-wgmma-trace.json"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from charcnn.charts.svg import Picture
 from charcnn.ops.chain import pyramid as pyramid_of
-from charcnn.report.svg import Picture
 from report.operators import ALEXNET, IMAGE, PYRAMID_TILES
 
 LEFT, TOP, SIDE, GAP = 12, 46, 104, 14

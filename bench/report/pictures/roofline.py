@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from charcnn.charts import roofline as drawing
+from charcnn.charts.roofline import Point
+from charcnn.charts.svg import short
 from charcnn.ops.chain import Roofline
-from charcnn.report import roofline as drawing
-from charcnn.report.roofline import Point
-from charcnn.report.svg import short
 from report.levels import HOST
 from report.limits import flops, peak_of
 from report.schema import results
@@ -57,7 +57,7 @@ def _networks() -> Iterator[Point]:
             rate = results().levels[level, HOST].inputs_per_second * flops(level)
             use = flops(level) / (row["read"] + row["written"])
             told = f"{level}: {short(rate, 'FLOP/s')} at {use:.0f} FLOP a byte, as counted"
-            yield Point(use, rate, "c4", told, level, said=True)
+            yield Point(use, rate, "c4", told, level, bright=True)
 
 
 def _multiplies(row: dict[str, Any]) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from charcnn.charts.svg import Picture
 from charcnn.config import SMALL
-from charcnn.report.svg import Picture
 
 LEFT, TOP, HIGH, STEP = 12, 52, 26, 34
 ROWS = 5

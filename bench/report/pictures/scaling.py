@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from charcnn.report.svg import Axis, Picture, short
+from charcnn.charts.svg import Axis, Picture, short
 from report.offload import alone_of, runs_of
 
 KINDS = {"farm": ("c2", "s2"), "async": ("c1", "s1"), "static": ("c0", "s0")}

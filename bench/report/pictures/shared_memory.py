@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from charcnn.charts.svg import Axis, Picture
 from charcnn.gpu import device
 from charcnn.ops.chain import Step2d
-from charcnn.report.svg import Axis, Picture
 from report.operators import alexnet_chain, blocks_3_to_6
 
 LEFT, RIGHT, TOP, ROW = 12, 12, 30, 74

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from charcnn import catalog
-from charcnn.report import stages as drawing
+from charcnn.charts import stages as drawing
 from report.levels import HOST
 from report.schema import results
 

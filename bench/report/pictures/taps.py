@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from charcnn.charts.svg import Picture
 from charcnn.config import SMALL
-from charcnn.report.svg import Picture
 
 LEFT, TOP, STEP = 56, 52, 26
 KEPT = 6

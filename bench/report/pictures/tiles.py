@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from itertools import product
 
+from charcnn.charts.svg import Picture
 from charcnn.config import SMALL
 from charcnn.ops.conv1d.tile import Tile
-from charcnn.report.svg import Picture
 from report.schema import ROOT
 
 SHIPPED = ROOT / "charcnn" / "tuning" / "nvidia-h200.json"

@@ -6,7 +6,7 @@ import gzip
 import json
 from typing import Any
 
-from charcnn.report.svg import Axis, Picture
+from charcnn.charts.svg import Axis, Picture
 from report.schema import RESULTS
 
 TRACE = RESULTS / "nvidia-h200-l7-4-ranks-trace.json.gz"

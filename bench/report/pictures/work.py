@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+from charcnn.charts.svg import Axis, Picture, short
 from charcnn.layers import Network, Node
 from charcnn.networks import alexnet
 from charcnn.networks.architecture import Architecture
-from charcnn.report.svg import Axis, Picture, short
 
 LEFT, RIGHT, TOP, ROW = 60, 196, 34, 30
 

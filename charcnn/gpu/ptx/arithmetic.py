@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Intrinsic
 from charcnn.gpu.ptx.intrinsics import instruction
 from charcnn.gpu.ptx.simulated import bits, bytes_of, float_of, maximum, on_pairs
 
@@ -86,7 +86,7 @@ def rsqrt_approx_f32(a):
 
 
 @cache
-def max_nan_f16x2(ptx_type: str) -> Any:
+def max_nan_f16x2(ptx_type: str) -> Intrinsic:
     """peak(a, b): the greater of each of two f16 or, by `ptx_type`, bf16; NaN where either is NaN.
 
     PTX: max.NaN.{ptx_type}x2; section "Half Precision Floating Point Instructions: max". Since compute capability 8.0.
@@ -94,7 +94,7 @@ def max_nan_f16x2(ptx_type: str) -> Any:
 
     @instruction(f"max.NaN.{ptx_type}x2 $0, $1, $2;", "r", "rr", pure=True, simulated=on_pairs(np.maximum, ptx_type))
     def peak(a, b):
-        """As `max_nan_f16x2`."""
+        """See `max_nan_f16x2`."""
 
     return peak
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Intrinsic
 from charcnn.gpu.ptx.intrinsics import instruction
 from charcnn.gpu.ptx.simulated import e4m3x4_of, float_of_e4m3, floats_of, tf32_of, word_of, words_by_form
 
 
 @cache
-def cvt_f16x2(ptx_type: str, rectified: bool = False) -> Any:
+def cvt_f16x2(ptx_type: str, rectified: bool = False) -> Intrinsic:
     """pack(low, high): two float32 as two of `ptx_type`, f16 or bf16, in one word, rounded to nearest.
 
     Where `rectified`, ReLU of them: a negative one is 0, and NaN stays NaN.
@@ -30,13 +31,13 @@ def cvt_f16x2(ptx_type: str, rectified: bool = False) -> Any:
 
     @instruction(text, "r", "ff", pure=True, simulated=simulated)
     def pack(low, high):
-        """As `cvt_f16x2`."""
+        """See `cvt_f16x2`."""
 
     return pack
 
 
 @cache
-def cvt_f32x2(ptx_type: str) -> Any:
+def cvt_f32x2(ptx_type: str) -> Intrinsic:
     """unpack(word): (low, high), two float32 from a word of two f16 or, by `ptx_type`, bf16.
 
     PTX: cvt.f32.f16, or for bf16 a shift of bits; section "cvt". Since compute capability 5.3.
@@ -48,7 +49,7 @@ def cvt_f32x2(ptx_type: str) -> Any:
 
     @instruction(text, "ff", "r", pure=True, simulated=lambda word: tuple(floats_of(ptx_type, word)))
     def unpack(word):
-        """As `cvt_f32x2`."""
+        """See `cvt_f32x2`."""
 
     return unpack
 
@@ -150,7 +151,7 @@ def cvt_f16x2_e4m3x4(word):
 
 
 @cache
-def pack_floats(form: str) -> Any:
+def pack_floats(form: str) -> Intrinsic:
     """pack(low, high): two float32 as two words, by their form.
 
     float: their bits. tf32: those of the floats rounded to TF32's 11 bits, to nearest, away from zero between two.
@@ -186,6 +187,6 @@ def pack_floats(form: str) -> Any:
 
     @instruction(text, "rr", "ff", pure=True, simulated=lambda low, high: words_by_form(form, low, high))
     def pack(low, high):
-        """As `pack_floats`."""
+        """See `pack_floats`."""
 
     return pack

@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from charcnn.aliases import Array, Intrinsic
 from charcnn.gpu.ptx.intrinsics import instruction
 from charcnn.gpu.ptx.ld_st import VECTOR
 from charcnn.gpu.ptx.simulated import nothing
 
 
 @cache
-def cp_async(width: int) -> Any:
+def cp_async(width: int) -> Intrinsic:
     """copy(shared, to, offset, array, at, wanted): start to copy `width` float32, 1, 2 or 4, from global to shared.
 
     Only `wanted` bytes are read, and zeros written for the rest: with 0, the source may lie outside. No register holds
@@ -21,7 +22,7 @@ def cp_async(width: int) -> Any:
     16 bytes); section "cp.async". Since compute capability 8.0.
     """
 
-    def simulated(shared: Any, to: int, offset: int, array: Any, at: int, wanted: int) -> None:
+    def simulated(shared: Any, to: int, offset: int, array: Array, at: int, wanted: int) -> None:
         for i in range(width):
             shared[to + offset + i] = array.flat[at + i] if 4 * i < wanted else 0
 
@@ -29,14 +30,14 @@ def cp_async(width: int) -> Any:
 
     @instruction(text, "", "sgr", simulated=simulated)
     def copy(to, source, wanted):
-        """As `cp_async`."""
+        """See `cp_async`."""
 
     return copy
 
 
 @instruction("cp.async.cg.shared.global [$0], [$1], 16, $2;", "", "rlr")
 def cp_async_16(to, source, wanted):
-    """As `cp_async`, of 16 bytes, by addresses: only `wanted` of them are read, and zeros written for the rest.
+    """Start to copy 16 bytes by addresses: only `wanted` of them are read, and zeros written for the rest.
 
     PTX: cp.async.cg.shared.global [to], [source], 16, wanted; section "cp.async". Since compute capability 8.0.
     """
@@ -51,7 +52,7 @@ def cp_async_commit_group():
 
 
 @cache
-def cp_async_wait_group(groups: int) -> Any:
+def cp_async_wait_group(groups: int) -> Intrinsic:
     """wait(): until at most so many of this thread's latest groups of copies are still on their way.
 
     PTX: cp.async.wait_group groups; section "cp.async.wait_group". Since compute capability 8.0.
@@ -59,6 +60,6 @@ def cp_async_wait_group(groups: int) -> Any:
 
     @instruction(f"cp.async.wait_group {groups};", simulated=nothing)
     def wait():
-        """As `cp_async_wait_group`."""
+        """See `cp_async_wait_group`."""
 
     return wait

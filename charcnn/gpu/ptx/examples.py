@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32, types
 
+from charcnn.aliases import Array, Intrinsic
 from charcnn.gpu import device, ptx, tensor_map
 from charcnn.gpu.device import uint32
 
@@ -15,7 +15,7 @@ WORDS = 256
 """What `reverse` copies: 1,024 bytes."""
 
 MBARRIER = 8
-"""Bytes."""
+"""Bytes of an mbarrier."""
 
 REVERSE_SMEM = WORDS + MBARRIER // 4
 
@@ -84,7 +84,7 @@ def copy_box(x, y, row, column):
 
 
 @cache
-def make_product() -> Any:
+def make_product() -> Intrinsic:
     """The kernel (a, b, d): d = a b^T, 64 x 64, by a warpgroup: 128 threads.
 
     a and b are addresses of tensor maps of fp16, 64 x 64; d is a float32 array.
@@ -121,7 +121,7 @@ def make_product() -> Any:
     return product
 
 
-def encode(x: Any) -> Any:
+def encode(x: Array) -> Array:
     """A tensor map of a device array of fp16, C-contiguous: its boxes are 64 rows of 64 columns."""
     rows, columns = x.shape
     return tensor_map.encode(x, (columns, rows), (2 * columns,), (COLUMNS, ROWS))

@@ -12,7 +12,7 @@ from charcnn.gpu.ptx.intrinsics import instruction
 
 @instruction("mov.u32 $0, %tid.x;", "r")
 def tid_x():
-    """As `cuda.threadIdx.x`, but read anew: what is computed from it is not kept in registers from earlier on.
+    """`cuda.threadIdx.x`, read anew: what is computed from it is not kept in registers from earlier on.
 
     PTX: mov.u32 from %tid.x; section "Special Registers: %tid". Any compute capability.
     """
@@ -61,7 +61,7 @@ def cluster_wait():
 
 @instruction("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;")
 def cluster_sync_relaxed():
-    """As `cluster_sync`, but nothing that was written need be seen: none ends before all have read its shared memory.
+    """`cluster_sync`, but nothing that was written need be seen: none ends before all have read its shared memory.
 
     PTX: barrier.cluster.arrive.relaxed and barrier.cluster.wait; section "barrier.cluster". Since compute capability
     9.0.

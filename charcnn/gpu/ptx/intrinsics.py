@@ -13,6 +13,7 @@ from typing import Any
 
 from numba.cuda import types
 
+from charcnn.aliases import Builder, Function, NumbaType
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.ptx.simulated import not_simulated
 
@@ -34,8 +35,8 @@ def instruction(
     *,
     pure: bool = False,
     early: bool = False,
-    simulated: Callable[..., Any] = not_simulated,
-) -> Callable[[Callable[..., Any]], Any]:
+    simulated: Function = not_simulated,
+) -> Callable[[Function], Any]:
     """Make a function for kernels of a declaration, which has only a name, operands and a docstring.
 
     Args:
@@ -51,7 +52,7 @@ def instruction(
         simulated: what runs in the simulator.
     """
 
-    def declare(declared: Callable[..., Any]) -> Any:
+    def declare(declared: Function) -> Any:
         def typing(typingctx, *kinds):
             sizes = operand_sizes(ins, kinds)
             if sizes is None:
@@ -68,15 +69,15 @@ def instruction(
 
 
 def typed(
-    *key: Any, declared: Callable[..., Any] | None = None, simulated: Callable[..., Any] = not_simulated
-) -> Callable[[Callable[..., Any]], Any]:
+    *key: Any, declared: Function | None = None, simulated: Function = not_simulated
+) -> Callable[[Function], Any]:
     """Make a function for kernels of a typing function; `declared` has its docstring and operands, if not that.
 
     Numba keeps compiled kernels on disk under what they close over. An intrinsic has an identity of its own in each
     process, and no kernel with it would ever be found again: here it is its name and `key`, on which its code depends.
     """
 
-    def make(typing: Callable[..., Any]) -> Any:
+    def make(typing: Function) -> Any:
         if SIMULATED:
             return functools.wraps(declared or typing)(lambda *operands: simulated(*operands))
         made: Any = intrinsic(typing)
@@ -88,7 +89,7 @@ def typed(
     return make
 
 
-def operand_sizes(ins: str, kinds: Sequence[Any]) -> list[int] | None:
+def operand_sizes(ins: str, kinds: Sequence[NumbaType]) -> list[int] | None:
     """How many arguments each operand takes: a place may take several; None where their number does not fit."""
     sizes, at = [], 0
     for letter in ins:
@@ -99,7 +100,7 @@ def operand_sizes(ins: str, kinds: Sequence[Any]) -> list[int] | None:
 
 
 def instruction_code(
-    text: str, outs: str, ins: str, sizes: Sequence[int], kinds: Sequence[Any], pure: bool, early: bool
+    text: str, outs: str, ins: str, sizes: Sequence[int], kinds: Sequence[NumbaType], pure: bool, early: bool
 ) -> Any:
     """The signature of an instruction, of one tuple of arguments, and its code."""
     taken: list[Any] = []
@@ -125,7 +126,7 @@ def instruction_code(
 
 
 def asm(
-    builder: Any,
+    builder: Builder,
     text: str,
     outs: str,
     ins: Sequence[str],
@@ -148,19 +149,19 @@ def asm(
     return [value] if len(machine) == 1 else [builder.extract_value(value, i) for i in range(len(machine))]
 
 
-def elements(context: Any, builder: Any, array_type: Any, array: Any, count: int) -> list[Any]:
+def elements(context: Any, builder: Builder, array_type: NumbaType, array: Any, count: int) -> list[Any]:
     """Pointers to the first elements of an array."""
     data = context.make_array(array_type)(context, builder, array).data
     return [builder.gep(data, [ir.Constant(ir.IntType(32), i)]) for i in range(count)]
 
 
-def shared_pointer(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
+def shared_pointer(context: Any, builder: Builder, array_type: NumbaType, array: Any) -> Any:
     """The 32-bit address of a shared array, in the shared window."""
     data = context.make_array(array_type)(context, builder, array).data
     return builder.ptrtoint(builder.addrspacecast(data, data.type.pointee.as_pointer(addrspace=3)), ir.IntType(32))
 
 
-def _address(context: Any, builder: Any, letter: str, kind: Any, given: Sequence[Any]) -> Any:
+def _address(context: Any, builder: Builder, letter: str, kind: NumbaType, given: Sequence[Any]) -> Any:
     """An operand; the address, where it is a place in an array."""
     if len(given) == 1:
         return given[0]

@@ -6,8 +6,8 @@ PTX ISA: "Parallel Synchronization and Communication Instructions". Addresses ar
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
+from charcnn.aliases import Intrinsic
 from charcnn.gpu.ptx.intrinsics import instruction
 
 
@@ -69,7 +69,7 @@ def mbarrier_wait(mbarrier, parity):
 
 
 @cache
-def named_barrier_sync(number: int, threads: int) -> Any:
+def named_barrier_sync(number: int, threads: int) -> Intrinsic:
     """sync(): this warp and others, `threads` in all, arrive at the block's barrier `number`, and wait for each other.
 
     PTX: bar.sync number, threads; section "bar, barrier". Since compute capability 2.0.
@@ -77,13 +77,13 @@ def named_barrier_sync(number: int, threads: int) -> Any:
 
     @instruction(f"bar.sync {number}, {threads};")
     def sync():
-        """As `named_barrier_sync`."""
+        """See `named_barrier_sync`."""
 
     return sync
 
 
 @cache
-def named_barrier_arrive(number: int, threads: int) -> Any:
+def named_barrier_arrive(number: int, threads: int) -> Intrinsic:
     """arrive(): as `named_barrier_sync`, but this warp does not wait.
 
     PTX: bar.arrive number, threads; section "bar, barrier". Since compute capability 2.0.
@@ -91,6 +91,6 @@ def named_barrier_arrive(number: int, threads: int) -> Any:
 
     @instruction(f"bar.arrive {number}, {threads};")
     def arrive():
-        """As `named_barrier_arrive`."""
+        """See `named_barrier_arrive`."""
 
     return arrive

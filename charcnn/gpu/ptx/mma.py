@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from itertools import pairwise
 
+from charcnn.aliases import Intrinsic
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.ptx.intrinsics import asm, elements, instruction, typed
 
@@ -16,11 +17,14 @@ LDMATRIX = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];"
 TIMES_2_11 = "{.reg .b32 s;\nmov.b32 s, 0x10001000;\nmul.rn.f16x2 $0, $1, s;}"  # to the power of -11, two f16
 
 
-def _mma(ptx_type: str) -> str:
-    depth = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32}[ptx_type]
+def mma_text(ptx_type: str, words: int = 2) -> str:
+    """The instruction of a depth of so many words of each of four lanes, 1 or 2."""
+    depth = words * {"f16": 8, "bf16": 8, "tf32": 4, "e4m3": 16}[ptx_type]
+    ends = 4, 4 + 2 * words, 4 + 3 * words, 8 + 3 * words
+    a, b, c = (", ".join(f"${i}" for i in range(*pair)) for pair in pairwise(ends))
     return (
         f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{ptx_type}.{ptx_type}.f32 "
-        "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+        f"{{$0, $1, $2, $3}}, {{{a}}}, {{{b}}}, {{{c}}};"
     )
 
 
@@ -36,7 +40,7 @@ def ldmatrix_x4(address):
 
 
 @cache
-def mma_sync(ptx_type: str) -> Any:
+def mma_sync(ptx_type: str) -> Intrinsic:
     """multiply(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3): c + a b as four float32, a lane's part of a 16 x 8 matrix.
 
     Args of `multiply`: a, of lane l the words l % 4 of rows l // 4 and l // 4 + 8, then those four words further; b, of
@@ -48,9 +52,9 @@ def mma_sync(ptx_type: str) -> Any:
     all digits of the sums.
     """
 
-    @instruction(_mma(ptx_type), "ffff", "rrrrrrffff")
+    @instruction(mma_text(ptx_type), "ffff", "rrrrrrffff")
     def multiply(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-        """As `mma_sync`."""
+        """See `mma_sync`."""
 
     return multiply
 
@@ -78,7 +82,9 @@ def mma_sync_terms(a0, a1, a2, a3, low0, low1, low2, low3, b0, b1, r0, r1, r2, r
 
 
 @cache
-def mma_tile(ptx_type: str, down: int, across: int, phases: int = 1, split: bool = False, quarters: int = 4) -> Any:
+def mma_tile(
+    ptx_type: str, down: int, across: int, phases: int = 1, split: bool = False, quarters: int = 4
+) -> Intrinsic:
     """multiply(acc, a, b): add a warp's product of 32 `quarters` bytes of depth to 16 `down` x 8 `across` sums.
 
     Args of `multiply`: acc, a lane's float32 `cuda.local.array` of 4 x down x across: of each 16 x 8 matrix two
@@ -97,11 +103,10 @@ def mma_tile(ptx_type: str, down: int, across: int, phases: int = 1, split: bool
     m16n8k8, for e4m3 m16n8k32; with `split` also mul.rn.f16x2; sections "ldmatrix" and "mma". Since compute capability
     8.0, e4m3 since 8.9.
     """
-    text = _mma(ptx_type)
+    text = mma_text(ptx_type)
 
     @typed(text, down, across, phases, split, quarters)
     def multiply(typingctx, acc, a, b):
-        """As `mma_tile`."""
 
         def codegen(context, builder, signature, arguments):
             zero = ir.Constant(ir.FloatType(), 0.0)

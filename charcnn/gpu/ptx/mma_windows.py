@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
-from typing import Any
 
+from charcnn.aliases import Intrinsic
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.ptx.intrinsics import asm, elements, typed
 from charcnn.gpu.ptx.ld_st import TO_FOUR
+from charcnn.gpu.ptx.mma import mma_text
 
 if not SIMULATED:
     from llvmlite import ir
@@ -22,19 +22,8 @@ LANE_STEP = 512
 """Bytes from a lane's 16 to its next: 32 lanes have theirs side by side."""
 
 
-def mma_text(ptx_type: str, words: int) -> str:
-    """The instruction of a depth of so many words of each of four lanes, 1 or 2."""
-    depth = words * {"f16": 8, "bf16": 8, "tf32": 4}[ptx_type]
-    ends = 4, 4 + 2 * words, 4 + 3 * words, 8 + 3 * words
-    a, b, c = (", ".join(f"${i}" for i in range(*pair)) for pair in pairwise(ends))
-    return (
-        f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{ptx_type}.{ptx_type}.f32 "
-        f"{{$0, $1, $2, $3}}, {{{a}}}, {{{b}}}, {{{c}}};"
-    )
-
-
 @cache
-def ld_shared_each(count: int) -> Any:
+def ld_shared_each(count: int) -> Intrinsic:
     """fill(words, address): words of shared memory to a lane's uint32 `cuda.local.array` of `count`, a multiple of 4.
 
     `address` is that of its first four; four more lie LANE_STEP bytes behind, and so on.
@@ -44,7 +33,6 @@ def ld_shared_each(count: int) -> Any:
 
     @typed(count)
     def fill(typingctx, words, address):
-        """As `ld_shared_each`."""
 
         def codegen(context, builder, signature, arguments):
             places = elements(context, builder, signature.args[0], arguments[0], count)
@@ -68,7 +56,7 @@ def mma_windows(
     pitch: int,
     low: int = 0,
     stacked: bool = False,
-) -> Any:
+) -> Intrinsic:
     """multiply(acc, a, at): a warp's 16 maps of 8 windows in each of `rows` rows, one below the other.
 
     Args of `multiply`: acc, a float32 `cuda.local.array` that it fills, of each row four: two neighbouring windows of
@@ -100,7 +88,6 @@ def mma_windows(
 
     @typed(ptx_type, rows, kernel_rows, places, pitch, low, stacked)
     def multiply(typingctx, acc, a, at):
-        """As `mma_windows`."""
 
         def codegen(context, builder, signature, arguments):
             zero = ir.Constant(ir.FloatType(), 0.0)

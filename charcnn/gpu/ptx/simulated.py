@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, DType, Function
+
 E4M3_MAX = 448.0
 """The greatest number of e4m3, which has no infinity."""
 
@@ -28,7 +30,7 @@ def nothing(*arguments: Any) -> None:
     """Of instructions that wait for what the simulator does at once."""
 
 
-def load(kind: Any, count: int) -> Callable[..., Any]:
+def load(kind: DType, count: int) -> Function:
     """load(array, index, offset): so many numbers of a kind, as bytes of the array's elements have them."""
 
     def body(*place: Any) -> Any:
@@ -42,7 +44,7 @@ def load(kind: Any, count: int) -> Callable[..., Any]:
     return body
 
 
-def store(kind: Any, count: int) -> Callable[..., None]:
+def store(kind: DType, count: int) -> Callable[..., None]:
     """store(array, index, offset, numbers): so many numbers of a kind to the array's elements."""
 
     def body(*operands: Any) -> None:
@@ -55,12 +57,12 @@ def store(kind: Any, count: int) -> Callable[..., None]:
     return body
 
 
-def load_at(kind: Any) -> Callable[..., Any]:
+def load_at(kind: DType) -> Function:
     """load(array, address, offset): 16 bytes of an array whose address is 0."""
     return lambda array, address, offset: tuple(array.view(np.uint8)[address + offset :][:16].view(kind))
 
 
-def store_at(array: Any, address: int, *words: int) -> None:
+def store_at(array: Array, address: int, *words: int) -> None:
     """16 bytes to an array whose address is 0."""
     array.view(np.uint8)[address:][:16].view(np.uint32)[:] = words
 
@@ -107,7 +109,7 @@ def word_of(ptx_type: str, low: Any, high: Any) -> int:
     return int(wide[0] | wide[1] << 16)
 
 
-def on_pairs(operation: Callable[..., Any], ptx_type: str = "f16") -> Callable[..., int]:
+def on_pairs(operation: Function, ptx_type: str = "f16") -> Callable[..., int]:
     """An instruction on words of two f16 or bf16: computed wider, then rounded."""
 
     def body(*words: Any) -> int:

@@ -7,8 +7,8 @@ memory.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
+from charcnn.aliases import Intrinsic
 from charcnn.gpu.ptx.intrinsics import instruction
 
 COMPLETES = "mbarrier::complete_tx::bytes"
@@ -44,7 +44,7 @@ def tma_load_2d(to, tensor_map, mbarrier, column, row):
     f"cp.async.bulk.tensor.3d.shared::cluster.global.{COMPLETES} [$0], [$1, {{$3, $4, $5}}], [$2];", "", "rlrrrr"
 )
 def tma_load_3d(to, tensor_map, mbarrier, column, phase, row):
-    """As `tma_load_2d`, of a map with three dimensions, the innermost first.
+    """`tma_load_2d` of a map with three dimensions, the innermost first.
 
     PTX: cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes; section "cp.async.bulk.tensor".
     Since compute capability 9.0.
@@ -55,7 +55,7 @@ def tma_load_3d(to, tensor_map, mbarrier, column, phase, row):
     f"cp.async.bulk.tensor.4d.shared::cluster.global.{COMPLETES} [$0], [$1, {{$3, $4, $5, $6}}], [$2];", "", "rlrrrrr"
 )
 def tma_load_4d(to, tensor_map, mbarrier, channel, column, row, image):
-    """As `tma_load_2d`, of a map with four dimensions, the innermost first. All but that may be negative.
+    """`tma_load_2d` of a map with four dimensions, the innermost first. All but that may be negative.
 
     PTX: cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes; section "cp.async.bulk.tensor".
     Since compute capability 9.0.
@@ -111,7 +111,7 @@ def bulk_commit_group():
 
 
 @cache
-def bulk_wait_group_read(groups: int) -> Any:
+def bulk_wait_group_read(groups: int) -> Intrinsic:
     """wait(): until all but at most so many of this thread's latest groups of bulk stores are read.
 
     PTX: cp.async.bulk.wait_group.read groups; section "cp.async.bulk.wait_group". Since compute capability 9.0.
@@ -119,7 +119,7 @@ def bulk_wait_group_read(groups: int) -> Any:
 
     @instruction(f"cp.async.bulk.wait_group.read {groups};")
     def wait():
-        """As `bulk_wait_group_read`."""
+        """See `bulk_wait_group_read`."""
 
     return wait
 
@@ -134,7 +134,7 @@ def bulk_prefetch_l2(source, size):
 
 
 @cache
-def bulk_load_multicast(blocks: int) -> Any:
+def bulk_load_multicast(blocks: int) -> Intrinsic:
     """copy(to, source, size, mbarrier): as `bulk_load`, to all of the cluster's `blocks` (at most 16).
 
     In each of them the bytes come to the same place as in the block that asks, and count at its mbarrier there.
@@ -149,6 +149,6 @@ def bulk_load_multicast(blocks: int) -> Any:
 
     @instruction(text, "", "rlrr")
     def copy(to, source, size, mbarrier):
-        """As `bulk_load_multicast`."""
+        """See `bulk_load_multicast`."""
 
     return copy

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
+from charcnn.aliases import Intrinsic
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.ptx.intrinsics import asm, instruction, typed
 
@@ -39,7 +39,7 @@ def warp_sum(value):
 
 
 @cache
-def shfl_exchange(words: int, lane_mask: int) -> Any:
+def shfl_exchange(words: int, lane_mask: int) -> Intrinsic:
     """exchange(first, second, odd): lanes that differ by `lane_mask` give each other one of two runs of `words` words.
 
     The result is 2 `words` words: where `odd` is 0, the lane's own first run, then the other lane's; where it is not,
@@ -60,7 +60,6 @@ def shfl_exchange(words: int, lane_mask: int) -> Any:
 
     @typed(text)
     def exchange(typingctx, first, second, odd):
-        """As `shfl_exchange`."""
 
         def codegen(context, builder, signature, arguments):
             runs = [word for run in arguments[:2] for word in cgutils.unpack_tuple(builder, run)]
@@ -74,7 +73,7 @@ def shfl_exchange(words: int, lane_mask: int) -> Any:
 
 
 @cache
-def setmaxnreg(count: int, more: bool) -> Any:
+def setmaxnreg(count: int, more: bool) -> Intrinsic:
     """take(): from here on this warpgroup's threads have so many registers: fewer, or `more`, once others gave them.
 
     A kernel that calls it has as many at its start as its threads' number allows. Each path of it is compiled for the
@@ -85,6 +84,6 @@ def setmaxnreg(count: int, more: bool) -> Any:
 
     @instruction(f"setmaxnreg.{'inc' if more else 'dec'}.sync.aligned.u32 {count};")
     def take():
-        """As `setmaxnreg`."""
+        """See `setmaxnreg`."""
 
     return take

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
+from charcnn.aliases import Intrinsic
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.ptx.intrinsics import asm, elements, instruction, typed
 
@@ -41,7 +41,7 @@ def wgmma_fence():
 
 
 @cache
-def wgmma_wait_group(groups: int) -> Any:
+def wgmma_wait_group(groups: int) -> Intrinsic:
     """wait(): until at most so many of this warpgroup's latest groups of wgmma are under way.
 
     PTX: wgmma.wait_group.sync.aligned groups; section "wgmma.wait_group". Since compute capability 9.0 (sm_90a).
@@ -49,13 +49,13 @@ def wgmma_wait_group(groups: int) -> Any:
 
     @instruction(f"wgmma.wait_group.sync.aligned {groups};")
     def wait():
-        """As `wgmma_wait_group`."""
+        """See `wgmma_wait_group`."""
 
     return wait
 
 
 @cache
-def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4) -> Any:
+def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4) -> Intrinsic:
     """multiply(acc, a, b): start a group that adds the product of 128 bytes of depth to 64 x `columns` sums.
 
     Without `accumulate` sums are only written. Of the depth only the first `quarters` may be wanted.
@@ -86,7 +86,6 @@ def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 
 
     @typed(text)
     def multiply(typingctx, acc, a, b):
-        """As `wgmma`."""
 
         def codegen(context, builder, signature, arguments):
             places = elements(context, builder, signature.args[0], arguments[0], half)

@@ -140,7 +140,7 @@ class LevelCommand:
         return function
 
     def parser(self, *, quiet: bool) -> argparse.ArgumentParser:
-        """As `parser`."""
+        """See `parser`."""
         return parser(self.name, self._module, self.build, quiet=quiet)
 
     def program(self, options: argparse.Namespace) -> tuple[catalog.Program, Callable[..., Any]]:
@@ -148,7 +148,7 @@ class LevelCommand:
         return catalog.level(self.name), self.build
 
     def prepare(self, program: catalog.Program, options: argparse.Namespace) -> Job:
-        """As `prepare`."""
+        """See `prepare`."""
         return prepare(program, options)
 
     def head(self, program: catalog.Program) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class LevelCommand:
         return {"schema": "level", "level": self.name, "title": catalog.level(self.name).title}
 
     def products(self, job: Job, stages: Sequence[str]) -> Mapping[str, Sequence[Node]]:
-        """As `work.products_of_level`."""
+        """See `work.products_of_level`."""
         config: Any = job.params.config
         return products_of_level(config, stages)
 

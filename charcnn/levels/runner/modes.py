@@ -145,7 +145,7 @@ class Static(_Together):
     def begin(
         self, weights: Params, total: int, batch: int, chunk: int, monitor: Monitor, progress: Callable[[int], object]
     ) -> None:
-        """As `Offload.begin`; nobody is told of what other ranks compute, which comes all at once."""
+        """See `Offload.begin`; nobody is told of what other ranks compute, which comes all at once."""
         super().begin(weights, total, batch, chunk, monitor, progress)
         self._follow = {"timeline": monitor.timeline}
 
@@ -172,7 +172,7 @@ class _Parted(_Together):
     def begin(
         self, weights: Params, total: int, batch: int, chunk: int, monitor: Monitor, progress: Callable[[int], object]
     ) -> None:
-        """As `Offload.begin`; a chunk is a batch, also where a rank drives several GPUs."""
+        """See `Offload.begin`; a chunk is a batch, also where a rank drives several GPUs."""
         super().begin(weights, total, batch, batch, monitor, progress)
 
     def run(self, ids: Any, run: Any) -> np.ndarray | None:
@@ -181,7 +181,7 @@ class _Parted(_Together):
         return super().run(ids, run)
 
     def close(self, own: Standing, *, traced: bool) -> tuple[list[Standing], Any]:
-        """As `Offload.close`, and what each rank did."""
+        """See `Offload.close`, and what each rank did."""
         did = self._own.did()
         self._did = [did] if self.comm is None else self.comm.gather(did)
         return super().close(own, traced=traced)

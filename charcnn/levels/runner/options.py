@@ -158,7 +158,7 @@ def above_0(value: str) -> float:
 
 
 def check_files(options: argparse.Namespace) -> None:
-    """As `files.check_paths`; the checkpoint is looked at when it is opened."""
+    """See `files.check_paths`; the checkpoint is looked at when it is opened."""
     reads, writes = ({f"--{name}": getattr(options, name, None) for name in names} for names in (READS, WRITES))
     check_paths(reads, writes, force=options.force, marks={"--json": JSON, "--trace": TRACE}, kept=["--checkpoint"])
 

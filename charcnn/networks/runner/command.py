@@ -19,6 +19,7 @@ from charcnn.levels.runner.options import SHOWN, SIMULATED_INPUTS, Job
 from charcnn.model import params
 from charcnn.networks import fused, weights
 from charcnn.networks.architecture import Architecture
+from charcnn.networks.lowering import Ops, each
 from charcnn.networks.parts import parted
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import fit, tables
@@ -106,7 +107,11 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         if self._on_black:
             add("--invert", action="store_true", help="exchange bright and dark: of pictures that are dark on white")
         add("--layers", action="store_true", help="a row a layer: shape, FLOP, bytes, time, share of the roofline")
-        add("--plan", action="store_true", help="print how its convolutions fuse, and run nothing")
+        add(
+            "--plan",
+            action="store_true",
+            help="print how its convolutions fuse, with --as what each step makes of its layers; runs nothing",
+        )
         if hasattr(self.page, "DATA"):
             add("--train", metavar="FILE", help=f"fit it to --images (default {self.page.DATA}), and write its weights")
             add("--epochs", type=options.positive, default=12, metavar="E", help="with --train (default 12)")
@@ -170,16 +175,23 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
             raise ValueError(f"--fuse {chosen.fuse}: with --offload {chosen.offload} no rank has both layers")
 
     def planned(self, chosen: argparse.Namespace) -> int:
-        """Print how convolutions fuse by the technique of --as. Exit status: 0."""
+        """Print each step from layers to what --as computes, and how convolutions fuse. Exit status: 0."""
         network, batch = self.architecture(chosen), chosen.batch or 1
         self._check_fused(chosen)
+        steps = self._lowered(network, chosen)
+        if chosen.technique:
+            tables.lowering(steps)
+        if chosen.technique in (None, "strong", "strong_mma"):
+            tables.plan(network, steps[-1][1], batch)
+        return 0
+
+    def _lowered(self, network: Architecture, chosen: argparse.Namespace) -> list[tuple[str, Ops]]:
+        """The ops after each rewrite of the technique that --as names, or of `strong`; errors are the rewrites'."""
+        technique = self._technique(chosen) if chosen.technique else catalog.network_technique("strong")
+        how = {"batch": chosen.batch or 1, "precision": technique.precision(chosen.precision)}
         if chosen.fuse:
-            precision = self._technique(chosen).precision(chosen.precision)
-            print(tables.fused_front(network, batch, precision, chosen.method).describe())
-            return 0
-        named = chosen.technique and catalog.network_technique(chosen.technique)
-        on_tensor_cores = named.precision(chosen.precision) if named and named.home == "strong_mma" else None
-        return tables.plan(network, batch, on_tensor_cores)
+            how["method"] = chosen.method
+        return list(each(network.nodes, technique.module.rewrites(technique.name, network, **how)))
 
     def architecture(self, chosen: argparse.Namespace, *, simulated: bool = False) -> Architecture:
         """The network's variant that the options name.
@@ -204,7 +216,7 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         simulated = program.device == "cuda" and device.SIMULATED
         network = self.architecture(chosen, simulated=simulated)
         if chosen.fuse:  # says what does not fit before anything runs
-            tables.fused_front(network, chosen.batch or 1, program.precision(chosen.precision), chosen.method)
+            self._lowered(network, chosen)
         held, random = self._weights(network, chosen)
         if chosen.images is None and network.image[1] == 1:  # rows of features: nothing to see
             rows = np.random.default_rng(chosen.seed).integers(0, 256, (ROWS, network.length), np.uint8)

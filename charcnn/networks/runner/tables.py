@@ -18,12 +18,12 @@ from charcnn.layers import Conv2d, Flatten, MaxPool2d, Node, place
 from charcnn.levels.runner.options import serves
 from charcnn.levels.runner.peaks import Peaks
 from charcnn.levels.runner.report import validate
-from charcnn.networks import fused
 from charcnn.networks.architecture import Architecture
-from charcnn.networks.calls import CHAINED, chain, chained, planned, planned_mma, simplified
+from charcnn.networks.lowering import Ops, lower
+from charcnn.networks.lowering.fusing import CHAINED, SIMPLIFY
 from charcnn.networks.parts import flops
 from charcnn.offload import partition
-from charcnn.ops.chain import Plan2d, StripPlan, pyramid
+from charcnn.ops.chain import pyramid
 from charcnn.runtime.monitor import Monitor
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def staged(network: Architecture, stages: Sequence[str]) -> list[tuple[str, list
     Raises:
         ValueError: the stages are not those of the network's layers.
     """
-    for nodes in (network.nodes, _unnamed(network)):
+    for nodes in (network.nodes, _simplified(network)):
         rest = [node for node in nodes if not isinstance(node.layer, Flatten)]
         found, named = [], []
         for stage, following in zip(stages, [*stages[1:], ""], strict=True):
@@ -123,38 +123,39 @@ TILES = (1, 2, 4, 7)
 """Of the last map, of which `plan` says what they compute twice."""
 
 
-def fused_front(network: Architecture, batch: int, precision: str, method: str | None) -> Plan2d | StripPlan:
-    """The plan of the one kernel that has the first two convolutions; errors as of `fused.build`."""
-    front, _ = fused.parted(_unnamed(network), network.name)
-    return fused.planned_front(front, precision, method, batch)
+def _simplified(network: Architecture) -> list[Node]:
+    return [op.nodes[0] for op in lower(network.nodes, SIMPLIFY)]
 
 
-def _unnamed(network: Architecture) -> Sequence[Node]:
-    """Its layers, simplified, without weights."""
-    unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
-    return simplified(network, unnamed)[0]
+def lowering(steps: Sequence[tuple[str, Ops]]) -> None:
+    """Print the ops that each rewrite changes, under its name."""
+    before: Ops = ()
+    for name, ops in steps:
+        changed = [f"  {op}" for op in ops if op not in before]
+        print(f"{name}: {len(ops)} ops", *(changed or ["  as before"] * (ops == before)), sep="\n")
+        before = ops
+    print()
 
 
-def plan(network: Architecture, batch: int, on_tensor_cores: str | None = None) -> int:
-    """Print how the network's convolutions fuse, and what tiles of the first ones compute twice. Exit status: 0.
+def plan(network: Architecture, ops: Ops, batch: int) -> None:
+    """Print how the network's convolutions fuse, and what tiles of the first ones compute twice.
 
     Args:
-        network: of which layers are planned.
+        network: the layers.
+        ops: what they were lowered to, by a technique that plans chains.
         batch: images that forecasts are for.
-        on_tensor_cores: the precision of plans by `strong_mma`; None: plans of FMA units, as `strong` has them.
 
     Raises:
-        ValueError: it has no convolutions, or none that such a plan takes.
+        ValueError: it has no convolutions.
     """
-    nodes = _unnamed(network)
-    chains = [run for run in chained(nodes) if chain(run)]
+    chains = [op for op in ops if op.plan is not None]
     if not chains:
         raise ValueError(f"--plan: {network.name} has no convolutions to fuse")
-    for run in chains:
-        print(f"{', '.join(node.layer.label for node in run)}, a batch of {batch:,}\n")
-        made = planned_mma(run, on_tensor_cores) if on_tensor_cores else planned(run, batch)
-        print(made.describe(), end="\n\n")
-    layers = [node.layer for node in nodes if isinstance(node.layer, CHAINED) and len(node.in_shape) == 3]
+    for op in chains:
+        print(f"{', '.join(node.layer.label for node in op.nodes)}, a batch of {batch:,}\n")
+        print(op.plan.describe(), end="\n\n")
+    simplified = _simplified(network)
+    layers = [node.layer for node in simplified if isinstance(node.layer, CHAINED) and len(node.in_shape) == 3]
     convolutions = [at for at, layer in enumerate(layers) if isinstance(layer, Conv2d)]
     if len(convolutions) > 1:
         layers = layers[: convolutions[2] if len(convolutions) > 2 else None]
@@ -163,7 +164,6 @@ def plan(network: Architecture, batch: int, on_tensor_cores: str | None = None) 
         found = pyramid(layers, network.image, tiles)
         counts = ", ".join(f"{tile}: {of.alike:.2f}x" for tile, of in zip(tiles, found, strict=True))
         print(f"multiplications of its first two convolutions in one kernel, by the tile of {size}x{size}: {counts}")
-    return 0
 
 
 def parts(network: Architecture, report: Mapping[str, Any]) -> list[str]:

@@ -92,9 +92,9 @@ class Fused:
     def _launch(self, call, n, moments, workspace):
         plan, (source, *parameters) = self.plan, call.inputs
         count = len(plan.parameter_shapes)
-        weights, given = tuple(parameters[:count]), iter(parameters[count:])
+        weights, rest = tuple(parameters[:count]), iter(parameters[count:])
         # A kernel reads no bias of a convolution that has none, but takes an array of that kind.
-        biases = tuple(next(given) if biased else weight.reshape(weight.size)
+        biases = tuple(next(rest) if biased else weight.reshape(weight.size)
                        for weight, biased in zip(weights, plan.biased, strict=True))  # fmt: skip
         workspace = self._workspace(n, workspace, call.stream)
         targets = (*workspace[: len(plan.steps) - 1], call.out)
@@ -104,11 +104,11 @@ class Fused:
             arguments = [source, weights[first:last], biases[first:last], target]
             if isinstance(step, Step2d):
                 device.require_capability((8, 0), "cp.async", "use the technique naive")
-                made = kernel2d.make_kernel(step)
+                compiled = kernel2d.make_kernel(step)
             else:
-                made = kernel.make_kernel(step)
+                compiled = kernel.make_kernel(step)
                 arguments.append(target if not step.stat else workspace[-1] if plan.merges else moments)
-            call.launch(made, n * step.tiles, step.threads, *arguments, shared=step.shared_bytes)
+            call.launch(compiled, n * step.tiles, step.threads, *arguments, shared=step.shared_bytes)
             source, first = target, last
         if plan.merges:
             step = plan.steps[-1]
@@ -117,14 +117,14 @@ class Fused:
                 workspace[-1], moments, step.tiles, step.tile, step.length_out, step.channels[-1],
             )  # fmt: skip
 
-    def _workspace(self, n, given, stream):
-        if given is None:
+    def _workspace(self, n, workspace, stream):
+        if workspace is None:
             return self.plan.workspace(n, stream)
         needed = self.plan.workspace_shapes(n)
-        if len(given) != len(needed):
-            raise ValueError(f"workspace has {len(given)} arrays: need {len(needed)}, as plan.workspace(n) gives")
-        for i, (array, shape) in enumerate(zip(given, needed, strict=True)):
+        if len(workspace) != len(needed):
+            raise ValueError(f"workspace has {len(workspace)} arrays: need {len(needed)}, as plan.workspace(n) gives")
+        for i, (array, shape) in enumerate(zip(workspace, needed, strict=True)):
             check(f"workspace[{i}]", array)
             if len(array.shape) != len(shape) or array.shape[0] < shape[0] or array.shape[1:] != shape[1:]:
                 raise ValueError(f"workspace[{i}] has shape {array.shape}: need {shape}, or more rows")
-        return tuple(given)
+        return tuple(workspace)

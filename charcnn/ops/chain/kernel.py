@@ -8,6 +8,10 @@ from typing import Any
 from numba import cuda, float32, float64
 
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.step import TAPS, Step
 
@@ -40,7 +44,7 @@ def make_kernel(step: Step) -> Any:
     stage_size, pitch = uint32(step.stage_size), uint32(step.weight_pitch)
     tm, tn = uint32(step.channel_tile), uint32(step.position_tile)
     accumulators, window_size, fetches = step.accumulators, step.position_tile + TAPS - 1, step.fetches
-    window_end = uint32(window_size)
+    window_end = window_size
     taps_a_time = uint32(TAPS)
 
     @jit(launch_bounds=(step.threads, step.resident))
@@ -49,9 +53,9 @@ def make_kernel(step: Step) -> Any:
         acc = cuda.local.array(accumulators, float32)
         window = cuda.local.array(window_size, float32)
         fetched = cuda.local.array(fetches, float32)
-        thread = uint32(cuda.threadIdx.x)
-        n = uint32(cuda.blockIdx.x) // tiles
-        start = uint32(cuda.blockIdx.x) % tiles * tile
+        thread = thread_idx_x()
+        n = block_idx_x() // tiles
+        start = block_idx_x() % tiles * tile
 
         def multiply(weight, tap):
             """One tap of one input channel: tm weights, the same in all lanes of a channel group, times tn features."""
@@ -62,14 +66,14 @@ def make_kernel(step: Step) -> Any:
 
         def fetch(weight, at, row, rows, c_out, width):
             """Start to read this thread's weights: every rows-th output channel, `width` weights each, from `row`."""
-            for i in range((c_out + rows - uint32(1)) // rows):
-                if uint32(row + i * rows) < c_out:
+            for i in range((c_out + rows - 1) // rows):
+                if row + i * rows < c_out:
                     fetched[i] = weight.flat[at + i * rows * width]
 
         def place(at, row, rows, c_out):
             """Put what was fetched where `multiply` reads it."""
-            for i in range((c_out + rows - uint32(1)) // rows):
-                if uint32(row + i * rows) < c_out:
+            for i in range((c_out + rows - 1) // rows):
+                if row + i * rows < c_out:
                     shared[at + i * rows] = fetched[i]
 
         def conv1d(weight, bias, c_in, c_out, taps, source, length_in, target, length, relu):
@@ -78,16 +82,16 @@ def make_kernel(step: Step) -> Any:
             width = c_in * taps
             run = stage * taps
             rows = threads // run
-            row = uint32(thread // run)
-            column = uint32(thread % run)
-            weight_at = uint32(row * width + column)
-            staged_at = uint32(column * pitch + row)
-            columns = (length + tn - uint32(1)) // tn
-            register_tiles = columns * ((c_out + tm - uint32(1)) // tm)
-            for first in range(uint32(0), register_tiles, threads):
+            row = thread // run
+            column = thread % run
+            weight_at = row * width + column
+            staged_at = column * pitch + row
+            columns = (length + tn - 1) // tn
+            register_tiles = columns * ((c_out + tm - 1) // tm)
+            for first in range(0, register_tiles, threads):
                 active = first + thread < register_tiles
-                group = uint32(uint32(first + thread) // columns * tm)
-                position = uint32(uint32(first + thread) % columns * tn)
+                group = (first + thread) // columns * tm
+                position = (first + thread) % columns * tn
                 for i in range(accumulators):
                     acc[i] = float32(0)
                 if row < rows and column < width:
@@ -97,29 +101,29 @@ def make_kernel(step: Step) -> Any:
                 current = uint32(0)
                 c0 = uint32(0)
                 while c0 < c_in:
-                    following = uint32((c0 + stage) * taps)
-                    more = row < rows and uint32(following + column) < width
+                    following = (c0 + stage) * taps
+                    more = row < rows and following + column < width
                     if more:  # on their way while the staged ones are multiplied
-                        fetch(weight, uint32(weight_at + following), row, rows, c_out, width)
+                        fetch(weight, weight_at + following, row, rows, c_out, width)
                     if active:
-                        staged = uint32(current + group)
-                        feature = uint32(source + c0 * length_in + position)
-                        end = uint32(feature + min(stage, c_in - c0) * length_in)
+                        staged = current + group
+                        feature = source + c0 * length_in + position
+                        end = feature + min(stage, c_in - c0) * length_in
                         while feature < end:
-                            for k in range(uint32(0), taps, taps_a_time):
+                            for k in range(0, taps, taps_a_time):
                                 for j in range(window_end):
                                     window[j] = shared[feature + k + j]
                                 multiply(staged + k * pitch, 0)
-                                if k + uint32(1) < taps:
-                                    multiply(staged + (k + uint32(1)) * pitch, 1)
-                                if k + uint32(2) < taps:
-                                    multiply(staged + (k + uint32(2)) * pitch, 2)
-                            staged = uint32(staged + taps * pitch)
-                            feature = uint32(feature + length_in)
-                    current = uint32(stage_size - current)
+                                if k + 1 < taps:
+                                    multiply(staged + (k + 1) * pitch, 1)
+                                if k + 2 < taps:
+                                    multiply(staged + (k + 2) * pitch, 2)
+                            staged += taps * pitch
+                            feature += length_in
+                    current = stage_size - current
                     if more:
-                        place(uint32(current + staged_at), row, rows, c_out)
-                    c0 = uint32(c0 + stage)
+                        place(current + staged_at, row, rows, c_out)
+                    c0 += stage
                     cuda.syncthreads()
                 if active:  # every thread is past the barrier: with one buffer, no feature is read any more
                     for i in range(tm):
@@ -143,9 +147,9 @@ def make_kernel(step: Step) -> Any:
             """The sum over the block's threads, in the same order at each run, to all of them."""
             shared[thread] = value
             width = threads
-            while width > uint32(1):
+            while width > 1:
                 cuda.syncthreads()
-                half = uint32((width + uint32(1)) // uint32(2))
+                half = (width + 1) // 2
                 if thread + half < width:
                     shared[thread] += shared[thread + half]
                 width = half
@@ -155,9 +159,9 @@ def make_kernel(step: Step) -> Any:
             return total
 
         for i in range(thread, c_first * length_first, threads):
-            position = start + uint32(i) % length_first
+            position = start + i % length_first
             if position < full_in:
-                shared[first_map + i] = x[n, uint32(i) // length_first, position]
+                shared[first_map + i] = x[n, i // length_first, position]
         cuda.syncthreads()
 
         layer(0)
@@ -174,10 +178,10 @@ def make_kernel(step: Step) -> Any:
 
         total = float32(0)
         for i in range(thread, c_last * tile, threads):
-            position = start + uint32(i) % tile
+            position = start + i % tile
             if position < full_out:
                 value = shared[last_map + i]
-                y[n, uint32(i) // tile, position] = value
+                y[n, i // tile, position] = value
                 total += value
         if stat:
             # Two passes, the second corrected: deviations from a mean that is only nearly right, then what it missed.
@@ -186,7 +190,7 @@ def make_kernel(step: Step) -> Any:
             first_moment = float32(0)
             second_moment = float32(0)
             for i in range(thread, c_last * tile, threads):
-                if start + uint32(i) % tile < full_out:
+                if start + i % tile < full_out:
                     deviation = shared[last_map + i] - mean
                     first_moment += deviation
                     second_moment += deviation * deviation

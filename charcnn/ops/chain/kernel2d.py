@@ -9,6 +9,10 @@ from numba import cuda, float32
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import int32, uint32
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.maps2d import make_fill, make_load, make_maxpool2d, make_norm, make_store, place_of
 from charcnn.ops.chain.step2d import Step2d
@@ -34,8 +38,8 @@ def make_kernel(step: Step2d) -> Any:
 
     @jit(launch_bounds=(step.threads, step.resident))
     def kernel(x, weights, biases, y):
-        n = uint32(cuda.blockIdx.x) // tiles
-        tile = uint32(cuda.blockIdx.x) % tiles
+        n = block_idx_x() // tiles
+        tile = block_idx_x() % tiles
         begin, first = int32(tile // across * rows), int32(tile % across * columns)
         if held:
             hold(weights)
@@ -167,8 +171,8 @@ def _make_bring(step: Step2d, i: int) -> Any:
     @jit(device=True, forceinline=True)
     def bring(weight, begin, to):
         shared = cuda.shared.array(0, float32)
-        for at in range(uint32(cuda.threadIdx.x), channels * run, threads):
-            channel, tap = uint32(at) // run, uint32(at) % run
+        for at in range(thread_idx_x(), channels * run, threads):
+            channel, tap = at // run, at % run
             if begin + tap < depth:
                 place = to + tap * pitch + channel // outs * padded + channel % outs
                 copy(shared, place, none, weight, channel * depth + begin + tap, size)
@@ -182,7 +186,7 @@ def _make_multiply(taps: int, tm: int, tn: int, stride: int, dilation: int, pitc
     more, tap = taps > 1, taps - 1
     before = _make_multiply(tap, tm, tn, stride, dilation, pitch) if more else None
     weights, features = tap * pitch, tap * dilation
-    down, across, step = uint32(tm), uint32(tn), uint32(stride)
+    down, across, step = tm, tn, stride
 
     @jit(device=True, forceinline=True)
     def multiply(shared, maps, acc, weight, feature):
@@ -202,12 +206,12 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
     link, (tm, tn), staged = step.links[i], step.sums[i], step.stage > 0
     value_type, place, ring, pitch, _ = place_of(step, i)
     store, number, biased = make_store(step, i), sum(one.groups > 0 for one in step.links[:i]), link.bias
-    accumulators, down, across_tile = tm * tn, uint32(tm), uint32(tn)
+    accumulators, down, across_tile = tm * tn, tm, tn
     (stride, right), (top, *_) = link.window.stride, link.window.padding
     dilation, height, kernel_rows = link.window.dilation[0], link.in_shape[1], link.window.kernel[0]
     group_size = link.in_shape[0] // link.groups * ring * pitch
-    step_right, plane, threads = right, ring * pitch, uint32(step.threads)
-    outs, group_tiles = uint32(link.out_shape[0] // link.groups), step.padded(i) // link.groups // tm
+    step_right, plane, threads = right, ring * pitch, step.threads
+    outs, group_tiles = link.out_shape[0] // link.groups, step.padded(i) // link.groups // tm
     channel_tiles, lines, chunk = step.padded(i) // tm, uint32(link.lines), step.staged_lines(i)
     weights_at, stage, line_size = step.weight_offsets[i], step.stage, step.line_size(i)
     kernel_columns, one = link.window.kernel[1], uint32(1)
@@ -222,8 +226,8 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
         across = (uint32(last - first) + across_tile - one) // across_tile
         positions = uint32(end - begin) * across
         tiles = positions * channel_tiles
-        for start in range(uint32(0), tiles, threads):
-            tile = uint32(start + uint32(cuda.threadIdx.x))
+        for start in range(0, tiles, threads):
+            tile = start + thread_idx_x()
             active = tile < tiles
             channel, position = tile // positions, tile % positions
             row, column = int32(begin + int32(position // across)), position % across * across_tile
@@ -250,17 +254,17 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
                 if active:
                     weight = weights_at + slot * stage + channel * down
                     for at in range(line, min(following, lines)):
-                        read = over + int32(uint32(at) % kernel_rows) * dilation
+                        read = over + int32(at % kernel_rows) * dilation
                         if read >= 0 and read < height:
-                            from_row = uint32(at) // kernel_rows * plane + uint32(read) % ring * pitch
+                            from_row = at // kernel_rows * plane + uint32(read) % ring * pitch
                             multiply(shared, maps, acc, weight, feature + from_row)
-                        weight = weight + line_size
+                        weight += line_size
                 slot, line = one - slot, following
             if active:
                 inner = channel % group_tiles * down
                 for k in range(down):
                     if inner + k < outs:
-                        out = uint32(channel // group_tiles * outs + inner + k)
+                        out = channel // group_tiles * outs + inner + k
                         offset = biases[number][out] if biased else float32(0)
                         for j in range(across_tile):
                             if int32(column + j) + first < last:

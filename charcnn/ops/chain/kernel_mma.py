@@ -16,6 +16,12 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.octets import OCTET, PIXEL, make_octet_norm
 from charcnn.ops.common.epilogues import inlined
@@ -38,7 +44,7 @@ def make_mma_kernel(plan: MmaPlan, from_bytes: bool) -> Any:
     """The kernel (x, weight, bias, pixels, y): blocks take images by turns.
 
     x (N, C_in H W) float32, or uint8 where from_bytes, then pixels (C_in 256,) is what bytes stand for; weight as of
-    `plan_mma.packed`, bias padded likewise; y (N, C_out H_out W_out) float32.
+    `MmaPlan.packed`, bias padded likewise; y (N, C_out H_out W_out) float32.
     """
     lay_out, compute = _make_lay_out(plan, from_bytes), _make_links(plan, len(plan.links) - 1)
     threads, space, chunk = uint32(plan.threads), plan.shared_bytes, uint32(PIXEL)
@@ -47,18 +53,18 @@ def make_mma_kernel(plan: MmaPlan, from_bytes: bool) -> Any:
     @jit(launch_bounds=(plan.threads, plan.resident))
     def kernel(x, weight, bias, pixels, y):
         shared = cuda.shared.array(0, types.uint32, alignment=alignment)
-        base, thread = ptx.cvta_to_shared(shared), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(shared), thread_idx_x()
         i = thread * chunk
         while i < space:  # what is padding stays 0
             ptx.st_shared_v4_b32(base + i, 0, 0, 0, 0)
-            i = i + threads * chunk
-        n = uint32(cuda.blockIdx.x)
-        while n < uint32(x.shape[0]):
+            i += threads * chunk
+        n = block_idx_x()
+        while n < extents(x)[0]:
             cuda.syncthreads()  # the image before is done with
             lay_out(x, pixels, base, thread, n)
             cuda.syncthreads()
             compute(weight, bias, y, base, thread, n)
-            n = n + uint32(cuda.gridDim.x)
+            n += grid_dim_x()
 
     return kernel
 
@@ -153,7 +159,7 @@ def _make_lay_out(plan: MmaPlan, from_bytes: bool) -> Any:
             source, first = row - above & word, piece * wide * stride - before & word  # beyond: huge
             at = channel * image + source * line & word
             for k in range(span):
-                column = first + uint32(k) & word
+                column = first + k & word
                 values[k] = float32(0)
                 if source < rows_in and column < line:
                     if from_bytes:
@@ -166,9 +172,9 @@ def _make_lay_out(plan: MmaPlan, from_bytes: bool) -> Any:
                     taken[k] = values[j * step + k * apart]
                 for k in range(words):
                     w[k] = pack(taken[2 * k], taken[2 * k + 1])
-                if piece * wide + uint32(j) < columns:
-                    ptx.st_shared_v4_b32(to + uint32(j) * pixel, w[0], w[1], w[2], w[3])
-            i = i + threads
+                if piece * wide + j < columns:
+                    ptx.st_shared_v4_b32(to + j * pixel, w[0], w[1], w[2], w[3])
+            i += threads
 
     return lay_out
 
@@ -179,14 +185,14 @@ def _make_products(plan: MmaPlan, i: int, s: int) -> Any:
     more, columns = s > 0, plan.columns(i)
     before = _make_products(plan, i, s - 1) if more else None
     (low, high), octets, distances = plan.steps(i)[s], plan.octets(i), _distances(plan, i)
-    behind, pattern = uint32(octets[low][0]), distances.index(octets[high][0] - octets[low][0])
+    behind, pattern = octets[low][0], distances.index(octets[high][0] - octets[low][0])
     product = ptx.mma_sync(plan.precision.ptx_type)
 
     @jit(device=True, forceinline=True)
     def multiply(acc, b, at):
         if more:
             before(acc, b, at)
-        a0, a1, a2, a3 = ptx.ldmatrix_x4(uint32(at[pattern] + behind))
+        a0, a1, a2, a3 = ptx.ldmatrix_x4(at[pattern] + behind)
         for q in range(columns):
             j, k = 2 * (s * columns + q), 4 * q
             acc[k], acc[k + 1], acc[k + 2], acc[k + 3] = product(
@@ -233,10 +239,10 @@ def _make_conv2d(plan: MmaPlan, i: int, part: int) -> Any:
         lane, tile = thread & lanes, thread >> five
         group, member, upper = lane >> two, lane & three, lane >> four
         for k in range(fours):
-            w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, weights_at + uint32(k) * block + lane * four)
+            w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, weights_at + k * block + lane * four)
             b[4 * k], b[4 * k + 1], b[4 * k + 2], b[4 * k + 3] = w0, w1, w2, w3
         for q in range(columns):
-            own = biases_at + uint32(8 * q) + member * two
+            own = biases_at + 8 * q + member * two
             offsets[2 * q], offsets[2 * q + 1] = bias[own], bias[own + one]
         while tile < tiles:
             p = min(tile * sixteen + (lane & fifteen), last)
@@ -249,13 +255,13 @@ def _make_conv2d(plan: MmaPlan, i: int, part: int) -> Any:
                     acc[4 * q + e], acc[4 * q + 2 + e] = offsets[2 * q + e], offsets[2 * q + e]
             multiply(acc, b, at)
             for half in range(2):
-                p = tile * sixteen + group + uint32(half) * eight
+                p = tile * sixteen + group + half * eight
                 if p <= last:
                     for q in range(columns):
                         k = 4 * q + 2 * half
-                        octet = first_octet + uint32(q)
+                        octet = first_octet + q
                         store(y, n, octet, member, p, acc[k], acc[k + 1])
-            tile = tile + warps
+            tile += warps
 
     return conv2d
 
@@ -293,8 +299,8 @@ def _make_maxpool2d(plan: MmaPlan, i: int) -> Any:
                 best[2], best[3] = peak(best[2], w2), peak(best[3], w3)
             for k in range(4):
                 low, high = unpack(best[k])
-                store(y, n, octet, uint32(k), p, low, high)
-            item = item + threads
+                store(y, n, octet, k, p, low, high)
+            item += threads
 
     return maxpool2d
 
@@ -335,7 +341,7 @@ def _make_store(plan: MmaPlan, i: int) -> Any:
             word = pack(finished(low), finished(high))
             if uneven:  # of no channel is 0 times what overflowed, which is no number
                 channel = octet * eight + member * two
-                word = word & (whole if channel + one < count else lower if channel < count else none)
+                word &= whole if channel + one < count else lower if channel < count else none
             shared[to] = word
 
     return store

@@ -14,6 +14,12 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.octets import PIXEL
 from charcnn.ops.chain.strip_maps import WORD, make_keep, make_load, make_maxpool2d, make_norm, make_store
@@ -28,7 +34,7 @@ def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Any:
     """The kernel (x, weight, bias, pixels, y): blocks take tiles of images by turns.
 
     x (N, C_in H W) float32, or uint8 where from_bytes, then pixels (2 C_in,) is the factor and offset of each channel;
-    weight and bias as of `strips.packed`; y words, (N H_out W_out C / 2,).
+    weight and bias as of `StripPlan.packed`; y words, (N H_out W_out C / 2,).
     """
     # As in kernel_mma.py: device functions are made for a plan, whose sizes are their constants, and inlined.
     (_, pool1, conv2, pool2), top = plan.links, plan.links[2].window.padding[0]
@@ -43,33 +49,33 @@ def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Any:
     @jit(launch_bounds=(plan.threads, 1))
     def kernel(x, weight, bias, pixels, y):
         shared = cuda.shared.array(0, types.uint32, alignment=alignment)
-        base, thread = ptx.cvta_to_shared(shared), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(shared), thread_idx_x()
         i = thread * chunk
         while i < space:  # what is padding stays 0
             ptx.st_shared_v4_b32(base + i, zero, zero, zero, zero)
-            i = i + threads * chunk
-        block = uint32(cuda.blockIdx.x)
-        while block < uint32(x.shape[0]) * tiles:
+            i += threads * chunk
+        block = block_idx_x()
+        while block < extents(x)[0] * tiles:
             n, begin = block // tiles, block % tiles * tile
-            last, high = uint32(min(begin + tile, height)), first
+            last, high = min(begin + tile, height), first
             there, have = zero, zero  # rows of the map between, and of the second convolution
             fresh = True
             while begin < last:
-                end = uint32(min(begin + high, last))
+                end = min(begin + high, last)
                 c0, c1 = begin * step, (end - one) * step + taps
                 new = c0 if fresh else have
                 p0 = new - above if new > above else zero
-                p1 = between if whole else uint32(min(c1 + reach - above, between))
-                p0 = p0 if fresh else uint32(max(p0, there))
+                p1 = between if whole else min(c1 + reach - above, between)
+                p0 = p0 if fresh else max(p0, there)
                 anew = True
                 while p0 < p1:
-                    stop = uint32(min(p0 + made, p1))
+                    stop = min(p0 + made, p1)
                     first_half(x, weight, bias, pixels, y, base, thread, n, p0, stop, anew)
                     p0, anew = stop, False
-                there = p1 if fresh else uint32(max(there, p1))
+                there = p1 if fresh else max(there, p1)
                 second_half(x, weight, bias, pixels, y, base, thread, n, begin, end, fresh)
                 begin, high, have, fresh = end, rows, c1, False
-            block = block + uint32(cuda.gridDim.x)
+            block += grid_dim_x()
 
     return kernel
 
@@ -122,7 +128,7 @@ def _make_products(ptx_type: str, tiles: int, columns: int, i: int, q: int) -> A
         if more:
             before(acc, b, a, at, behind)
         if first:
-            a[0], a[1], a[2], a[3] = ptx.ldmatrix_x4(uint32(at[i] + behind))
+            a[0], a[1], a[2], a[3] = ptx.ldmatrix_x4(at[i] + behind)
         acc[k], acc[k + 1], acc[k + 2], acc[k + 3] = product(
             a[0], a[1], a[2], a[3], b[j], b[j + 1], acc[k], acc[k + 1], acc[k + 2], acc[k + 3]
         )
@@ -145,7 +151,7 @@ def _make_steps(plan: StripPlan, number: int, tiles: int, s: int) -> Any:
         if more:
             before(acc, b, ahead, a, at, weight, words)
         for k in range(fours):
-            w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, words + further + uint32(k) * block)
+            w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, words + further + k * block)
             ahead[4 * k], ahead[4 * k + 1], ahead[4 * k + 2], ahead[4 * k + 3] = w0, w1, w2, w3
         products(acc, b, a, at, behind)
         for k in range(count):
@@ -169,7 +175,7 @@ def _make_conv2d(plan: StripPlan, number: int) -> Any:
 
 @cache
 def _make_sized(plan: StripPlan, number: int, sizes: tuple[int, ...]) -> Any:
-    """The same by the least of these numbers of sixteens that takes as few passes as the most that a warp may have."""
+    """Passes by the least of these numbers of sixteens that takes as few passes as the most that a warp may have."""
     own, more = _make_passes(plan, number, sizes[0]), len(sizes) > 1
     larger = _make_sized(plan, number, sizes[1:]) if more else None
     of, width = plan.products[number], plan.links[2 * number].out_shape[2]
@@ -189,13 +195,13 @@ def _make_sized(plan: StripPlan, number: int, sizes: tuple[int, ...]) -> Any:
 
 @cache
 def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
-    """The same by so many sixteens of pixels a warp."""
+    """Passes over a strip by so many sixteens of pixels a warp."""
     link, source, of = plan.links[2 * number], plan.maps[2 * number], plan.products[number]
     steps, alignment = of.octets_in // 2, ptx.ALIGNMENT
     multiply, store = _make_steps(plan, number, tiles, steps - 1), make_store(plan, number)
     columns, fours, sums, held = of.columns, of.columns // 2, 4 * tiles * of.columns, 2 * of.columns
     top, bottom, *_ = (0, 0, 0, 0) if number == 0 else link.window.padding
-    in_rows = plan.blocks.counts[0] if number == 0 else link.in_shape[1]
+    in_rows = plan.lattice.counts[0] if number == 0 else link.in_shape[1]
     beyond, taps, kernel_rows = top + bottom > 0, of.kernel[1], of.kernel[0]
     first_words = 0 if number == 0 else plan.products[0].words
     first_bias = 0 if number == 0 else plan.products[0].outputs
@@ -203,7 +209,7 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
         uint32,
         (link.out_shape[2], plan.places[2 * number], source.rows, source.row_bytes, source.plane, in_rows, top, WORD),
     )
-    zeros = uint32(plan.places[2 * number] + source.rows * source.row_bytes)
+    zeros = plan.places[2 * number] + source.rows * source.row_bytes
     own_left = PIXEL * (source.left - (0 if number == 0 else link.window.padding[2]))
     parts, together, in_bytes = map(uint32, (of.parts, of.parts // of.groups, of.octets_in * source.plane))
     tap_words, part_words, lane_words, begin_words = map(
@@ -231,16 +237,16 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
             reads = part // together * in_bytes + upper * plane
             octet = part * part_octets + column * warp_octets
             for q in range(columns):
-                number_of = begin_bias + (octet + uint32(q)) * eight + member * two
+                number_of = begin_bias + (octet + q) * eight + member * two
                 offsets[2 * q], offsets[2 * q + 1] = bias[number_of], bias[number_of + one]
             first = warp // abreast * wide
             while first < pixels:
                 words = begin_words + part * part_words + column * lane_words + lane * four
                 for k in range(fours):
-                    w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, words + uint32(k) * 128)
+                    w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, words + k * 128)
                     b[4 * k], b[4 * k + 1], b[4 * k + 2], b[4 * k + 3] = w0, w1, w2, w3
                 for i in range(tiles):
-                    p = uint32(min(first + uint32(i) * sixteen + (lane & fifteen), pixels - one))
+                    p = min(first + i * sixteen + (lane & fifteen), pixels - one)
                     rows[i] = c0 + p // width - above & word
                     begins[i] = base + reads + own_left + p % width * pixel
                     for q in range(columns):
@@ -250,28 +256,28 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
                 row = zero
                 while row < kernel_rows:
                     for i in range(tiles):
-                        line = uint32(rows[i] + row) & word
-                        at[i] = uint32(begins[i] + place + line % ring * row_bytes)
+                        line = rows[i] + row & word
+                        at[i] = begins[i] + place + line % ring * row_bytes
                         if beyond and line >= height:
-                            at[i] = uint32(begins[i] + zeros)
+                            at[i] = begins[i] + zeros
                     tap = zero
                     while tap < taps:
                         multiply(acc, b, ahead, a, at, weight, words)
-                        words = words + tap_words
+                        words += tap_words
                         for i in range(tiles):
-                            at[i] = uint32(at[i] + pixel)
-                        tap = tap + one
-                    row = row + one
+                            at[i] = at[i] + pixel
+                        tap += one
+                    row += one
                 for i in range(tiles):
                     for half in range(2):
-                        p = first + uint32(i) * sixteen + group + uint32(half) * eight
+                        p = first + i * sixteen + group + half * eight
                         if p < pixels:
                             line = p // width
                             slot, across = c0 + line - origin, p - line * width
                             for q in range(columns):
                                 k = 4 * (i * columns + q) + 2 * half
-                                store(shared, slot, across, octet + uint32(q), member, acc[k], acc[k + 1])
-                first = first + stride
-            part = part + one
+                                store(shared, slot, across, octet + q, member, acc[k], acc[k + 1])
+                first += stride
+            part += one
 
     return passes

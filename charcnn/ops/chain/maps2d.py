@@ -9,6 +9,9 @@ from typing import Any
 from numba import cuda, float32, types
 
 from charcnn.gpu.device import int32, uint32
+from charcnn.gpu.indices import (
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.step2d import Step2d
 from charcnn.ops.common.epilogues import inlined
@@ -30,18 +33,18 @@ def place_of(step: Step2d, i: int) -> tuple[Any, ...]:
 def make_load(step: Step2d) -> Any:
     """Bring rows of the image to shared memory."""
     value_type, place, ring, pitch, padding = place_of(step, 0)
-    channels, width, threads = step.links[0].in_shape[0], step.links[0].in_shape[2], uint32(step.threads)
+    channels, width, threads = step.links[0].in_shape[0], step.links[0].in_shape[2], step.threads
 
     @jit(device=True, forceinline=True)
     def load(x, weights, biases, y, n, before, begin, end, first, last, origin):
         maps = cuda.shared.array(0, value_type)
-        for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * pitch, threads):
-            line = uint32(at) // pitch
-            c, row, column = line % channels, uint32(begin) + line // channels, origin + int32(uint32(at) % pitch)
+        for at in range(thread_idx_x(), uint32(end - begin) * channels * pitch, threads):
+            line = at // pitch
+            c, row, column = line % channels, uint32(begin) + line // channels, origin + int32(at % pitch)
             value = padding
             if column >= 0 and column < width:
                 value = x[n, c, row, uint32(column)]
-            maps[place + (c * ring + row % ring) * pitch + uint32(at) % pitch] = value_type(value)
+            maps[place + (c * ring + row % ring) * pitch + at % pitch] = value_type(value)
 
     return load
 
@@ -56,14 +59,14 @@ def make_fill(step: Step2d, i: int) -> Any:
         left = link.window.padding[2]
         right = (link.out_shape[2] - 1) * link.window.stride[1] - left + link.window.span[1] - link.in_shape[2]
     sides, any_sides = left + max(0, right), left + max(0, right) > 0
-    channels, width, threads = step.tiling.shapes[i][0], step.tiling.shapes[i][2], uint32(step.threads)
+    channels, width, threads = step.tiling.shapes[i][0], step.tiling.shapes[i][2], step.threads
 
     @jit(device=True, forceinline=True)
     def fill(begin, end, origin):
         if any_sides:
             maps = cuda.shared.array(0, value_type)
-            for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * sides, threads):
-                line, side = uint32(at) // sides, int32(uint32(at) % sides)
+            for at in range(thread_idx_x(), uint32(end - begin) * channels * sides, threads):
+                line, side = at // sides, int32(at % sides)
                 c, row = line % channels, uint32(begin) + line // channels
                 column = (side - left if side < left else width + side - left) - origin
                 if column >= 0 and column < pitch:
@@ -74,19 +77,19 @@ def make_fill(step: Step2d, i: int) -> Any:
 
 @cache
 def make_maxpool2d(step: Step2d, i: int) -> Any:
-    """The same by pooling, a value a thread."""
+    """Make rows of a map by pooling, a value a thread."""
     link = step.links[i]
     value_type, place, ring, pitch, lowest = place_of(step, i)
     store, finished = make_store(step, i), inlined(link.epilogue)
     (stride, right), (top, *_) = link.window.stride, link.window.padding
     (down, across), height = link.window.kernel, link.in_shape[1]
-    channels, threads = link.out_shape[0], uint32(step.threads)
+    channels, threads = link.out_shape[0], step.threads
 
     @jit(device=True, forceinline=True)
     def maxpool2d(weights, biases, y, n, begin, end, first, last, origin):
         maps, columns = cuda.shared.array(0, value_type), uint32(last - first)
-        for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * columns, threads):
-            line, column = uint32(at) // columns, uint32(at) % columns
+        for at in range(thread_idx_x(), uint32(end - begin) * channels * columns, threads):
+            line, column = at // columns, at % columns
             c, row = line % channels, begin + int32(line // channels)
             best = lowest
             for k in range(down):
@@ -94,7 +97,7 @@ def make_maxpool2d(step: Step2d, i: int) -> Any:
                 if read >= 0 and read < height:
                     feature = place + (c * ring + uint32(read) % ring) * pitch + column * uint32(right)
                     for j in range(across):
-                        value = float32(maps[feature + uint32(j)])
+                        value = float32(maps[feature + j])
                         if value > best or value != value:  # NaN wins, and nothing is greater
                             best = value
             store(y, n, c, row, first + int32(column), origin, finished(best))
@@ -116,7 +119,7 @@ def make_norm(step: Step2d, i: int) -> Any:
     def normalise(y, n, begin, end, first, last, origin):
         maps, columns = cuda.shared.array(0, value_type), uint32(last - first)
         near = cuda.local.array(size, float32)
-        for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * columns, threads):
+        for at in range(thread_idx_x(), uint32(end - begin) * columns, threads):
             row, column = uint32(begin) + uint32(at) // columns, uint32(first) + uint32(at) % columns
             here = uint32(place + row % ring * pitch + uint32(int32(column) - origin)) if not final else uint32(0)
             for j in range(size):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
 from charcnn.gpu.launch import jit
 from charcnn.layers import LocalResponseNorm
+from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.local_response_norm_nhwc import inverse_power
 
 OCTET, PIXEL = 8, 16
@@ -18,6 +20,15 @@ OCTET, PIXEL = 8, 16
 
 REACH = 2 * OCTET + 1
 """Channels of a normalisation at most: of a value's own octet and the two beside it."""
+
+
+def rounded(values: np.ndarray, to: NumberFormat) -> np.ndarray:
+    """float32, C-contiguous, rounded to the 16 bits of fp16 or bf16: uint16 of the same shape."""
+    if to.ptx_type == "f16":
+        return values.astype(np.float16).view(np.uint16)
+    bits = values.view(np.uint32).astype(np.uint64)
+    nearest = np.where(np.isnan(values), bits, bits + 0x7FFF + (bits >> 16 & 1))  # ties to even
+    return (nearest >> 16).astype(np.uint16)
 
 
 @cache
@@ -44,7 +55,7 @@ def make_octet_norm(ptx_type: str, norm: LocalResponseNorm, octets: int, plane: 
         for j in range(octet, twice):
             squares[j] = near[j] * near[j]
         while done < count:
-            done = done + 1
+            done += 1
             for j in range(4):
                 words[j] = uint32(0)
             if done < count:
@@ -61,7 +72,7 @@ def make_octet_norm(ptx_type: str, norm: LocalResponseNorm, octets: int, plane: 
             for j in range(4):
                 words[j] = pack(near[2 * j], near[2 * j + 1])
             ptx.st_shared_v4_b32(at, words[0], words[1], words[2], words[3])
-            at = at + further
+            at += further
             for j in range(octet):  # what lay behind is here now; of the values before only squares count
                 near[octet + j] = near[twice + j]
             for j in range(twice):

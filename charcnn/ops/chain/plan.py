@@ -11,13 +11,12 @@ from charcnn.gpu import device
 from charcnn.layers import Conv1d, Relu
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import at_least
-from charcnn.ops.chain.plan2d import Layer2d, Plan2d, plan2d
-from charcnn.ops.chain.plan_half import HalfPlan, plan_half
+from charcnn.ops.chain.links import LONGEST, Layer2d
+from charcnn.ops.chain.plan2d import Plan2d, plan2d
 from charcnn.ops.chain.plan_mma import MmaPlan, make_mma_plan
 from charcnn.ops.chain.plan_strips import StripPlan, make_strip_plan
-from charcnn.ops.chain.planned import LONGEST, Planned, tabulated
+from charcnn.ops.chain.planned import Planned, limited, tabulated
 from charcnn.ops.chain.step import Step
-from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
 
 STAT_BYTES = 16
 """Bytes of an input's mean and variance, in float64."""
@@ -112,7 +111,7 @@ class Plan(Planned):
 
     @cached_property
     def unfused_bytes(self) -> int:
-        """The same where each layer of the list is a kernel of its own: ReLU reads and writes, Stat reads its map."""
+        """`dram_bytes` if each layer of the list were a kernel: ReLU reads and writes, Stat reads its map."""
         channels, length = self.in_shape
         total = 0
         for layer in self.layers:
@@ -184,12 +183,12 @@ def plan(layers: Sequence[Any], **options: Any) -> Any:
     if "in_shape" not in options:
         return plan1d(layers, **options)
     if options.get("method") == "mma":
-        given = {name: value for name, value in options.items() if name != "method"}
-        walks = "walk" in given
-        own = {"walk", "tile", "batch"} if walks else {"threads"}
-        if others := {*given} - {"in_shape", "precision", "shared_limit", *own}:
-            raise ValueError(f"{min(others)}={given[min(others)]!r}: method 'mma' takes no such option")
-        return make_strip_plan(layers, **given) if walks else make_mma_plan(layers, **given)
+        rest = {name: value for name, value in options.items() if name != "method"}
+        walks = "walk" in rest
+        known = {"walk", "tile", "batch"} if walks else {"threads"}
+        if others := {*rest} - {"in_shape", "precision", "shared_limit", *known}:
+            raise ValueError(f"{min(others)}={rest[min(others)]!r}: method 'mma' takes no such option")
+        return make_strip_plan(layers, **rest) if walks else make_mma_plan(layers, **rest)
     return plan2d(layers, **options)
 
 
@@ -207,7 +206,7 @@ def plan1d(
     buffers: int | None = None,
     shared_limit: int | None = None,
     precision: str = "fp32",
-) -> Plan | HalfPlan:
+) -> Plan:
     """Plan the fusion of a chain of one to six convolutions, each with or without Relu, perhaps closed by Stat.
 
     Args:
@@ -225,8 +224,7 @@ def plan1d(
         buffers: feature maps held: 1 (results wait in registers and overwrite their input) or 2 (ping-pong); 1 where
             None and the registers of a block hold a whole map.
         shared_limit: bytes of shared memory a block may use; the current GPU's where None.
-        precision: "fp32"; or "fp16" or "bf16": products on tensor cores, all convolutions in one kernel, channels last
-            (`HalfPlan`, which takes none of the options above).
+        precision: "fp32".
 
     Raises:
         ValueError: the layers are no such chain, run out of positions, or need more shared memory than there is.
@@ -236,9 +234,9 @@ def plan1d(
     at_least("length", length, 1)
     at_least("channel_tile", channel_tile, 1)
     at_least("position_tile", position_tile, 1)
-    for name, given in (("tile", tile), ("stage", stage), ("threads", threads), ("shared_limit", shared_limit)):
-        if given is not None:
-            at_least(name, given, 1)
+    for name, value in (("tile", tile), ("stage", stage), ("threads", threads)):
+        if value is not None:
+            at_least(name, value, 1)
     if threads is not None and threads > 1024:
         raise ValueError(f"threads={threads}: need at most 1024, as a block may have")
     if buffers not in (None, 1, 2):
@@ -253,11 +251,9 @@ def plan1d(
         group = method
     else:
         raise ValueError(f"method={method!r}: need 'whole', 'pairs', or the number of convolutions a kernel")
-    if choose(precision, {"fp32": FP32, **HALF_PRECISIONS}) is not FP32:
-        return plan_half(
-            [(conv.channels, conv.kernel_size) for conv in convs], relus, stat, in_channels, length, precision
-        )
-    limit = device.shared_limit() if shared_limit is None else shared_limit
+    if precision != "fp32":
+        raise ValueError(f"{precision=}: a chain over sequences needs fp32; MmaConv1d and WgmmaConv1d take one a layer")
+    limit = limited(shared_limit)
     for i, conv in enumerate(convs):
         rest = length - sum(before.kernel_size - 1 for before in convs[:i])
         if rest < conv.kernel_size:

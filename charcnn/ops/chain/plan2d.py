@@ -9,17 +9,13 @@ from functools import cache, cached_property
 from itertools import accumulate, pairwise, product
 
 from charcnn.gpu import device
-from charcnn.layers import Conv2d, LeakyRelu, LocalResponseNorm, MaxPool2d, Relu, Sigmoid, Tanh
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Pair, at_least, pair
-from charcnn.ops.chain.planned import LONGEST, Planned, tabulated
+from charcnn.ops.chain.links import Layer2d, Link, Linked, arrows, linked
+from charcnn.ops.chain.planned import Planned, limited, tabulated
 from charcnn.ops.chain.step2d import Step2d
-from charcnn.ops.chain.tiling2d import Link, Tiling
+from charcnn.ops.chain.tiling2d import Tiling
 from charcnn.ops.common.precision import FP32, TENSOR_PRECISIONS
-from charcnn.ops.common.shapes2d import normalised
-
-Pointwise = Relu | Tanh | Sigmoid | LeakyRelu
-Layer2d = Conv2d | MaxPool2d | LocalResponseNorm | Pointwise
 
 METHODS = ("whole", "tiles", "rolling")
 """In this order where forecasts are equal."""
@@ -68,7 +64,7 @@ class Roofline:
 
 
 @dataclass(frozen=True)
-class Plan2d(Planned):
+class Plan2d(Linked, Planned):
     """What a fused chain over images does, from the shapes alone. `describe()` tells it, `compile()` is the function.
 
     Bytes of feature maps are those that must cross DRAM, each map counted once a kernel that reads or writes it.
@@ -84,34 +80,9 @@ class Plan2d(Planned):
     roofline: Roofline
 
     @cached_property
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[Link, ...]:  # type: ignore[override]
         """Of all kernels."""
         return tuple(link for step in self.steps for link in step.links)
-
-    @property
-    def in_shape(self) -> Shape:
-        """(C_in, H, W)"""
-        return self.links[0].in_shape
-
-    @property
-    def out_shape(self) -> Shape:
-        """(C_out, H_out, W_out)"""
-        return self.links[-1].out_shape
-
-    @property
-    def parameter_shapes(self) -> tuple[Shape, ...]:
-        """(C_out, C_in / groups, KH, KW) of each convolution's weight."""
-        return tuple(link.weight_shape for link in self.links if link.groups)
-
-    @property
-    def biased(self) -> tuple[bool, ...]:
-        """Which convolutions have a bias."""
-        return tuple(link.bias for link in self.links if link.groups)
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations an image by the layers' definitions, a multiply-add counted as two."""
-        return sum(step.tiling.flops for step in self.steps)
 
     @property
     def computed_flops(self) -> int:
@@ -130,13 +101,13 @@ class Plan2d(Planned):
 
     @property
     def weakly_fused_bytes(self) -> int:
-        """The same of a kernel a convolution, with what follows that in it."""
-        return sum(map(moved, convolutions(self.links)))
+        """`dram_bytes` of a kernel a convolution, with what follows that in it."""
+        return sum(map(moved, _with_pooling(self.links)))
 
     @property
     def unfused_bytes(self) -> int:
-        """The same where each layer of the list is a kernel of its own."""
-        total, shape = 0, self.in_shape
+        """`dram_bytes` if each layer of the list were a kernel."""
+        total, shape = 0, tuple(self.in_shape)
         for layer in self.layers:
             total += 4 * (math.prod(shape) + math.prod(layer.out_shape(shape)))
             shape = layer.out_shape(shape)
@@ -156,10 +127,9 @@ class Plan2d(Planned):
             kernels.append(
                 {
                     "kernel": f"{number}, {step.method}",
-                    "layers": ", ".join(link.named for link in step.links),
-                    "feature maps": " > ".join("x".join(map(str, shape)) for shape in tiling.shapes),
+                    **tiling.described(),
                     "blocks an image": f"{step.tiles} of {tiling.tile[0]}x{tiling.tile[1]} pixels",
-                    "with halos": " > ".join(f"{rows}x{columns}" for rows, columns in tiling.pyramid),
+                    "with halos": arrows(tiling.pyramid),
                     "rows a strip": ", ".join(f"{rows}" for _, rows in tiling.walks),
                     "rows held": ", ".join(f"{rows}" for rows in tiling.rings[:-1]),
                     "multiplications": f"{tiling.clipped:.2f}x the layers' own; {tiling.alike:.2f}x if blocks at "
@@ -240,24 +210,22 @@ def plan2d(
     at_least("batch", batch, 1)
     if threads is not None and threads not in range(32, 385, 32):
         raise ValueError(f"threads={threads}: need a multiple of 32, at most 384")
-    if shared_limit is not None:
-        at_least("shared_limit", shared_limit, 1)
-    parts = convolutions(links)
+    parts = _with_pooling(links)
     for count in kernels or ():
         at_least("kernels", count, 1)
     if kernels is not None and sum(kernels) != len(parts):
         raise ValueError(f"kernels={kernels!r}: need {len(parts)} convolutions together")
-    line, limit = roofline or Roofline(), device.shared_limit() if shared_limit is None else shared_limit
+    line, limit = roofline or Roofline(), limited(shared_limit)
     itemsize, counts = PRECISIONS[precision].itemsize, (threads,) if threads else THREADS
     methods = (method,) if method else METHODS if tile is None else ("tiles",)
 
     @cache
     def best(first: int, last: int) -> tuple[bool, float, Step2d]:
         """Of the kernels for these convolutions the one of least forecast; of least memory, where none fits."""
-        own, found = tuple(link for part in parts[first:last] for link in part), []
+        part_links, found = tuple(link for part in parts[first:last] for link in part), []
         for one in methods:
-            for sizes in _tiles(own[-1].out_shape, one, tile):
-                for tiling in _tilings(own, one, sizes):
+            for sizes in _tiles(part_links[-1].out_shape, one, tile):
+                for tiling in _tilings(part_links, one, sizes):
                     steps = [_step(one, tiling, itemsize, count, limit, line, batch) for count in counts]
                     rated = [(step.shared_bytes > limit, line.seconds(step, batch), step) for step in steps]
                     found.append(min(rated, key=lambda one: one[:2]))
@@ -297,44 +265,10 @@ def moved(links: Sequence[Link], n: int = 0) -> int:
     return n * maps + weights if n else maps
 
 
-def convolutions(links: Sequence[Link]) -> list[tuple[Link, ...]]:
+def _with_pooling(links: Sequence[Link]) -> list[tuple[Link, ...]]:
     """Each convolution, with the poolings that follow it."""
     starts = [i for i, link in enumerate(links) if link.groups]
     return [tuple(links[i:j]) for i, j in pairwise((*starts, len(links)))]
-
-
-def linked(layers: Sequence[Layer2d], in_shape: Sequence[int]) -> tuple[Link, ...]:
-    """Convolutions and poolings of a chain, each with the function behind it; errors as of `plan2d`."""
-    if len(in_shape) != 3:
-        raise ValueError(f"in_shape={in_shape!r}: need (C_in, H, W)")
-    for size in in_shape:
-        at_least("in_shape", size, 1)
-    shape: tuple[int, ...] = tuple(map(int, in_shape))
-    links: list[Link] = []
-    for i, layer in enumerate(layers):
-        if isinstance(layer, Conv2d) or (isinstance(layer, MaxPool2d) and links):
-            window, conv = layer.window(shape), isinstance(layer, Conv2d)
-            if not conv and any(2 * side > window.kernel[j // 2] for j, side in enumerate(window.padding)):
-                raise ValueError(f"layers[{i}] is {layer}: need padding of at most half of kernel_size")
-            layer.parameters(shape)  # which checks groups
-            groups, bias = (layer.groups, layer.bias) if isinstance(layer, Conv2d) else (0, False)
-            links.append(Link(shape, layer.out_shape(shape), window, groups, bias))  # type: ignore[arg-type]
-        elif isinstance(layer, Pointwise) and layer.epilogue and links and not (links[-1].epilogue or links[-1].norm):
-            links[-1] = replace(links[-1], epilogue=layer.epilogue)
-        elif isinstance(layer, LocalResponseNorm) and links and not links[-1].norm:
-            normalised(shape, layer.size, layer.alpha, layer.beta, layer.k)
-            links[-1] = replace(links[-1], norm=replace(layer, name=""))
-        else:
-            need = (
-                "Conv2d, or behind one MaxPool2d, and behind these one Relu, Tanh, Sigmoid or LeakyRelu(), then one "
-                "LocalResponseNorm"
-            )
-            raise ValueError(f"layers[{i}] is {layer!r}: need {need}")
-        shape = links[-1].out_shape
-    count = sum(link.groups > 0 for link in links)
-    if not 1 <= count <= LONGEST:
-        raise ValueError(f"layers has {count} convolutions: need 1 to {LONGEST}")
-    return tuple(links)
 
 
 def _partitions(count: int) -> list[tuple[int, ...]]:
@@ -365,7 +299,7 @@ def _tilings(links: tuple[Link, ...], method: str, tile: tuple[int, int]) -> Ite
     if method == "rolling":
         yield Tiling(links, ((len(links), rows),), (height, columns))
         return
-    counts = [len(part) for part in convolutions(links)]
+    counts = [len(part) for part in _with_pooling(links)]
     whole = Tiling(links, tuple((count, links[0].in_shape[1]) for count in counts), (rows, columns))
     heights = [whole.pyramid[end][0] for end in whole.ends]
     for parts in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128):
@@ -380,7 +314,7 @@ def _tilings(links: tuple[Link, ...], method: str, tile: tuple[int, int]) -> Ite
 def _step(method: str, tiling: Tiling, itemsize: int, threads: int, limit: int, line: Roofline, batch: int) -> Step2d:
     """Choose register tiles, how weights come, and how many blocks a multiprocessor is to hold."""
     links = tiling.links
-    convs = [i for i, link in enumerate(links) if link.groups]
+    convs = tiling.convolutions
     step = _with_weights(Step2d(method, tiling, itemsize, threads, ((1, 1),) * len(links)), limit, convs)
     least, sums = line.least(step, batch), list(step.sums)
     for i in convs:
@@ -394,7 +328,7 @@ def _with_weights(step: Step2d, limit: int, convs: Sequence[int]) -> Step2d:
     """All weights held where there is room, else staged; and as many blocks as fit."""
     if step.shared_bytes > limit or 4 * step.weight_offsets[-1] > HELD:
         step = replace(step, stage=max(map(step.line_size, convs)))
-        more = (limit - step.shared_bytes) // 8 // 4 * 4
-        step = replace(step, stage=max(step.stage, min(STAGE, step.stage + more)))
+        room = (limit - step.shared_bytes) // 8 // 4 * 4
+        step = replace(step, stage=max(step.stage, min(STAGE, step.stage + room)))
     fit = (limit + 1024) // (step.shared_bytes + 1024)  # 1 KB a block is the system's
     return replace(step, resident=max(1, min(65_536 // (REGISTERS * step.threads), fit)))

@@ -18,17 +18,11 @@ from typing import Any
 import numpy as np
 
 from charcnn.gpu import device
-from charcnn.gpu.launch import Call
-from charcnn.layers.layer import Shape
-from charcnn.layers.windows import at_least
-from charcnn.ops.chain.kernel_half import halves
 from charcnn.ops.chain.kernel_mma import ROWS, make_mma_kernel
-from charcnn.ops.chain.octets import OCTET, PIXEL, REACH
-from charcnn.ops.chain.plan2d import Layer2d, linked
-from charcnn.ops.chain.planned import tabulated
-from charcnn.ops.chain.tiling2d import Link
-from charcnn.ops.common.precision import HALF_PRECISIONS, NumberFormat
-from charcnn.ops.common.shapes import expect, ranked
+from charcnn.ops.chain.links import Layer2d, linked
+from charcnn.ops.chain.octets import OCTET, PIXEL, REACH, rounded
+from charcnn.ops.chain.planned import limited, tabulated
+from charcnn.ops.chain.tensor_plan import TensorPlan, half_precision
 
 COLUMNS = 2
 """Octets of output channels that a warp computes at once; of more it goes over the map again."""
@@ -93,28 +87,14 @@ class Map:
 
 
 @dataclass(frozen=True)
-class MmaPlan:
+class MmaPlan(TensorPlan):
     """A chain over images of which a block computes an image at a time, by mma.sync: one kernel, whatever its length.
 
     `describe()` tells what it does; `prepare(weights, biases)` gives the function.
     """
 
-    links: tuple[Link, ...]
-    precision: NumberFormat
-    shared_limit: int
-    """Bytes of shared memory that a block may use."""
     warps: int
     """Of a block."""
-
-    @property
-    def in_shape(self) -> Shape:
-        """(C_in, H, W)"""
-        return self.links[0].in_shape
-
-    @property
-    def out_shape(self) -> Shape:
-        """(C_out, H_out, W_out)"""
-        return self.links[-1].out_shape
 
     @property
     def threads(self) -> int:
@@ -165,12 +145,12 @@ class MmaPlan:
 
         Of the first convolution (channel, row, -1): the octet is a row of taps.
         """
-        link, of = self.links[i], self.maps[i]
+        link, held = self.links[i], self.maps[i]
         (rows, columns), (down, across) = link.window.kernel, link.window.dilation
         if i == 0:
-            return tuple((of.at(c, down * row, 0), (c, row, -1)) for c in range(of.octets) for row in range(rows))
-        taps = product(range(rows), range(columns), range(of.octets))
-        return tuple((of.at(c, down * row, across * column), (c, row, column)) for row, column, c in taps)
+            return tuple((held.at(c, down * row, 0), (c, row, -1)) for c in range(held.octets) for row in range(rows))
+        taps = product(range(rows), range(columns), range(held.octets))
+        return tuple((held.at(c, down * row, across * column), (c, row, column)) for row, column, c in taps)
 
     def steps(self, i: int) -> tuple[tuple[int, int], ...]:
         """Of a convolution, products of depth 16: numbers of two octets. An odd one is there twice, halved."""
@@ -191,22 +171,12 @@ class MmaPlan:
         return -(-2 * self.columns(i) * len(self.steps(i)) // 4) * 4
 
     @property
-    def convolutions(self) -> tuple[int, ...]:
-        """Which links are."""
-        return tuple(i for i, link in enumerate(self.links) if link.groups)
-
-    @property
     def resident(self) -> int:
         """Blocks that a multiprocessor is to hold: the compiler's limit on registers follows from it. 0: none fits."""
         most = max(self.fragments(i) + 6 * self.columns(i) for i in self.convolutions)
         by_registers = REGISTERS // (self.threads * min(255, -(-(most + OTHERS) // 8) * 8))
         by_shared = (self.shared_limit + RESERVED) // (self.shared_bytes + RESERVED)
         return min(by_registers, by_shared, MOST_BLOCKS, MOST_THREADS // self.threads)
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations an image, a multiply-add counted as two."""
-        return sum(2 * link.depth * prod(link.out_shape) for link in self.links)
 
     @property
     def products(self) -> int:
@@ -216,18 +186,11 @@ class MmaPlan:
             for i in self.convolutions
         )
 
-    @property
-    def parameter_shapes(self) -> tuple[Shape, ...]:
-        """(C_out, C_in, KH, KW) of each convolution's weight."""
-        return tuple(self.links[i].weight_shape for i in self.convolutions)
-
     def describe(self) -> str:
         """Maps, shared memory and work as a table, before anything is compiled."""
-        sizes = ("x".join(map(str, link.out_shape)) for link in self.links)
         kernel = {
             "kernel": f"1, a block an image, products of 16 x 8 x 16 in {self.precision.name}",
-            "layers": ", ".join(link.named for link in self.links),
-            "feature maps": " > ".join(("x".join(map(str, self.in_shape)), *sizes)),
+            **self.described(),
             "threads a block": f"{self.threads}",
             "shared memory": f"{self.shared_bytes:,} of {self.shared_limit:,} bytes a block, {self.resident} blocks",
         }
@@ -237,21 +200,48 @@ class MmaPlan:
         }
         return tabulated((kernel, chain))
 
-    def prepare(
-        self, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray | None], pixels: np.ndarray | None = None
-    ) -> MmaChain:
-        """The chain's function, with its weights packed on the current GPU.
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Output channels of each convolution as the kernel reads biases, some perhaps of zeros."""
+        return tuple(self.parts(i) * self.columns(i) * OCTET for i in self.convolutions)
 
-        Args:
-            weights: float32 (C_out, C_in, KH, KW) each, as PyTorch has them, NumPy arrays; biases: (C_out,) each, None
-                of a convolution that has none.
-            pixels: float32 (C_in, 256), what each byte of a channel stands for: then images are bytes.
+    def blocks(self, n: int) -> int:
+        """Blocks that share n images."""
+        return min(n, self.resident * device.multiprocessors())
 
-        Raises:
-            ValueError: an argument's shape does not fit.
-            DeviceError: no usable GPU, or one of compute capability below 8.0.
+    def kernel(self, from_bytes: bool) -> Any:
+        """The kernel of images as float32 or as bytes."""
+        return make_mma_kernel(self, from_bytes)
+
+    def packed(self, weights: Sequence[np.ndarray]) -> np.ndarray:
+        """Weights (C_out, C_in, KH, KW) as lanes read them: words, by convolution and part one after another.
+
+        Of a part words by four, lane, and the four; a word is `mma.sync`'s B of m16n8k16, by step, octet of columns,
+        half.
         """
-        return MmaChain(self, weights, biases, pixels)
+        found = []
+        for i, weight in zip(self.convolutions, weights, strict=True):
+            columns, steps, octets = self.columns(i), self.steps(i), self.octets(i)
+            c_out, c_in, _, taps = weight.shape
+            padded = np.zeros(
+                (self.parts(i) * columns * OCTET, -(-c_in // OCTET) * OCTET, *weight.shape[2:]), np.float32
+            )
+            padded[:c_out, :c_in] = weight
+            depth = np.zeros((len(padded), len(steps), 2, OCTET), np.float32)
+            for s, step in enumerate(steps):
+                for half, number in enumerate(step):
+                    channel, row, column = octets[number][1]
+                    if column < 0:
+                        depth[:, s, half, :taps] = padded[:, channel, row]
+                    else:
+                        depth[:, s, half] = padded[:, channel * OCTET : (channel + 1) * OCTET, row, column]
+                if step[0] == step[1]:
+                    depth[:, s] *= np.float32(0.5)  # of what becomes subnormal a bit may be lost, 2^-25
+            lanes = depth.reshape(self.parts(i), columns, OCTET, len(steps), 2, 4, 2).transpose(0, 3, 1, 4, 2, 5, 6)
+            words = rounded(np.ascontiguousarray(lanes), self.precision).view(np.uint32).reshape(self.parts(i), -1, 32)
+            words = np.pad(words, ((0, 0), (0, self.fragments(i) - words.shape[1]), (0, 0)))
+            found.append(words.reshape(self.parts(i), -1, 4, 32).transpose(0, 1, 3, 2).ravel())
+        return np.concatenate(found)
 
 
 def make_mma_plan(
@@ -262,9 +252,10 @@ def make_mma_plan(
     threads: int | None = None,
     shared_limit: int | None = None,
 ) -> MmaPlan:
-    """Plan a chain of convolutions over images as one kernel on tensor cores; layers and errors as of `plan2d`.
+    """Plan a chain of convolutions over images as one kernel on tensor cores.
 
     Args:
+        layers, in_shape: as of `plan2d`.
         precision: of maps and weights, fp16 or bf16; sums, images and results are float32.
         threads: a block, a multiple of 32; chosen where None.
         shared_limit: bytes of shared memory a block may use; the current GPU's where None.
@@ -273,17 +264,13 @@ def make_mma_plan(
         ValueError: the kernel does not take such a chain, or a block has too little shared memory; says why.
     """
     links = linked(layers, in_shape)
-    if precision not in HALF_PRECISIONS:
-        raise ValueError(f"{precision=}: method 'mma' needs one of {', '.join(HALF_PRECISIONS)}")
+    number_format, limit = half_precision(precision), limited(shared_limit)
     if threads is not None and (not isinstance(threads, int) or threads not in range(32, 1025, 32)):
         raise ValueError(f"{threads=}: method 'mma' needs a multiple of 32, at most 1,024")
-    if shared_limit is None:
-        shared_limit = device.shared_limit()
-    at_least("shared_limit", shared_limit, 1)
     warps = WARPS if threads is None else (threads // 32,)
-    every = [MmaPlan(links, HALF_PRECISIONS[precision], shared_limit, count) for count in warps]
-    made = next((one for one in every if one.resident * one.warps >= ENOUGH), None)
-    made = made or max(every, key=lambda one: one.resident * one.warps)
+    every = [MmaPlan(links, number_format, limit, count) for count in warps]
+    plan = next((one for one in every if one.resident * one.warps >= ENOUGH), None)
+    plan = plan or max(every, key=lambda one: one.resident * one.warps)
     for link in links:
         if link.groups > 1:
             raise ValueError(f"{link.named} has {link.groups} groups: method 'mma' needs 1")
@@ -293,102 +280,17 @@ def make_mma_plan(
             raise ValueError(f"{link.named}: method 'mma' needs at most {REACH} channels, and a layer behind it")
     if (taps := links[0].window.kernel[1]) > OCTET:
         raise ValueError(f"{links[0].named}: method 'mma' needs at most {OCTET} columns of taps, the first has {taps}")
-    for i in made.convolutions:
-        if (needed := made.fragments(i)) > FRAGMENTS:
+    for i in plan.convolutions:
+        if (needed := plan.fragments(i)) > FRAGMENTS:
             raise ValueError(
                 f"{links[i].named} of {links[i].in_shape[0]} channels: method 'mma' needs {needed} registers of "
                 f"weights, a thread has {FRAGMENTS}"
             )
-    if made.shared_bytes > shared_limit:
+    if plan.shared_bytes > limit:
         raise ValueError(
-            f"an image's maps take {made.shared_bytes:,} bytes of shared memory by method 'mma', a block has "
-            f"{shared_limit:,}: try another method"
+            f"an image's maps take {plan.shared_bytes:,} bytes of shared memory by method 'mma', a block has "
+            f"{limit:,}: try another method"
         )
-    if not made.resident:
-        raise ValueError(f"threads={made.threads}: a thread would have too few registers for this chain")
-    return made
-
-
-def packed(plan: MmaPlan, weights: Sequence[np.ndarray]) -> np.ndarray:
-    """Weights (C_out, C_in, KH, KW) as lanes read them: words, by convolution and part one after another.
-
-    Of a part words by four, lane, and the four; a word is `mma.sync`'s B of m16n8k16, by step, octet of columns, half.
-    """
-    found = []
-    for i, weight in zip(plan.convolutions, weights, strict=True):
-        columns, steps, octets = plan.columns(i), plan.steps(i), plan.octets(i)
-        c_out, c_in, _, taps = weight.shape
-        padded = np.zeros((plan.parts(i) * columns * OCTET, -(-c_in // OCTET) * OCTET, *weight.shape[2:]), np.float32)
-        padded[:c_out, :c_in] = weight
-        depth = np.zeros((len(padded), len(steps), 2, OCTET), np.float32)
-        for s, step in enumerate(steps):
-            for half, number in enumerate(step):
-                channel, row, column = octets[number][1]
-                if column < 0:
-                    depth[:, s, half, :taps] = padded[:, channel, row]
-                else:
-                    depth[:, s, half] = padded[:, channel * OCTET : (channel + 1) * OCTET, row, column]
-            if step[0] == step[1]:
-                depth[:, s] *= np.float32(0.5)  # of what becomes subnormal a bit may be lost, 2^-25
-        lanes = depth.reshape(plan.parts(i), columns, OCTET, len(steps), 2, 4, 2).transpose(0, 3, 1, 4, 2, 5, 6)
-        words = halves(np.ascontiguousarray(lanes), plan.precision).view(np.uint32).reshape(plan.parts(i), -1, 32)
-        words = np.pad(words, ((0, 0), (0, plan.fragments(i) - words.shape[1]), (0, 0)))
-        found.append(words.reshape(plan.parts(i), -1, 4, 32).transpose(0, 1, 3, 2).ravel())
-    return np.concatenate(found)
-
-
-class MmaChain:
-    """A planned chain's weights on the current GPU, as a function of images.
-
-    Args:
-        plan, weights, biases, pixels: as of `MmaPlan.prepare`.
-    """
-
-    def __init__(
-        self, plan: MmaPlan, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray | None],
-        pixels: np.ndarray | None = None,
-    ) -> None:  # fmt: skip
-        device.require_tensor_cores("method 'mma'", way_out="use method='whole'")
-        shapes = plan.parameter_shapes
-        for name, arrays in (("weights", weights), ("biases", biases)):
-            if len(arrays) != len(shapes):
-                raise ValueError(f"{name}: got {len(arrays)} arrays, need {len(shapes)}, one a convolution")
-        padded = []
-        for number, (i, weight, bias) in enumerate(zip(plan.convolutions, weights, biases, strict=True), 1):
-            link = plan.links[i]
-            expect(f"weight{number}", weight, link.weight_shape)
-            if link.bias != (bias is not None):
-                raise ValueError(f"bias{number} is {'missing' if link.bias else 'given'}: the layer says otherwise")
-            padded.append(np.zeros(plan.parts(i) * plan.columns(i) * OCTET, np.float32))
-            if bias is not None:
-                expect(f"bias{number}", bias, link.weight_shape[:1])
-                padded[-1][: len(bias)] = bias
-        if pixels is not None:
-            expect("pixels", pixels, (plan.in_shape[0], 256))
-        self._plan, self._bytes = plan, pixels is not None
-        self._weight = device.to_device(packed(plan, weights))
-        self._bias = device.to_device(np.concatenate(padded))
-        self._pixels = device.to_device(np.zeros(1, np.float32) if pixels is None else pixels.ravel())
-        self.nbytes: int = self._weight.nbytes + self._bias.nbytes + self._pixels.nbytes
-
-    def __call__(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """Start on x (N, C_in, H, W), float32, or uint8 with `pixels`: y float32 (N, C_out, H_out, W_out) on its side.
-
-        Features are held in the precision: in fp16 values from 65,520 on are infinite.
-
-        Args:
-            out: where to write; made where None.
-            stream: a CUDA stream; the default stream where None.
-
-        Raises:
-            ValueError: an argument's shape, dtype, layout or side does not fit.
-        """
-        plan = self._plan
-        n = ranked("x", x, "N, C_in, H, W")[0]
-        expect("x", x, (n, *plan.in_shape))
-        call = Call(out, stream, (n, *plan.out_shape), dtypes={"x": np.uint8 if self._bytes else np.float32}, x=x)
-        blocks = min(n, plan.resident * device.multiprocessors())
-        source, target = call.inputs[0].reshape((n, prod(plan.in_shape))), call.out.reshape((n, prod(plan.out_shape)))
-        arrays = source, self._weight, self._bias, self._pixels, target
-        call.launch(make_mma_kernel(plan, self._bytes), blocks, plan.threads, *arrays, shared=plan.shared_bytes)
-        return call.result()
+    if not plan.resident:
+        raise ValueError(f"threads={plan.threads}: a thread would have too few registers for this chain")
+    return plan

@@ -18,14 +18,14 @@ import numpy as np
 from charcnn.gpu import device
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import at_least
+from charcnn.ops.chain.kernel_strips import make_strip_kernel
+from charcnn.ops.chain.links import Layer2d, Link, linked
 from charcnn.ops.chain.octets import OCTET, REACH
-from charcnn.ops.chain.plan2d import METHODS, Layer2d, linked
-from charcnn.ops.chain.planned import tabulated
-from charcnn.ops.chain.strip_sizes import WARPS, Product, Rows, product_of
-from charcnn.ops.chain.strips import StripChain
-from charcnn.ops.chain.tiling2d import Link
-from charcnn.ops.common.precision import HALF_PRECISIONS, NumberFormat
-from charcnn.ops.pixels_to_depth import Blocks
+from charcnn.ops.chain.plan2d import METHODS
+from charcnn.ops.chain.planned import limited, tabulated
+from charcnn.ops.chain.strip_sizes import WARPS, Product, Rows, dense, product_of, words_of
+from charcnn.ops.chain.tensor_plan import TensorPlan, half_precision
+from charcnn.ops.pixels_to_depth import Blocks, to_depth
 
 PRODUCT, STREAMED, PASS, STRIP = 1.8, 20, 1500, 5000
 """Of a multiprocessor, as forecasts have them: cycles of a product, bytes of weights that come in one, cycles until a
@@ -39,17 +39,13 @@ HERTZ, BYTES = 1.7e9, 3e12
 
 
 @dataclass(frozen=True)
-class StripPlan:
+class StripPlan(TensorPlan):
     """Convolution, pooling, convolution, pooling as one kernel, whose results are channels last.
 
     `describe()` tells what it does; `prepare(weights, biases)` gives the function.
     """
 
-    links: tuple[Link, ...]
     method: str
-    precision: NumberFormat
-    shared_limit: int
-    """Bytes of shared memory that a block may use."""
     first: int
     """Rows of the last map in the first strip."""
     rows: int
@@ -65,28 +61,13 @@ class StripPlan:
         return 32 * WARPS
 
     @property
-    def in_shape(self) -> Shape:
-        """(C_in, H, W)"""
-        return self.links[0].in_shape
-
-    @property
-    def out_shape(self) -> Shape:
-        """(C_out, H_out, W_out)"""
-        return self.links[-1].out_shape
-
-    @property
-    def result_shape(self) -> Shape:
-        """(H_out, W_out, C): channels last, whole octets of them, those beyond C_out zeros."""
+    def result(self) -> tuple[Shape, Any]:
+        """(H_out, W_out, C), channels last, whole octets of them, those beyond C_out zeros; in the precision."""
         channels, *size = self.out_shape
-        return (*size, -(-channels // OCTET) * OCTET)
-
-    @property
-    def parameter_shapes(self) -> tuple[Shape, ...]:
-        """(C_out, C_in / groups, KH, KW) of each convolution's weight."""
-        return self.links[0].weight_shape, self.links[2].weight_shape
+        return (*size, -(-channels // OCTET) * OCTET), self.precision.dtype
 
     @cached_property
-    def blocks(self) -> Blocks:
+    def lattice(self) -> Blocks:
         """How the first convolution's blocks of pixels lie on the image."""
         return Blocks.of(self.links[0].window, *self.in_shape[1:])
 
@@ -96,10 +77,10 @@ class StripPlan:
         first, second = self.links[0], self.links[2]
         channels = self.in_shape[0] * prod(first.window.stride)
         (c_in, *_), (c_out, *_), groups = second.in_shape, second.out_shape, second.groups
-        own = product_of(second.window.kernel, c_in // groups, c_out // groups, groups)
-        if (own.octets_in * groups * OCTET, own.outputs) != (c_in, c_out):  # with zeros between groups
-            own = product_of(second.window.kernel, c_in, c_out, 1)
-        return product_of(first.window.in_steps, channels, first.out_shape[0], 1), own
+        grouped = product_of(second.window.kernel, c_in // groups, c_out // groups, groups)
+        if (grouped.octets_in * groups * OCTET, grouped.outputs) != (c_in, c_out):  # with zeros between groups
+            grouped = product_of(second.window.kernel, c_in, c_out, 1)
+        return product_of(first.window.in_steps, channels, first.out_shape[0], 1), grouped
 
     @property
     def tile(self) -> int:
@@ -159,13 +140,13 @@ class StripPlan:
         """The image by blocks of pixels, and what both convolutions and the first pooling make."""
         (conv1, pool1, conv2, pool2), rows, (one, two) = self.links, self.counted["rows"], self.products
         _, _, left, right = conv2.window.padding
-        wide = lambda shape: -(-shape[0] // OCTET)  # noqa: E731
+        octets = lambda shape: -(-shape[0] // OCTET)  # noqa: E731
         return (
-            Rows(one.octets_in, rows[0], self.blocks.counts[1]),
-            Rows(wide(conv1.out_shape), rows[1], conv1.out_shape[2], step=pool1.window.stride[1]),
+            Rows(one.octets_in, rows[0], self.lattice.counts[1]),
+            Rows(octets(conv1.out_shape), rows[1], conv1.out_shape[2], step=pool1.window.stride[1]),
             Rows(two.octets_in * two.groups, rows[2], pool1.out_shape[2], left=max(left, right),
                  zeros=1),
-            Rows(wide(conv2.out_shape), rows[3], conv2.out_shape[2], step=pool2.window.stride[1]),
+            Rows(octets(conv2.out_shape), rows[3], conv2.out_shape[2], step=pool2.window.stride[1]),
         )  # fmt: skip
 
     @cached_property
@@ -195,24 +176,19 @@ class StripPlan:
         return max(self.places[1] + conv1.nbytes, between.nbytes + conv2.nbytes)
 
     @property
-    def flops(self) -> int:
-        """Floating-point operations an image, a multiply-add counted as two."""
-        return sum(2 * link.depth * prod(link.out_shape) for link in self.links)
-
-    @property
     def computed_flops(self) -> int:
         """Of the outputs that blocks compute: some more than once."""
-        own = zip(self.links[::2], self.counted["pixels"], strict=True)
-        return sum(2 * link.depth * link.out_shape[0] * sum(pixels) for link, pixels in own)
+        computed = zip(self.links[::2], self.counted["pixels"], strict=True)
+        return sum(2 * link.depth * link.out_shape[0] * sum(pixels) for link, pixels in computed)
 
     @property
     def multiplied(self) -> int:
         """Products of 16 x 8 x 16 that tensor cores compute an image."""
         found = 0
-        for of, strips in zip(self.products, self.counted["pixels"], strict=True):
+        for product, strips in zip(self.products, self.counted["pixels"], strict=True):
             for pixels in strips:
-                count, tiles = of.passes(pixels)
-                found += count * of.parts * of.steps * WARPS * tiles * of.columns
+                count, tiles = product.passes(pixels)
+                found += count * product.parts * product.steps * WARPS * tiles * product.columns
         return found
 
     @property
@@ -224,22 +200,22 @@ class StripPlan:
     def weight_bytes(self) -> int:
         """Of weights that an image's blocks read from the second-level cache, where a block reads each once a pass."""
         pairs = zip(self.products, self.counted["pixels"], strict=True)
-        return sum(4 * of.words * of.passes(pixels)[0] for of, strips in pairs for pixels in strips)
+        return sum(4 * product.words * product.passes(pixels)[0] for product, strips in pairs for pixels in strips)
 
     @property
     def parameter_bytes(self) -> int:
         """Of packed weights, read from DRAM once a launch."""
-        return 4 * sum(of.words for of in self.products)
+        return 4 * sum(product.words for product in self.products)
 
     @property
     def cycles(self) -> float:
         """Of a multiprocessor an image, as forecasts have them: of products, or of weights where those take longer."""
         found = 0.0
-        for of, strips in zip(self.products, self.counted["pixels"], strict=True):
+        for product, strips in zip(self.products, self.counted["pixels"], strict=True):
             for pixels in strips:
-                count, tiles = of.passes(pixels)
-                products = of.parts * of.steps * WARPS * tiles * of.columns * PRODUCT
-                found += count * (max(products, 4 * of.words / STREAMED) + PASS) + STRIP
+                count, tiles = product.passes(pixels)
+                products = product.parts * product.steps * WARPS * tiles * product.columns * PRODUCT
+                found += count * (max(products, 4 * product.words / STREAMED) + PASS) + STRIP
         return found
 
     @property
@@ -251,14 +227,12 @@ class StripPlan:
 
     def describe(self) -> str:
         """Strips, maps, shared memory, recomputation and bytes as a table, before anything is compiled."""
-        sizes = ("x".join(map(str, shape)) for shape in (self.in_shape, *(link.out_shape for link in self.links)))
         strips = ", ".join(f"{end - begin}" for begin, end in self.strips(0))
         tiles = (f"{16 * of.passes(max(own))[1]}x{8 * of.columns}"
                  for of, own in zip(self.products, self.counted["pixels"], strict=True))  # fmt: skip
         kernel = {
             "kernel": f"1, {self.method}, products of 16 x 8 x 16 in {self.precision.name}",
-            "layers": ", ".join(link.named for link in self.links),
-            "feature maps": " > ".join(sizes),
+            **self.described(),
             "blocks an image": f"{self.tiles} of {self.tile} rows, by strips of {strips}",
             "rows held": ", ".join(f"{of.rows}" for of in self.maps),
             "multiplications": f"{self.computed_flops / self.flops:.2f}x the layers' own; "
@@ -275,11 +249,40 @@ class StripPlan:
         }
         return tabulated((kernel, chain))
 
-    def prepare(
-        self, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray | None], pixels: np.ndarray | None = None
-    ) -> StripChain:
-        """The function, with its weights packed on the current GPU; arguments and errors as of `StripChain`."""
-        return StripChain(self, weights, biases, pixels)
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Output channels of each convolution as the kernel reads biases, some perhaps of zeros."""
+        return tuple(product.outputs for product in self.products)
+
+    def blocks(self, n: int) -> int:
+        """Blocks that share n images."""
+        return min(n * self.tiles, device.multiprocessors())
+
+    def kernel(self, from_bytes: bool) -> Any:
+        """The kernel of images as float32 or as bytes."""
+        return make_strip_kernel(self, from_bytes)
+
+    def flat(self, y: Any) -> Any:
+        """The results as the kernel writes them: words."""
+        return y.reshape(y.size).view(np.uint32)
+
+    def packed(self, weights: Sequence[np.ndarray]) -> np.ndarray:
+        """Weights as warps read them: words, those of the first convolution by blocks of pixels."""
+        (first, second), (one, two) = weights, self.products
+        ahead = max(product.words // (product.parts * product.steps) for product in self.products)  # read past the end
+        return np.concatenate([
+            words_of(to_depth(first, self.links[0].window), one, self.precision),
+            words_of(dense(second, self.links[2].groups // two.groups), two, self.precision),
+            np.zeros(ahead, np.uint32),
+        ])  # fmt: skip
+
+    def looked_up(self, pixels: np.ndarray) -> np.ndarray:
+        """Factor and offset of each channel's table of what bytes stand for."""
+        offset = pixels[:, 0].astype(np.float64)
+        factor = (pixels[:, 255] - offset) / 255
+        if not np.allclose(pixels, offset[:, None] + factor[:, None] * np.arange(256), rtol=1e-5, atol=1e-5):
+            raise ValueError("pixels: need what bytes stand for at equal distances")
+        return np.concatenate([factor, offset]).astype(np.float32)
 
 
 def _rows(pool: Link, begin: int, end: int) -> tuple[int, int]:
@@ -301,6 +304,7 @@ def make_strip_plan(
     """Plan Conv2d, MaxPool2d, Conv2d, MaxPool2d as one kernel on tensor cores; errors as of `plan2d`.
 
     Args:
+        in_shape: (C_in, H, W) of an image.
         layers: each convolution with Relu behind it, and perhaps LocalResponseNorm.
         walk: "whole": a block an image, and all of the map between the convolutions in shared memory. "rolling": a
             block an image, and of that map the rows that a strip reads. "tiles": a block some rows of the last map.
@@ -316,17 +320,14 @@ def make_strip_plan(
     links = linked(layers, in_shape)
     if walk not in (None, *METHODS):
         raise ValueError(f"{walk=}: need one of {', '.join(METHODS)}, or None")
-    if precision not in HALF_PRECISIONS:
-        raise ValueError(f"{precision=}: method 'mma' needs one of {', '.join(HALF_PRECISIONS)}")
+    number_format, limit = half_precision(precision), limited(shared_limit)
     at_least("batch", batch, 1)
-    limit = device.shared_limit() if shared_limit is None else shared_limit
-    at_least("shared_limit", limit, 1)
     _check(links)
     height = links[3].out_shape[1]
     if tile is not None:
         at_least("tile", tile, 1)
     found = [
-        StripPlan(links, one, HALF_PRECISIONS[precision], limit, first, rows, made, batch)
+        StripPlan(links, number_format, limit, one, first, rows, made, batch)
         for one in ((walk,) if walk else METHODS)
         for rows in (range(1, height + 1) if tile is None else (min(tile, height),))
         for first in {rows, min(rows + (one != "tiles" and tile is None), height)}

@@ -10,9 +10,7 @@ import numpy as np
 
 from charcnn.gpu import device
 from charcnn.layers.layer import Shape
-
-LONGEST = 6
-"""Convolutions of a chain at most."""
+from charcnn.layers.windows import at_least
 
 
 class Planned:
@@ -42,7 +40,7 @@ class Planned:
 
     @property
     def parameter_shapes(self) -> tuple[Shape, ...]:
-        """Of each convolution's weight, output channels first."""
+        """Shape of each convolution's weight, output channels first."""
         raise NotImplementedError
 
     @property
@@ -79,6 +77,14 @@ class Planned:
         from charcnn.ops.chain.fused import Fused
 
         return Fused(self)
+
+
+def limited(shared_limit: int | None) -> int:
+    """Bytes of shared memory that a block may use: as given, or the current GPU's where None."""
+    if shared_limit is None:
+        return device.shared_limit()
+    at_least("shared_limit", shared_limit, 1)
+    return shared_limit
 
 
 def tabulated(sections: Iterable[Mapping[str, str]]) -> str:

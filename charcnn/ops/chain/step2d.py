@@ -26,7 +26,7 @@ class Step2d:
     """Bytes of a value of a map in shared memory."""
     threads: int
     sums: tuple[tuple[int, int], ...]
-    """Of each link: output channels and columns of a thread's register tile; (1, 1) of a pooling."""
+    """Output channels and columns of a thread's register tile, by link; (1, 1) of a pooling."""
     stage: int = 0
     """Floats of each of the two stages through which weights come; 0: all weights are held."""
     resident: int = 1
@@ -86,13 +86,13 @@ class Step2d:
         taken: list[tuple[int, int, int, int]] = []  # the walks that make and read it, and its place
         for i, (shape, rows, pitch) in enumerate(zip(tiling.shapes, tiling.rings, tiling.pitches, strict=True)):
             if i < len(self.links):
-                made = next(walk for walk, end in enumerate(tiling.ends) if i <= end)
+                maker = next(walk for walk, end in enumerate(tiling.ends) if i <= end)
                 read = next(walk for walk, end in enumerate(tiling.ends) if i < end)
                 size = -(-(shape[0] * rows * pitch + slack) // 8) * 8
-                beside = [one for one in taken if one[0] <= read and one[1] >= made]
+                beside = [one for one in taken if one[0] <= read and one[1] >= maker]
                 at = min(at for at in (begin, *(one[3] for one in beside))
                          if all(at + size <= one[2] or at >= one[3] for one in beside))  # fmt: skip
-                taken.append((made, read, at, at + size))
+                taken.append((maker, read, at, at + size))
         return (*(one[2] for one in taken), max(one[3] for one in taken))
 
     @property
@@ -128,7 +128,7 @@ class Step2d:
         return link.lines * line * threads + brought
 
     def cost(self, least: int = 0) -> int:
-        """The same of all convolutions, and what normalisations take."""
+        """`instructions` of all convolutions, and what normalisations take."""
         found = sum(self.instructions(i, least) for i, link in enumerate(self.links) if link.groups)
         normalised = zip(self.links, self.tiling.made[1:], strict=True)
         return found + sum((4 * link.norm.size + NORM) * made for link, made in normalised if link.norm)

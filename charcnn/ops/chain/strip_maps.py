@@ -22,7 +22,7 @@ WORD = 0xFFFFFFFF
 @cache
 def make_load(plan: StripPlan, from_bytes: bool) -> Any:
     """load(x, pixels, base, thread, n, begin, end): rows of blocks of pixels, a thread an octet."""
-    of, blocks, (channels, height, width) = plan.maps[0], plan.blocks, plan.in_shape
+    of, blocks, (channels, height, width) = plan.maps[0], plan.lattice, plan.in_shape
     (down, across), (top, left) = blocks.size, blocks.before
     area, regular = down * across, down * across % OCTET == 0
     pack = ptx.cvt_f16x2(plan.precision.ptx_type)
@@ -45,10 +45,10 @@ def make_load(plan: StripPlan, from_bytes: bool) -> Any:
             index = octet * eight
             factor, offset = float32(1), float32(0)
             if from_bytes and regular:
-                channel = uint32(min(index // own, count - 1))
+                channel = min(index // own, count - 1)
                 factor, offset = pixels[channel], pixels[count + channel]
             for j in range(values_of):
-                at = index + uint32(j)
+                at = index + j
                 channel, inside = at // own, at % own
                 y = row * tall + inside // wide - above & word  # beyond: huge
                 z = column * wide + inside % wide - before & word
@@ -62,7 +62,7 @@ def make_load(plan: StripPlan, from_bytes: bool) -> Any:
                 w[j] = pack(values[2 * j], values[2 * j + 1])
             to = base + place + row % ring * row_bytes + octet * plane + column * pixel
             ptx.st_shared_v4_b32(to, w[0], w[1], w[2], w[3])
-            i = i + threads
+            i += threads
 
     return load
 
@@ -104,7 +104,7 @@ def make_norm(plan: StripPlan, number: int) -> Any:
             slot, column = first + i // width, i % width
             at = base + place + slot * row_bytes + column % step * phase
             own(at + column // step * pixel)
-            i = i + threads
+            i += threads
 
     return normalise
 
@@ -135,7 +135,7 @@ def make_maxpool2d(plan: StripPlan, number: int) -> Any:
                 octet, place_of = item % octets, item // octets
             else:
                 octet, place_of = item // columns % octets, item % columns
-                place_of = place_of + item // (columns * octets) * columns
+                place_of += item // (columns * octets) * columns
             row, column = place_of // columns, place_of % columns
             here = base + place + row * row_bytes + octet * plane + column * pixel
             best[0], best[1], best[2], best[3] = ptx.ld_shared_v4_b32(here)
@@ -143,7 +143,7 @@ def make_maxpool2d(plan: StripPlan, number: int) -> Any:
                 for j in range(kernel_columns):
                     if i or j:
                         further = i * next_row + j % across * next_phase + j // across * PIXEL
-                        w0, w1, w2, w3 = ptx.ld_shared_v4_b32(here + uint32(further))
+                        w0, w1, w2, w3 = ptx.ld_shared_v4_b32(here + further)
                         best[0], best[1] = peak(best[0], w0), peak(best[1], w1)
                         best[2], best[3] = peak(best[2], w2), peak(best[3], w3)
             line = begin + row
@@ -153,7 +153,7 @@ def make_maxpool2d(plan: StripPlan, number: int) -> Any:
             else:
                 to = base + to_place + line % ring * to_row + octet * to_plane + left + column * pixel
                 ptx.st_shared_v4_b32(to, best[0], best[1], best[2], best[3])
-            item = item + threads
+            item += threads
 
     return maxpool2d
 
@@ -174,6 +174,6 @@ def make_keep(plan: StripPlan, number: int) -> Any:
             to = base + place + i
             w0, w1, w2, w3 = ptx.ld_shared_v4_b32(to + slot * row_bytes)
             ptx.st_shared_v4_b32(to, w0, w1, w2, w3)
-            i = i + threads
+            i += threads
 
     return keep

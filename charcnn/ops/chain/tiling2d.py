@@ -1,4 +1,4 @@
-"""How blocks share an image's maps out: links of a chain, tiles, halos and strips. Plain numbers, no GPU.
+"""How blocks share an image's maps out: tiles, halos and strips. Plain numbers, no GPU.
 
 Axis 0 is vertical, 1 horizontal. A range of rows or columns is (first, one past the last). Map 0 is what a kernel
 reads, map i what link i - 1 makes of map i - 1.
@@ -12,72 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from charcnn.layers import LocalResponseNorm
-from charcnn.layers.windows import Window
-
-Range = tuple[int, int]
-
-FAR = 1 << 14
-"""So many rows above an image, more than a window has, a strip before the first ended."""
+from charcnn.ops.chain.links import FAR, Link, Linked, Range
 
 
 @dataclass(frozen=True)
-class Link:
-    """A convolution or max-pooling of a chain, with the function and the normalisation that follow it."""
-
-    in_shape: tuple[int, int, int]
-    out_shape: tuple[int, int, int]
-    window: Window
-    groups: int = 0
-    """Of a convolution; 0: a pooling."""
-    bias: bool = False
-    epilogue: str = ""
-    """A name of `common.epilogues`."""
-    norm: LocalResponseNorm | None = None
-    """Over channels, of which a block has all of each pixel: so the map is normalised where it lies."""
-
-    @property
-    def named(self) -> str:
-        """As people write it: conv2d 11x11/4 relu."""
-        (rows, columns), (down, across) = self.window.kernel, self.window.stride
-        step = f"{down}" if down == across else f"{down}x{across}"
-        name, norm = "conv2d" if self.groups else "maxpool2d", f"norm {self.norm.size}" if self.norm else ""
-        return " ".join(filter(None, (name, f"{rows}x{columns}/{step}", self.epilogue, norm)))
-
-    @property
-    def weight_shape(self) -> tuple[int, int, int, int]:
-        """Of a convolution: (C_out, C_in / groups, KH, KW)."""
-        return self.out_shape[0], self.in_shape[0] // self.groups, *self.window.kernel
-
-    @property
-    def lines(self) -> int:
-        """Rows of taps of an output channel's weight."""
-        return math.prod(self.weight_shape[1:3])
-
-    @property
-    def depth(self) -> int:
-        """Multiplications of an output."""
-        return math.prod(self.weight_shape[1:]) if self.groups else 0
-
-    def row(self, outputs: int) -> int:
-        """Values of an input's row that so many neighbours read through a row of taps."""
-        taps, stride = self.window.kernel[1], self.window.stride[1]
-        return min(taps * outputs, (outputs - 1) * stride + taps)
-
-    def wants(self, axis: int, out: Range, before: int = -FAR) -> tuple[int, int, int]:
-        """What of its input makes these outputs: the first, one past the last, and one past the last of `before`.
-
-        It begins no earlier than what makes the outputs up to `before` ends. The kernel has the same in `kernel2d`.
-        """
-        stride, pad, size = self.window.stride[axis], self.window.padding[2 * axis], self.in_shape[1 + axis]
-        last = self.window.span[axis] - pad
-        had = min((before - 1) * stride + last, size)  # far away stays far away
-        begin = min(max(out[0] * stride - pad, had, 0), size)
-        return begin, max(min((out[1] - 1) * stride + last, size), begin), had
-
-
-@dataclass(frozen=True)
-class Tiling:
+class Tiling(Linked):
     """What each block of a kernel makes of each map.
 
     Consecutive links make a walk: a block walks down its tile a strip of rows of the walk's last map at a time. Of the
@@ -87,14 +26,9 @@ class Tiling:
 
     links: tuple[Link, ...]
     walks: tuple[tuple[int, int], ...]
-    """Of each walk: how many links, and a strip's rows of its last map."""
+    """How many links, and a strip's rows of the last map, by walk."""
     tile: tuple[int, int]
     """Rows and columns of the last map that a block makes."""
-
-    @property
-    def shapes(self) -> tuple[tuple[int, int, int], ...]:
-        """(C, H, W) of each map."""
-        return (self.links[0].in_shape, *(link.out_shape for link in self.links))
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -108,7 +42,7 @@ class Tiling:
         return tuple(sum(count for count, _ in self.walks[: i + 1]) for i in range(len(self.walks)))
 
     def ranges(self, axis: int, index: int) -> list[Range]:
-        """Of each map what this row or column of tiles wants, all strips together."""
+        """What this row or column of tiles wants of each map, all strips together."""
         tile = self.tile[axis]
         found = [(index * tile, min(index * tile + tile, self.shapes[-1][1 + axis]))]
         for link in reversed(self.links):
@@ -136,7 +70,7 @@ class Tiling:
 
     @cached_property
     def made_ranges(self) -> tuple[tuple[list[Range], list[Range]], ...]:
-        """Of each map the rows that all strips make, and the columns that columns of tiles make."""
+        """Rows of each map that all strips make, and columns that columns of tiles make."""
         rows: list[list[Range]] = [[] for _ in self.shapes]
         for index in range(self.grid[0]):
             for strip in self.strips(index):
@@ -147,7 +81,7 @@ class Tiling:
 
     @cached_property
     def counts(self) -> tuple[tuple[Counter[int], ...], ...]:
-        """Of each map how often so many rows are made, and so many columns."""
+        """How often so many rows, and so many columns, of each map are made."""
         return tuple(tuple(Counter(end - begin for begin, end in axis) for axis in axes) for axes in self.made_ranges)
 
     @cached_property
@@ -158,7 +92,7 @@ class Tiling:
 
     @cached_property
     def distinct(self) -> tuple[int, ...]:
-        """The same, each value counted once."""
+        """Values of each map that blocks make, each counted once."""
         return tuple(shape[0] * math.prod(len({at for one in axis for at in range(*one)}) for axis in axes)
                      for shape, axes in zip(self.shapes, self.made_ranges, strict=True))  # fmt: skip
 
@@ -171,11 +105,6 @@ class Tiling:
             rows, columns = (min((out - 1) * stride + span, size) for out, stride, span, size in sizes)
             found.append((rows, columns))
         return tuple(found[::-1])
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of an image, a multiply-add counted as two, by the layers' definitions."""
-        return sum(2 * link.depth * math.prod(link.out_shape) for link in self.links)
 
     @property
     def computed_flops(self) -> int:
@@ -195,7 +124,7 @@ class Tiling:
 
     @property
     def alike(self) -> float:
-        """The same if all blocks made the whole `pyramid`, those at borders, too."""
+        """Multiplications over the layers' own if all blocks made the whole `pyramid`, those at borders, too."""
         sizes = zip(self.links, self.pyramid[1:], strict=True)
         one = sum(2 * link.depth * link.out_shape[0] * math.prod(extent) for link, extent in sizes)
         return math.prod(self.grid) * one / self.flops

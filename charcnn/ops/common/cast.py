@@ -11,6 +11,9 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    extents,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.precision import LARGEST_E4M3, NumberFormat, choose
 
@@ -37,7 +40,7 @@ def _narrow_kernel(ptx_type, terms):
             t = uint32(i // channels % y.shape[1])
             n = uint32(i // (channels * y.shape[1]))
             value = float32(0)
-            if t < uint32(x.shape[1]) and c < uint32(x.shape[2]):
+            if t < extents(x)[1] and c < extents(x)[2]:
                 value = x[n, t, c] * factor
             if tf32:
                 y[n, t, c] = ptx.cvt_tf32(value)
@@ -129,7 +132,7 @@ def _narrow(call, x, y, to, factor):
 
 
 def widen(call: Call, x: Any, y: Any, source: NumberFormat, factor: float = 1.0) -> None:
-    """As float32, times a factor, into an array of the same shape, or with two terms, of half as many channels."""
+    """Cast to float32, times a factor, into an array of the same shape, or with two terms, of half as many channels."""
     *_, channels = y.shape
     bits = x.view(WORDS[source.itemsize]).reshape((x.size,))
     if source.ptx_type == "tf32":
@@ -138,7 +141,7 @@ def widen(call: Call, x: Any, y: Any, source: NumberFormat, factor: float = 1.0)
     call.launch(kernel, -(-y.size // THREADS), THREADS, bits, y.reshape((y.size,)), channels, np.float32(factor))
 
 
-def as_float(x: Any, precision: str, *, out: Any = None, stream: Any = None) -> Any:
+def as_float(x: Any, precision: str) -> Any:
     """Features in a format, on the GPU, as float32 there: an array of the same values, not waited for.
 
     Raises:
@@ -146,7 +149,7 @@ def as_float(x: Any, precision: str, *, out: Any = None, stream: Any = None) -> 
     """
     of = choose(precision)
     *others, channels = x.shape
-    call = Call(out, stream, (*others, channels // of.terms), dtypes={"x": of.dtype}, x=x)
+    call = Call(None, None, (*others, channels // of.terms), dtypes={"x": of.dtype}, x=x)
     widen(call, call.inputs[0], call.out, of)
     return call.result()
 

@@ -210,7 +210,7 @@ def _add_product(builder, tile, a, starts, count, features, depth, c, following=
 
 @njit(cache=True, nogil=True)
 def add_product_plain(a, first, starts, b, c):
-    """As `add_product` from a[first:] on, in loops over contiguous weights, which compilers vectorise."""
+    """`add_product` from a[first:] on, in loops over contiguous weights, which compilers vectorise."""
     for r in range(starts.size):
         sums = c[r]
         j, at, last = 0, first + starts[r], b.shape[0]

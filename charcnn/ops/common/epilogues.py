@@ -193,7 +193,7 @@ def _sigmoid_in_few_registers(value):
 BESIDE_ACCUMULATORS: dict[str, Callable[[Any], Any]] = {
     **EPILOGUES, "gelu": _gelu_in_few_registers, "sigmoid": _sigmoid_in_few_registers,
 }  # fmt: skip
-"""The same for kernels whose registers hold the accumulators of tensor cores: a function may take few more."""
+"""EPILOGUES of kernels whose registers hold the accumulators of tensor cores: a function may take few more."""
 
 
 @cache
@@ -223,7 +223,6 @@ def in_place(name: str, count: int) -> Any:
 
     @cuda.jit(device=True, **({} if SIMULATED else {"forceinline": True}))
     def apply(values):
-        """As `in_place`."""
         if more:
             rest(values)
         for k in range(begin, count):

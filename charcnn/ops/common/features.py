@@ -102,7 +102,6 @@ def reader(layout: Layout) -> Any:
 
     @cuda.jit(device=True, inline="always")
     def load(x, at, low, values):
-        """As `reader`."""
         if floats:
             if vector:
                 values[0], values[1], values[2], values[3] = ptx.ld_global_v4_f32(x, at)
@@ -135,7 +134,6 @@ def writer(layout: Layout) -> Any:
 
     @cuda.jit(device=True, inline="always")
     def store(y, at, low, values):
-        """As `writer`."""
         if rounded:
             for j in range(width):
                 values[j] = ptx.bitcast_f32(ptx.cvt_tf32(values[j]))

@@ -14,6 +14,12 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.cast import unit_of
 from charcnn.ops.common.precision import NumberFormat
@@ -59,14 +65,14 @@ def _pack_kernel(of, rows):
 
     @cuda.jit(device=True, forceinline=True)
     def number(weight, factor, tap, c_in, column):
-        if column < uint32(weight.shape[2]) and c_in < uint32(weight.shape[1]):
+        if column < extents(weight)[2] and c_in < extents(weight)[1]:
             return weight[tap, c_in, column] * factor
         return float32(0)
 
     @jit()
     def kernel(weight, factor, to, taps, k_blocks, words):
         # A thread writes a word. Of rows, the second word is the row eight further; of columns, the other half's depth.
-        i = uint32(cuda.grid(1))
+        i = block_idx_x() * block_dim_x() + thread_idx_x()
         if i < uint32(words):
             part, lane = i & 3, i // 4 & 31
             rest = i // 128
@@ -77,9 +83,9 @@ def _pack_kernel(of, rows):
             if rows:
                 near, far = far, near
             c_in = rest % uint32(k_blocks) * of_block + (lane & 3) * of_lane
-            c_in = c_in + (product * 2 + near) * in_word
+            c_in += (product * 2 + near) * in_word
             column = rest // uint32(k_blocks) * tile + lane // 4
-            column = column + far * 8
+            column += far * 8
             a = number(weight, factor, tap, c_in, column)
             if tf32:
                 word = ptx.cvt_tf32(a)

@@ -7,6 +7,7 @@ allocates nothing when it is applied, which a CUDA graph needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
@@ -64,25 +65,6 @@ def writes_host(layer: Layer) -> bool:
     return bool(getattr(layer, "writes_host", False))
 
 
-class Landing:
-    """A `Space` in which a layer's result lies elsewhere.
-
-    Args:
-        space: for all else.
-        before: arrays of features that the layer asks for before its result's.
-        result: where it is to be, C-contiguous.
-    """
-
-    def __init__(self, space: Space, before: int, result: Any) -> None:
-        self.stream, self.scratch = space.stream, space.scratch
-        self._device, self._before, self._result = space.device, before, result
-
-    def device(self, shape: Shape, dtype: Any = np.float32) -> Any:
-        """Room for features, or the result's."""
-        self._before -= 1
-        return self._result.reshape(shape) if self._before < 0 else self._device(shape, dtype)
-
-
 class NoScratch:
     """For layers that write only features."""
 
@@ -122,20 +104,22 @@ class Launched(NoScratch):
         return self._launcher(x, *self.arguments, out=space.device(*y), stream=space.stream)
 
 
+@dataclass(frozen=True)
 class ByBatch:
-    """Some layers for up to so many inputs, and others for more.
+    """Some layers for a small batch, and others for a larger one, as `by_batch` gives it."""
 
-    Args:
-        most: the most inputs of the first ones.
-        few, many: layers.
-    """
+    small: Sequence[Layer | ByBatch]
+    large: Sequence[Layer | ByBatch]
+    upto: int
 
-    def __init__(self, most: int, few: Sequence[Layer], many: Sequence[Layer]) -> None:
-        self.most, self._few, self._many = most, few, many
-
-    def of(self, n: int) -> Sequence[Layer]:
+    def of(self, n: int) -> Sequence[Layer | ByBatch]:
         """The layers for n inputs."""
-        return self._few if n <= self.most else self._many
+        return self.small if n <= self.upto else self.large
+
+
+def by_batch(small: Sequence[Layer | ByBatch], large: Sequence[Layer | ByBatch], *, upto: int) -> ByBatch:
+    """Layers `small` for at most `upto` inputs, and `large` for more."""
+    return ByBatch(small, large, upto)
 
 
 def held_bytes(layers: Sequence[Layer | ByBatch]) -> int:
@@ -144,7 +128,7 @@ def held_bytes(layers: Sequence[Layer | ByBatch]) -> int:
     def each(layers: Sequence[Layer | ByBatch]) -> Iterator[Layer]:
         for layer in layers:
             if isinstance(layer, ByBatch):
-                yield from each([*layer.of(layer.most), *layer.of(layer.most + 1)])
+                yield from each([*layer.small, *layer.large])
             else:
                 yield layer
 
@@ -155,9 +139,9 @@ def bounds(layers: Sequence[Layer | ByBatch]) -> Iterator[int]:
     """The most inputs of each choice by batch among layers, and of those inside it."""
     for layer in layers:
         if isinstance(layer, ByBatch):
-            yield layer.most
-            yield from bounds(layer.of(layer.most))
-            yield from bounds(layer.of(layer.most + 1))
+            yield layer.upto
+            yield from bounds(layer.small)
+            yield from bounds(layer.large)
 
 
 def flat(layers: Sequence[Layer | ByBatch], n: int) -> list[Layer]:

@@ -15,6 +15,9 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    extents,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.cast import narrow
 from charcnn.ops.common.precision import TENSOR_PRECISIONS, NumberFormat
@@ -50,11 +53,11 @@ def _encode_kernel(of):
             at = i * (OCTET * size // 4)
             for p in range(pairs):
                 a, b = float32(0), float32(0)
-                if t < uint32(x.shape[1]):
-                    if uint32(c + uint32(2) * p) < uint32(x.shape[2]):
-                        a = x[n, t, uint32(c + uint32(2) * p)]
-                    if uint32(c + uint32(2) * p + 1) < uint32(x.shape[2]):
-                        b = x[n, t, uint32(c + uint32(2) * p + 1)]
+                if t < extents(x)[1]:
+                    if c + 2 * p < extents(x)[2]:
+                        a = x[n, t, c + 2 * p]
+                    if c + 2 * p + 1 < extents(x)[2]:
+                        b = x[n, t, c + 2 * p + 1]
                 if size == 2:
                     y.flat[at + p] = pack(a, b)
                 else:

@@ -20,6 +20,11 @@ from numba import cuda, float32, float64
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import SIMULATED, uint32
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 
 PART = device.block_size(256)
@@ -107,11 +112,11 @@ def _merge_kernel(early):
         if early:
             ptx.griddepcontrol_launch()
             ptx.griddepcontrol_wait()
-        thread, lanes, one = uint32(cuda.threadIdx.x), uint32(LANES), uint32(1)
-        n = uint32(cuda.blockIdx.x) * uint32(MERGE_THREADS // LANES) + thread // lanes
+        thread, lanes, one = thread_idx_x(), uint32(LANES), uint32(1)
+        n = block_idx_x() * (MERGE_THREADS // LANES) + thread // lanes
         if n >= partial_moments.shape[0]:
             return
-        part, count = thread % lanes, uint32(partial_moments.shape[1])
+        part, count = thread % lanes, extents(partial_moments)[1]
         part_size, row, row_parts = uint32(part_size), uint32(row), uint32(row_parts)
         first = float64(0)
         if count > 0:
@@ -120,13 +125,13 @@ def _merge_kernel(early):
         while part < count:
             for _ in range(AT_ONCE):
                 at = min(part, count - one)  # read in any case: a branch would have the next loads wait
-                held = float64(min(part_size, uint32(row - uint32(at % row_parts * part_size))))
+                held = float64(min(part_size, row - at % row_parts * part_size))
                 difference = float64(partial_moments[n, at, 0]) + float64(partial_moments[n, at, 1]) - first
                 more = float64(partial_moments[n, at, 2]) + held * difference * difference
                 if part < count:
                     total += held * difference
                     squares += more
-                part = part + lanes
+                part += lanes
         total, squares = warp_sum(total) / size, warp_sum(squares) / size
         if thread % lanes == 0:
             stat[n, 0] = first + total

@@ -65,7 +65,7 @@ def conv2d_maxpool2d(
     groups: int = 1,
     pool_stride: Pair | None = None,
 ) -> Shape:
-    """As `conv2d`, with the pooling that follows -> (N, C_out, H_pooled, W_pooled)."""
+    """`conv2d` with the pooling that follows -> (N, C_out, H_pooled, W_pooled)."""
     n, c_out, height, width = conv2d(x, weight, bias, stride, padding, dilation, groups)
     sizes = pair("pool_size", pool_size)
     steps = sizes if pool_stride is None else pair("pool_stride", pool_stride)

@@ -7,6 +7,9 @@ from typing import Any
 from numba import cuda, float32
 
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    extents,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 
@@ -20,12 +23,12 @@ def _kernel(x, weight, bias, y):
         c_out = uint32(i % y.shape[2])
         t = uint32(i // y.shape[2] % y.shape[1])
         n = uint32(i // (y.shape[2] * y.shape[1]))
-        channels, taps = uint32(weight.shape[1]), uint32(weight.shape[0])
+        channels, taps = extents(weight)[1], extents(weight)[0]
         total = bias[c_out]
-        for k in range(uint32(0), taps):
+        for k in range(0, taps):
             part = float32(0)  # a tap's terms are summed apart: the rounding error grows with C_in + K, not C_in * K
-            for c_in in range(uint32(0), channels):
-                part += x[n, uint32(t + k), uint32(c_in)] * weight[uint32(k), uint32(c_in), c_out]
+            for c_in in range(0, channels):
+                part += x[n, t + k, c_in] * weight[k, c_in, c_out]
             total += part
         y[n, t, c_out] = total
 

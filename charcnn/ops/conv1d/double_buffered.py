@@ -11,6 +11,11 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Window
@@ -55,7 +60,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
     # that pooling leaves out of a tile the rows of a window that is not whole in it, and of an input those of none.
     threads, accumulators = tile.threads, tile.thread_rows * tile.thread_columns
     a_size, b_size = tile.thread_rows * ptx.VECTOR, tile.thread_columns
-    tm, tn, quads = uint32(tile.thread_rows), uint32(tile.thread_columns), uint32(tile.thread_columns // ptx.VECTOR)
+    tm, tn, quads = tile.thread_rows, uint32(tile.thread_columns), tile.thread_columns // ptx.VECTOR
     columns_tile, step = uint32(tile.columns), uint32(tile.depth)
     down, half_down, quads_apart = uint32(tile.down), tile.down // 2, uint32(tile.across * ptx.VECTOR)
     pitch, stage_size, features_size = uint32(tile.pitch), tile.stage_size, tile.rows * tile.pitch
@@ -65,11 +70,11 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
     x_copies, x_rows = tile.rows * tile.depth // width // threads, threads * width // tile.depth
     w_copies, w_rows = tile.depth * tile.columns // width // threads, uint32(threads * width // tile.columns)
     copy, wait, drain = ptx.cp_async(width), ptx.cp_async_wait_group(tile.stages - 2), ptx.cp_async_wait_group(0)
-    ahead, copy_bytes, block_threads = uint32(tile.stages - 1), uint32(4 * width), threads
-    staged_pitch, word = uint32((tile.across + 1) * ptx.VECTOR), uint32(0xFFFFFFFF)
+    ahead, copy_bytes, block_threads = tile.stages - 1, uint32(4 * width), threads
+    staged_pitch, word = (tile.across + 1) * ptx.VECTOR, 0xFFFFFFFF
     vector = width
     four = uint32(ptx.VECTOR)
-    unrolled = uint32(4 * ptx.VECTOR)  # terms of a stage
+    unrolled = 4 * ptx.VECTOR  # terms of a stage
     shifted, rectified = epilogue not in ("k_split", "several"), epilogue in ("relu", "pool")
     pointwise = epilogue in epilogues.EPILOGUES and not rectified
     apply = epilogues.in_place(epilogue, accumulators) if pointwise else None
@@ -94,15 +99,15 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
         x_from = cuda.local.array(window_copies, uint32)
         tap = cuda.local.array(4, uint32)  # of a stage: the float of its run, where that begins, its line, its column
         length, c_in, length_out, c_out = (
-            uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[y.ndim - 2]), uint32(weight.shape[2]),
+            extents(x)[1], extents(x)[2], uint32(y.shape[y.ndim - 2]), extents(weight)[2],
         )  # fmt: skip
         if pooled:
-            length_out = length_out * window
-        inputs, taps = uint32(x.shape[0]), uint32(weight.shape[0])
+            length_out *= window
+        inputs, taps = extents(x)[0], extents(weight)[0]
         products, run, width_out = uint32(1), c_in, c_out
         if windowed:
             count, height, line, out_columns, move_down, move_right, top, left, tap_columns, tap_down, tap_right = split
-            run = uint32(weight.shape[1])
+            run = extents(weight)[1]
             if not several:
                 width_out = c_out // count
         if several:
@@ -111,14 +116,14 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
         rows, depth = inputs * length_out, taps * run
         tiles_across = (width_out + columns_tile - 1) // columns_tile
         tiles_down = (rows + tile_rows - 1) // tile_rows
-        thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        thread, block = thread_idx_x(), block_idx_x()
         tile_across = block % tiles_across
         first_row = block // tiles_across % tiles_down * tile_rows
         first_column = tile_across * columns_tile
         group, column_end = uint32(0), c_out
         if windowed and not several:
             group = block // tiles_across // tiles_down
-            first_column = first_column + group * width_out
+            first_column += group * width_out
             column_end = group * width_out + width_out
         ty = thread // four % half_down * 2 + thread // 2 % 2
         tx = thread // four // half_down * 2 + thread % 2
@@ -136,7 +141,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
         w_row, w_column = thread // w_across, thread % w_across * vector
         x_place, w_place = x_row * pitch + x_column, features_size + w_row * columns_tile + w_column
         for i in range(x_copies):
-            row = min(first_row + x_row + uint32(i) * x_rows, rows - 1)  # none past the end is stored
+            row = min(first_row + x_row + i * x_rows, rows - 1)  # none past the end is stored
             n = row // length_out
             if windowed:
                 x_at[i], row = uint64(x_first + n * length) * uint64(c_in), row - n * length_out
@@ -155,9 +160,9 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
         def next_tap():
             """Of a window, where in its run of floats, and where in the image, this thread's next copies are."""
             while tap[0] >= run:
-                tap[0], tap[1], tap[3] = uint32(tap[0] - run), uint32(tap[1] + tap_right), uint32(tap[3] + uint32(1))
+                tap[0], tap[1], tap[3] = tap[0] - run, tap[1] + tap_right, tap[3] + 1
                 if tap[3] == tap_columns:
-                    tap[1], tap[2], tap[3] = uint32(0), uint32(tap[2] + tap_down), uint32(0)
+                    tap[1], tap[2], tap[3] = uint32(0), tap[2] + tap_down, uint32(0)
 
         def in_window(i, wanted):
             """Of a window, the i-th copy's source, and its bytes: outside the image none."""
@@ -179,7 +184,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
                 else:
                     copy(shared, uint32(slot + x_place), uint32(i) * x_rows * pitch, x, x_at[i], wanted)
                     x_at[i] += uint64(step)
-            tap[0] = uint32(tap[0] + step)
+            tap[0] = tap[0] + step
             for i in range(w_copies):
                 wanted = copy_bytes if w_inside and uint32(at + w_row + uint32(i) * w_rows) < end else uint32(0)
                 begin = w_from + uint64(i) * w_apart
@@ -215,8 +220,8 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
             cuda.syncthreads()  # the stage is there for all, and nobody still reads the one that is filled next
             fetch(slot, following, w_at)
             w_at += next_w
-            for k in range(uint32(0), step, unrolled):
-                a_from, b_from = uint32(a_at + k), uint32(b_at + k * columns_tile)
+            for k in range(0, step, unrolled):
+                a_from, b_from = a_at + k, b_at + k * columns_tile
                 multiply(a_from, b_from, uint32(0))
                 if step > four:
                     multiply(a_from, b_from, four)
@@ -234,7 +239,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
 
         for j in range(quads):
             for c in range(four):
-                column = uint32(first_column + tx * four + j * quads_apart + c)
+                column = first_column + tx * four + j * quads_apart + c
                 offset = bias[column] if shifted and column < column_end else float32(0)
                 for i in range(tm):
                     value = acc[i * tn + j * four + c] + offset
@@ -252,23 +257,23 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
                 cuda.syncthreads()
                 at = thread
                 while at < pooled_tile:
-                    column = uint32(first_column + j * quads_apart + at % quads_apart)
+                    column = first_column + j * quads_apart + at % quads_apart
                     first = at // quads_apart * window
                     if column < c_out and first_row + first < rows:
                         best = float32(0)  # ReLU: no maximum is less
                         for r in range(first, first + window):
-                            value = shared[uint32(r * staged_pitch + at % quads_apart)]
+                            value = shared[r * staged_pitch + at % quads_apart]
                             if value > best or value != value:  # NaN wins, and nothing is greater
                                 best = value
                         y.flat[uint64((first_row + first) // window) * uint64(c_out) + column] = best
-                    at = at + block_threads
+                    at += block_threads
         else:
             for i in range(tm):
-                row = uint32(first_row + ty + i * down)
+                row = first_row + ty + i * down
                 if row < rows:
                     start = (uint64(part) * uint64(rows) + uint64(row)) * uint64(c_out)
                     for j in range(quads):
-                        column, q = uint32(first_column + tx * four + j * quads_apart), i * tn + j * four
+                        column, q = first_column + tx * four + j * quads_apart, i * tn + j * four
                         if width == 1:
                             for c in range(four):
                                 if column + c < column_end:

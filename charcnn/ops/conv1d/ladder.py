@@ -44,9 +44,9 @@ def make_output_row() -> Any:
 
     @inline
     def output_row(row, rows, length, length_out):
-        n = uint32(row // length)
-        t = uint32(row - uint32(n * length))
-        return uint32(n * length_out + t) if row < rows and t < length_out else no_row
+        n = row // length
+        t = row - n * length
+        return n * length_out + t if row < rows and t < length_out else no_row
 
     return output_row
 
@@ -60,7 +60,7 @@ def make_accumulators(columns: int) -> tuple[Any, Any, Any]:
     16 bytes at once.
     """
     runs = columns // 32  # of eight channels, of each row
-    no_row, eight = uint32(NO_ROW), uint32(8)
+    no_row = NO_ROW
     pack = ptx.cvt_f16x2("f16", True)  # with ReLU
     output_row = make_output_row()
 
@@ -93,7 +93,7 @@ def make_accumulators(columns: int) -> tuple[Any, Any, Any]:
     def store(acc, y, c_out, column, row, rows, length, length_out, at=0):
         """Both rows, where they are outputs."""
         store_row(acc, at, y, c_out, column, output_row(row, rows, length, length_out))
-        store_row(acc, at + 2, y, c_out, column, output_row(uint32(row + eight), rows, length, length_out))
+        store_row(acc, at + 2, y, c_out, column, output_row(row + 8, rows, length, length_out))
 
     return start, words, store
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from charcnn.layers.layer import Shape
 from charcnn.ops.common.cast import as_format
@@ -17,11 +17,20 @@ from charcnn.ops.conv1d.toom_cook.layer import ToomCookConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.conv1d.winograd import WinogradConv
 
+
+class Limits(NamedTuple):
+    """The most inputs of which a part of CharCNN takes less time by kernels for small batches."""
+
+    blocks_1_2: int
+    blocks_3_6: int
+    linear: int
+
+
 SPREAD = {
-    "fp16": (8, 9, 18), "bf16": (8, 9, 18), "tf32": (10, 12, 19), "fp16x3": (9, 4, 19), "fp8": (3, 3, 12),
+    "fp16": Limits(8, 9, 18), "bf16": Limits(8, 9, 18), "tf32": Limits(10, 12, 19), "fp16x3": Limits(9, 4, 19),
+    "fp8": Limits(3, 3, 12),
 }  # fmt: skip
-"""The most inputs of which blocks 1 and 2, 3 to 6, and linear layers take less time by kernels for small batches, as
-timed on an H200, or between those that were. fp16 has bf16's."""
+"""By precision, as timed on an H200, or between those that were. fp16 has bf16's."""
 
 
 class Cast(NoScratch):

@@ -9,6 +9,9 @@ import numpy as np
 from numba import cuda, float32
 
 from charcnn.gpu.device import int32, uint32
+from charcnn.gpu.indices import (
+    extents,
+)
 from charcnn.gpu.launch import Call, jit, pair
 from charcnn.ops.common import moments, shapes
 
@@ -21,14 +24,14 @@ def _output_naive(kernel_size):
     @jit(device=True)
     def output(features, weights, bias, first, step, length, inside):
         total = bias
-        c_in, channels = uint32(0), uint32(features.shape[0])
+        c_in, channels = uint32(0), extents(features)[0]
         while c_in < channels:
             row, row_weights = features[c_in], weights[c_in]
             taps = float32(0)  # summed apart: the rounding error grows with C_in + K, not C_in * K
             for k in range(kernel_size):
                 position = first + int32(k) * step
                 if inside or (int32(0) <= position and position < length):
-                    taps += row[uint32(position)] * row_weights[uint32(k)]
+                    taps += row[uint32(position)] * row_weights[k]
             total += taps
             c_in += uint32(1)
         return total
@@ -136,7 +139,7 @@ def _conv1d_relu_maxpool1d_kernel(kernel_size, stride, padding, dilation, pool_s
             taps = cuda.local.array(pool_size, float32)
             for p in range(pool_size):
                 totals[p] = bias[c_out]
-            c_in, channels = uint32(0), uint32(x.shape[1])
+            c_in, channels = uint32(0), extents(x)[1]
             while c_in < channels:
                 row, row_weights = features[c_in], weights[c_in]
                 for j in range(window):
@@ -147,7 +150,7 @@ def _conv1d_relu_maxpool1d_kernel(kernel_size, stride, padding, dilation, pool_s
                 for p in range(pool_size):
                     taps[p] = float32(0)
                 for k in range(kernel_size):
-                    value = row_weights[uint32(k)]
+                    value = row_weights[k]
                     for p in range(pool_size):
                         taps[p] += values[p * stride + k * dilation] * value
                 for p in range(pool_size):

@@ -8,6 +8,11 @@ from typing import Any
 from numba import cuda, float32
 
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.conv1d.tile import REGISTERS, Tile
@@ -22,10 +27,10 @@ def make_kernel(tile: Tile) -> Any:
     # become registers.
     threads, accumulators = tile.threads, tile.thread_rows * tile.thread_columns
     a_size, b_size = tile.thread_rows, tile.thread_columns
-    tm, tn = uint32(tile.thread_rows), uint32(tile.thread_columns)
-    rows_tile, columns_tile, step = tile.rows, uint32(tile.columns), uint32(tile.depth)
-    down, across = uint32(tile.down), uint32(tile.across)
-    pitch = uint32(tile.depth + 1)  # odd: a column of features lies in as many banks as it has rows
+    tm, tn = tile.thread_rows, tile.thread_columns
+    rows_tile, columns_tile, step = tile.rows, tile.columns, tile.depth
+    down, across = tile.down, tile.across
+    pitch = tile.depth + 1  # odd: a column of features lies in as many banks as it has rows
     feature_count, weight_count = tile.rows * (tile.depth + 1), tile.depth * tile.columns
     x_loads, x_rows = tile.rows * tile.depth // threads, threads // tile.depth
     w_loads, w_rows = weight_count // threads, threads // tile.columns
@@ -39,11 +44,11 @@ def make_kernel(tile: Tile) -> Any:
         b = cuda.local.array(b_size, float32)
         x_start = cuda.local.array(x_loads, uint64)
         length, c_in, length_out, c_out = (
-            uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[1]), uint32(y.shape[2]),
+            extents(x)[1], extents(x)[2], extents(y)[1], extents(y)[2],
         )  # fmt: skip
         rows, depth = uint32(y.shape[0] * length_out), uint32(weight.shape[0] * c_in)
         tiles_across = (c_out + columns_tile - 1) // columns_tile
-        thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        thread, block = thread_idx_x(), block_idx_x()
         first_row = block // tiles_across * rows_tile
         first_column = block % tiles_across * columns_tile
         ty, tx = thread // across, thread % across
@@ -52,7 +57,7 @@ def make_kernel(tile: Tile) -> Any:
         x_row, x_column = thread // step, thread % step
         w_row, w_column = thread // columns_tile, thread % columns_tile
         for i in range(x_loads):
-            row = min(first_row + x_row + uint32(i) * x_rows, rows - 1)
+            row = min(first_row + x_row + i * x_rows, rows - 1)
             n = row // length_out
             x_start[i] = uint64(n * length + row - n * length_out) * uint64(c_in) + x_column
         w_start = uint64(w_row) * uint64(c_out) + first_column + w_column
@@ -66,18 +71,18 @@ def make_kernel(tile: Tile) -> Any:
                 feature = float32(0)
                 if k0 + x_column < depth:
                     feature = x.flat[x_start[i] + k0]
-                features[(x_row + uint32(i) * x_rows) * pitch + x_column] = feature
+                features[(x_row + i * x_rows) * pitch + x_column] = feature
             for i in range(w_loads):
                 value = float32(0)
-                if w_inside and k0 + w_row + uint32(i) * w_rows < depth:
-                    value = weight.flat[w_start + uint64(k0 + uint32(i) * w_rows) * uint64(c_out)]
-                weights[(w_row + uint32(i) * w_rows) * columns_tile + w_column] = value
+                if w_inside and k0 + w_row + i * w_rows < depth:
+                    value = weight.flat[w_start + uint64(k0 + i * w_rows) * uint64(c_out)]
+                weights[(w_row + i * w_rows) * columns_tile + w_column] = value
             cuda.syncthreads()
             for k in range(step):
                 for i in range(tm):
-                    a[i] = features[uint32((ty + i * down) * pitch + k)]
+                    a[i] = features[(ty + i * down) * pitch + k]
                 for j in range(tn):
-                    b[j] = weights[uint32(k * columns_tile + tx + j * across)]
+                    b[j] = weights[k * columns_tile + tx + j * across]
                 for i in range(tm):
                     for j in range(tn):
                         acc[i * tn + j] += a[i] * b[j]
@@ -85,10 +90,10 @@ def make_kernel(tile: Tile) -> Any:
             k0 += step
 
         for i in range(tm):
-            row = uint32(first_row + ty + i * down)
+            row = first_row + ty + i * down
             if row < rows:
                 for j in range(tn):
-                    column = uint32(first_column + tx + j * across)
+                    column = first_column + tx + j * across
                     if column < c_out:
                         y.flat[uint64(row) * uint64(c_out) + column] = acc[i * tn + j] + bias[column]
 

@@ -19,6 +19,12 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    grid_dim_y,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers import Conv1d, Conv2d, Layer
 from charcnn.layers.layer import Shape
@@ -105,10 +111,10 @@ def make_kernel(of: NumberFormat, taps: int, epilogue: Epilogue) -> Any:
         b = cuda.local.array(b_size, types.uint32)
         low = cuda.local.array(low_size, types.uint32)
         rest = cuda.local.array(rest_size, float32)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         warp, lane = thread >> 5, thread & lanes
         g, t = lane >> 2, lane & 3
-        block, n_tile = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y)
+        block, n_tile = block_idx_x(), block_idx_y()
         n = block // tiles
         tile = block - n * tiles
         k_block = warp
@@ -129,11 +135,11 @@ def make_kernel(of: NumberFormat, taps: int, epilogue: Epilogue) -> Any:
             x_row = uint64(c_in) * x_terms
             at_x = x + (uint64(n * length + first) * x_row + uint64(channel)) * x_bytes
             for q in range(reach):
-                inside = uint32(first + uint32(q) < length and channel < c_in)
+                inside = uint32(first + q < length and channel < c_in)
                 at_row = at_x + uint64(q) * x_row * x_bytes
                 a[4 * q], a[4 * q + 1], a[4 * q + 2], a[4 * q + 3] = ptx.ld_cg(at_row, inside)
                 if split:
-                    at_row = at_row + uint64(c_in) * x_bytes
+                    at_row += uint64(c_in) * x_bytes
                     low[4 * q], low[4 * q + 1], low[4 * q + 2], low[4 * q + 3] = ptx.ld_cg(at_row, inside)
             if split:
                 for tap in range(third):
@@ -157,41 +163,41 @@ def make_kernel(of: NumberFormat, taps: int, epilogue: Epilogue) -> Any:
                                     a[i], a[i + 4], a[i + 1], a[i + 5], b[j], b[j + 1],
                                     sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
                                 )  # fmt: skip
-            k_block = k_block + warps
+            k_block += warps
             if k_block < k_blocks:
-                at = at + k_block_bytes * uint64(warps)
+                at += k_block_bytes * uint64(warps)
                 for i in range(steps):
                     w0, w1, w2, w3 = ptx.ld_nc_no_allocate(at + uint64(i) * step_bytes, 1)
                     b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = w0, w1, w2, w3
         for i in range(sums_of_lane):
             if split:
                 sums[i] += rest[i]
-            shared[(warp * all_sums + uint32(i)) * 32 + lane] = sums[i]
+            shared[(warp * all_sums + i) * 32 + lane] = sums[i]
         cuda.syncthreads()
 
         # Now a warp has one of a lane's positions, or windows, and one of its columns: warp = (4 j + 2 c + e).
         second = warp & 1
         column = n_tile * block_n + (warp >> 1 & 1) * 8
-        column = column + (t * 2 + second)
+        column += t * 2 + second
         j = warp >> 2
         offset = ptx.ld_global_f32(bias + uint64(column) * uint64(4))
         value = float32(0)
         if pooled:
             for p in range(POOL):
-                position = uint32(j * uint32(POOL)) + uint32(p)
+                position = j * uint32(POOL) + p
                 i = (position >> 1) * 8
-                i = uint32(i + (warp >> 1 & 1) * 4)
-                i = uint32(i + (position & 1) * 2 + second)
+                i += (warp >> 1 & 1) * 4
+                i = i + (position & 1) * 2 + second
                 total = float32(0)
                 for w in range(warp_count):
-                    total += shared[uint32(uint32(w * sums_of_lane) + i) * 32 + lane]
+                    total += shared[(w * sums_of_lane + i) * 32 + lane]
                 value = total if p == 0 else ptx.max_nan_f32(value, total)
-            row = uint32(tile * 16 + g * 2 + j)
+            row = tile * 16 + g * 2 + j
         else:
-            i = (warp >> 1 & 1) * 4 + (uint32(j * uint32(2)) + second)
+            i = (warp >> 1 & 1) * 4 + (j * 2 + second)
             for w in range(warp_count):
-                value += shared[uint32(uint32(w * sums_of_lane) + i) * 32 + lane]
-            row = uint32(first + j)
+                value += shared[(w * sums_of_lane + i) * 32 + lane]
+            row = first + j
         if scaled:
             value *= scale
         value += offset
@@ -222,7 +228,7 @@ def make_kernel(of: NumberFormat, taps: int, epilogue: Epilogue) -> Any:
                 total = float32(0)
                 for w in range(warp_count):
                     total += totals[w]
-                place = uint64(block * uint32(cuda.gridDim.y) + n_tile)
+                place = uint64(block * grid_dim_y() + n_tile)
                 ptx.st_global_v4_f32(partial_moments + place * uint64(PART_BYTES), mean, total, held, float32(0))
 
     return kernel

@@ -13,10 +13,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
+from numba import float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import block_dim_x, block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Window
@@ -38,20 +39,20 @@ def _pack_kernel(ptx_type):
     @jit()
     def kernel(weight, to, taps, chunks, words):
         # A thread writes two neighbouring input channels of a column: a word of (columns, chunk, tap, lane, 4).
-        i = uint32(cuda.grid(1))
+        i = block_idx_x() * block_dim_x() + thread_idx_x()
         if i < uint32(words):
             part, lane = i & 3, i // 4 & 31
             rest = i // 128
             tap, rest = rest % uint32(taps), rest // uint32(taps)
             c_in = rest % uint32(chunks) * depth + (lane & 3) * 2
-            c_in = c_in + (part & 1) * 8
+            c_in += (part & 1) * 8
             column = rest // uint32(chunks) * columns + lane // 4
-            column = column + part // 2 * 8
+            column += part // 2 * 8
             low, high = float32(0), float32(0)
-            if column < uint32(weight.shape[2]):
-                if c_in < uint32(weight.shape[1]):
+            if column < extents(weight)[2]:
+                if c_in < extents(weight)[1]:
                     low = weight[tap, c_in, column]
-                if c_in + 1 < uint32(weight.shape[1]):
+                if c_in + 1 < extents(weight)[1]:
                     high = weight[tap, c_in + 1, column]
             ptx.st_global_b32(to + uint64(i) * uint64(4), pack(low, high))
 

@@ -9,6 +9,10 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import SIMULATED, int32, uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.epilogues import in_place
 from charcnn.ops.conv1d.small_batch_images_plan import CHUNK, PACK_N, STEP_BYTES, THREADS, WARPS, SmallBatchPlan
@@ -56,7 +60,7 @@ def _maxima(plan, epilogue, count):
     Each calls the one for a place less: loops that are not unrolled would wait for each place's loads in turn.
     """
     p, q = divmod(count - 1, plan.of.pool[1])
-    offset = uint32(4 * plan.sum_stride * (p * plan.sums[1] + q))
+    offset = 4 * plan.sum_stride * (p * plan.sums[1] + q)
     splits, more = plan.splits, count > 1
     rest, apply = _maxima(plan, epilogue, count - 1) if more else None, in_place(epilogue, QUAD)
     load_sums = ptx.ld_shared_cluster_v4_f32 if splits > 1 else ptx.ld_shared_v4_f32
@@ -67,7 +71,7 @@ def _maxima(plan, epilogue, count):
         for e in range(QUAD):
             values[e] = float32(0)
         for s in range(splits):  # always in this order
-            s0, s1, s2, s3 = load_sums(uint32(places[s] + offset))
+            s0, s1, s2, s3 = load_sums(places[s] + offset)
             values[0] += s0
             values[1] += s1
             values[2] += s2
@@ -120,7 +124,7 @@ def make_kernel(ptx_type: str, epilogue: str, plan: SmallBatchPlan) -> Any:
     weight_pieces, run_pieces = plan.weight_bytes // 16, plan.run_bytes // 16
     packed_run_bytes = uint64(of.chunks * of.taps * STEP_BYTES)
     split_bytes, packed_runs = uint64(plan.run_bytes), -(-of.c_out // PACK_N)
-    chunk_pieces, all_chunks = STEP_BYTES * of.taps // 16, uint32(of.chunks)
+    chunk_pieces, all_chunks = STEP_BYTES * of.taps // 16, of.chunks
     image_pieces, band_rows = plan.image[0] * plan.image[1] * 2 * chunks, uint32(plan.band)
     tiles_of_group = max(1, of.c_out // of.groups // plan.block_n)
     n_tiles, bands = plan.n_tiles, plan.bands
@@ -147,9 +151,9 @@ def make_kernel(ptx_type: str, epilogue: str, plan: SmallBatchPlan) -> Any:
         theirs = cuda.local.array(splits, types.uint32)
         best = cuda.local.array(QUAD, float32)
         base = ptx.cvta_to_shared(shared)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         warp, lane = thread >> 5, thread & lanes
-        block = uint32(cuda.blockIdx.x)
+        block = block_idx_x()
         split, rest = block % all_splits, block // all_splits
         n_tile, rest = rest % n_tiles, rest // n_tiles
         n, band = rest // bands, rest % bands
@@ -168,7 +172,7 @@ def make_kernel(ptx_type: str, epilogue: str, plan: SmallBatchPlan) -> Any:
                 source = weight + uint64(packed_run) * packed_run_bytes + uint64(split) * split_bytes
                 source += uint64(within * 16)
             ptx.cp_async_16(base + i * 16, source, wanted)
-            i = i + threads
+            i += threads
         if thread < quads:
             channel = n_tile * block_n + thread * 4
             source = bias + uint64(channel) * uint64(4)
@@ -180,27 +184,25 @@ def make_kernel(ptx_type: str, epilogue: str, plan: SmallBatchPlan) -> Any:
 
         # The image, of which the kernel before may still write: where its pieces come from, and go to, is known.
         for c in range(known):
-            i = thread + uint32(c * THREADS)
+            i = thread + c * THREADS
             targets[c], sources[c] = place_of(i, x, n, band, split, group)
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
         for c in range(known):
-            if thread + uint32(c * THREADS) < image_pieces:
-                ptx.cp_async_16(
-                    uint32(base + targets[c]), sources[c], uint32(16) if sources[c] != nowhere else uint32(0)
-                )
+            if thread + c * THREADS < image_pieces:
+                ptx.cp_async_16(base + targets[c], sources[c], uint32(16) if sources[c] != nowhere else uint32(0))
         i = thread + uint32(known * THREADS)
         while i < image_pieces:
             target, source = place_of(i, x, n, band, split, group)
             ptx.cp_async_16(base + target, source, uint32(16) if source != nowhere else uint32(0))
-            i = i + threads
+            i += threads
         ptx.cp_async_commit_group()
         if thread == 0 and ahead_bytes > 0:
             ptx.bulk_prefetch_l2(ahead + uint64(block) * uint64(ahead_bytes), ahead_bytes)
 
         # Products: a lane has the address of one pixel, and half of a chunk, of each matrix of its warp.
         for m in range(m_tiles):
-            at = (uint32(m) * warps + warp) * 16 + (lane & 15)
+            at = (m * warps + warp) * 16 + (lane & 15)
             at = min(at, all_sums - 1)
             at = at // sum_columns * down + at % sum_columns * right
             places[m] = base + image_at + (at + (lane >> 4) * 16)
@@ -212,10 +214,10 @@ def make_kernel(ptx_type: str, epilogue: str, plan: SmallBatchPlan) -> Any:
             for _ in range(taps_of_row):
                 for chunk in range(chunks):
                     for r in range(runs):
-                        at = at_b + (uint32(r) * run_bytes + uint32(chunk) * chunk_bytes)
+                        at = at_b + (r * run_bytes + chunk * chunk_bytes)
                         b[4 * r], b[4 * r + 1], b[4 * r + 2], b[4 * r + 3] = ptx.ld_shared_v4_b32(at)
                     for m in range(m_tiles):
-                        at = uint32(places[m] + tap) + uint32(chunk * 32)
+                        at = places[m] + tap + chunk * 32
                         a0, a1, a2, a3 = ptx.ldmatrix_x4(at)
                         for j in range(octets):
                             k = 4 * (m * octets + j)
@@ -224,16 +226,16 @@ def make_kernel(ptx_type: str, epilogue: str, plan: SmallBatchPlan) -> Any:
                                 sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
                             )  # fmt: skip
                 at_b, tap = at_b + step_bytes, tap + next_tap
-            row_of_taps = row_of_taps + next_row
+            row_of_taps += next_row
 
         # Sums to shared memory, where all blocks of the cluster read them.
         for m in range(m_tiles):
-            at = (uint32(m) * warps + warp) * 16 + (lane >> 2)
+            at = (m * warps + warp) * 16 + (lane >> 2)
             at = base + sums_at + (at * sum_bytes + (lane & 3) * 8)
             for j in range(octets):
                 k = 4 * (m * octets + j)
-                ptx.st_shared_v2_f32(at + uint32(32 * j), sums[k], sums[k + 1])
-                below = at + (8 * sum_bytes + uint32(32 * j))
+                ptx.st_shared_v2_f32(at + 32 * j, sums[k], sums[k + 1])
+                below = at + (8 * sum_bytes + 32 * j)
                 ptx.st_shared_v2_f32(below, sums[k + 2], sums[k + 3])
         if shared_by:
             ptx.cluster_sync()
@@ -252,12 +254,12 @@ def make_kernel(ptx_type: str, epilogue: str, plan: SmallBatchPlan) -> Any:
                 at = row * pool_down + column * pool_right
                 at = base + sums_at + (at * sum_bytes + quad * 16)
                 for s in range(splits):
-                    theirs[s] = ptx.mapa(at, uint32(s)) if shared_by else at
+                    theirs[s] = ptx.mapa(at, s) if shared_by else at
                 join(theirs, d0, d1, d2, d3, best)
                 to = (uint64(n) * uint64(out_rows) + uint64(out_row)) * uint64(out_columns) + uint64(column)
                 to = y + (to * uint64(c_out) + uint64(channel)) * uint64(2)
                 ptx.st_global_v2_b32(to, pack(best[0], best[1]), pack(best[2], best[3]))
-            i = i + threads
+            i += threads
         if shared_by:
             ptx.cluster_sync_relaxed()  # a block's shared memory is there until all have read it
 

@@ -18,11 +18,11 @@ def make_store_moments(tile: Tile, width: int) -> Any:
 
     Its shift is its first value.
     """
-    tm, tn, quads = uint32(tile.thread_rows), uint32(tile.thread_columns), uint32(tile.thread_columns // ptx.VECTOR)
-    down, quads_apart, across = uint32(tile.down), uint32(tile.across * ptx.VECTOR), uint32(tile.across)
+    tm, tn, quads = tile.thread_rows, tile.thread_columns, tile.thread_columns // ptx.VECTOR
+    down, quads_apart, across = tile.down, tile.across * ptx.VECTOR, tile.across
     rows_tile, columns_tile, block_threads = uint32(tile.rows), uint32(tile.columns), uint32(tile.threads)
-    means_at, sums_at, sums_pitch = uint32(tile.rows), uint32(2 * tile.rows), uint32(tile.across + 1)
-    four, vector = uint32(ptx.VECTOR), uint32(width)
+    means_at, sums_at, sums_pitch = tile.rows, 2 * tile.rows, tile.across + 1
+    four, vector = ptx.VECTOR, width
     part_values = uint64(PART_VALUES)
 
     @jit(device=True, forceinline=True)
@@ -33,39 +33,39 @@ def make_store_moments(tile: Tile, width: int) -> Any:
         cuda.syncthreads()
         if tx == 0:
             for i in range(tm):
-                shared[uint32(ty + i * down)] = acc[i * tn]
+                shared[ty + i * down] = acc[i * tn]
         cuda.syncthreads()
         for i in range(tm):
-            shift, total = shared[uint32(ty + i * down)], float32(0)
+            shift, total = shared[ty + i * down], float32(0)
             for j in range(quads):
                 for c in range(four):
                     acc[i * tn + j * four + c] -= shift
                     if first_column + tx * four + j * quads_apart + c // vector * vector < c_out:
                         total += acc[i * tn + j * four + c]
-            shared[uint32(sums_at + (ty + i * down) * sums_pitch + tx)] = total
+            shared[sums_at + (ty + i * down) * sums_pitch + tx] = total
         cuda.syncthreads()
         for r in range(thread, rows_tile, block_threads):
             total = float32(0)
             for q in range(across):
-                total += shared[uint32(sums_at + r * sums_pitch + q)]
-            shared[uint32(means_at + r)] = total / held
+                total += shared[sums_at + r * sums_pitch + q]
+            shared[means_at + r] = total / held
         cuda.syncthreads()
         for i in range(tm):
-            mean, total = shared[uint32(means_at + ty + i * down)], float32(0)
+            mean, total = shared[means_at + ty + i * down], float32(0)
             for j in range(quads):
                 for c in range(four):
                     deviation = acc[i * tn + j * four + c] - mean
                     if first_column + tx * four + j * quads_apart + c // vector * vector < c_out:
                         total += deviation * deviation
-            shared[uint32(sums_at + (ty + i * down) * sums_pitch + tx)] = total
+            shared[sums_at + (ty + i * down) * sums_pitch + tx] = total
         cuda.syncthreads()
         for r in range(thread, min(rows_tile, rows - first_row), block_threads):
             total = float32(0)
             for q in range(across):
-                total += shared[uint32(sums_at + r * sums_pitch + q)]
+                total += shared[sums_at + r * sums_pitch + q]
             at = (uint64(first_row + r) * uint64(tiles_across) + uint64(tile_across)) * part_values
-            partial_moments.flat[at] = shared[uint32(r)]
-            partial_moments.flat[at + uint32(1)] = shared[uint32(means_at + r)]
+            partial_moments.flat[at] = shared[r]
+            partial_moments.flat[at + uint32(1)] = shared[means_at + r]
             partial_moments.flat[at + uint32(2)] = total
 
     return store_moments

@@ -8,13 +8,18 @@ from numba import cuda, float32
 
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 
 SIDE = 4 if device.SIMULATED else 32
 """Rows, columns and depth of a block's tile, which has a thread an output."""
 
-_THREADS, _SIDE = SIDE * SIDE, uint32(SIDE)
+_THREADS, _SIDE = SIDE * SIDE, SIDE
 
 
 @jit()
@@ -25,13 +30,13 @@ def _kernel(x, weight, bias, y):
     features = cuda.shared.array(_THREADS, float32)
     weights = cuda.shared.array(_THREADS, float32)
     length, c_in, length_out, c_out = (
-        uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[1]), uint32(y.shape[2]),
+        extents(x)[1], extents(x)[2], extents(y)[1], extents(y)[2],
     )  # fmt: skip
     rows, depth = uint32(y.shape[0] * length_out), uint32(weight.shape[0] * c_in)
     across = (c_out + _SIDE - 1) // _SIDE
-    ty, tx = uint32(cuda.threadIdx.x) // _SIDE, uint32(cuda.threadIdx.x) % _SIDE
-    row = uint32(cuda.blockIdx.x) // across * _SIDE + ty
-    column = uint32(cuda.blockIdx.x) % across * _SIDE + tx
+    ty, tx = thread_idx_x() // _SIDE, thread_idx_x() % _SIDE
+    row = block_idx_x() // across * _SIDE + ty
+    column = block_idx_x() % across * _SIDE + tx
     inside = min(row, rows - 1)  # a row past the end is computed as the last one, and not stored
     n = inside // length_out
     start = uint64(n * length + inside - n * length_out) * uint64(c_in)
@@ -47,7 +52,7 @@ def _kernel(x, weight, bias, y):
         weights[ty * _SIDE + tx] = value
         cuda.syncthreads()
         for k in range(_SIDE):
-            total += features[uint32(ty * _SIDE + k)] * weights[uint32(k * _SIDE + tx)]
+            total += features[ty * _SIDE + k] * weights[k * _SIDE + tx]
         cuda.syncthreads()
         k0 += _SIDE
     if row < rows and column < c_out:

@@ -9,6 +9,11 @@ from numba import cuda, float32
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.conv1d.tile import REGISTERS, Tile, vector_width
@@ -25,7 +30,7 @@ def make_kernel(tile: Tile, width: int) -> Any:
     # apart, one matrix's address is the same: then a half-warp's 128-bit loads are one transaction.
     threads, accumulators = tile.threads, tile.thread_rows * tile.thread_columns
     a_size, b_size = tile.thread_rows * ptx.VECTOR, tile.thread_columns
-    tm, tn, quads = uint32(tile.thread_rows), uint32(tile.thread_columns), uint32(tile.thread_columns // ptx.VECTOR)
+    tm, tn, quads = tile.thread_rows, uint32(tile.thread_columns), tile.thread_columns // ptx.VECTOR
     rows_tile, columns_tile, step = tile.rows, uint32(tile.columns), uint32(tile.depth)
     down, half_down, quads_apart = uint32(tile.down), tile.down // 2, uint32(tile.across * ptx.VECTOR)
     pitch = uint32(tile.pitch)
@@ -47,11 +52,11 @@ def make_kernel(tile: Tile, width: int) -> Any:
         b = cuda.local.array(b_size, float32)
         x_at = cuda.local.array(x_loads, uint64)
         length, c_in, length_out, c_out = (
-            uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[1]), uint32(y.shape[2]),
+            extents(x)[1], extents(x)[2], extents(y)[1], extents(y)[2],
         )  # fmt: skip
         rows, depth = uint32(y.shape[0] * length_out), uint32(weight.shape[0] * c_in)
         tiles_across = (c_out + columns_tile - 1) // columns_tile
-        thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        thread, block = thread_idx_x(), block_idx_x()
         first_row = block // tiles_across * rows_tile
         first_column = block % tiles_across * columns_tile
         ty = thread // four % half_down * 2 + thread // 2 % 2
@@ -81,7 +86,7 @@ def make_kernel(tile: Tile, width: int) -> Any:
         w_row, w_column = thread // w_across, thread % w_across * vector
         x_place, w_place = x_row * pitch + x_column, features_size + w_row * columns_tile + w_column
         for i in range(x_loads):
-            row = min(first_row + x_row + uint32(i) * x_rows, rows - 1)
+            row = min(first_row + x_row + i * x_rows, rows - 1)
             n = row // length_out
             x_at[i] = uint64(n * length + row - n * length_out) * uint64(c_in) + uint64(x_column)
         w_inside = first_column + w_column < c_out
@@ -102,11 +107,11 @@ def make_kernel(tile: Tile, width: int) -> Any:
                         e, f, g, h = ptx.ld_global_v4_f32(x, x_at[i])
                 x_at[i] += uint64(step)
                 if width == 1:
-                    shared[x_place + uint32(i) * x_rows * pitch] = e
+                    shared[x_place + i * x_rows * pitch] = e
                 else:
-                    ptx.st_shared_v4_f32(shared, x_place, uint32(i) * x_rows * pitch, e, f, g, h)
+                    ptx.st_shared_v4_f32(shared, x_place, i * x_rows * pitch, e, f, g, h)
             for i in range(w_loads):
-                row = k0 + w_row + uint32(i) * w_rows
+                row = k0 + w_row + i * w_rows
                 at = w_at + uint64(i) * w_apart
                 e = f = g = h = float32(0)
                 if w_inside and row < depth:
@@ -115,29 +120,29 @@ def make_kernel(tile: Tile, width: int) -> Any:
                     else:
                         e, f, g, h = ptx.ld_global_v4_f32(weight, at)
                 if width == 1:
-                    shared[w_place + uint32(i) * w_rows * columns_tile] = e
+                    shared[w_place + i * w_rows * columns_tile] = e
                 else:
-                    ptx.st_shared_v4_f32(shared, w_place, uint32(i) * w_rows * columns_tile, e, f, g, h)
+                    ptx.st_shared_v4_f32(shared, w_place, i * w_rows * columns_tile, e, f, g, h)
             w_at += next_w
             cuda.syncthreads()
             multiply(a_at, b_at, uint32(0))
             if step > four:
                 multiply(a_at, b_at, four)
             cuda.syncthreads()
-            k0 = k0 + step
+            k0 += step
 
         for j in range(quads):
             for c in range(four):
-                column = uint32(first_column + tx * four + j * quads_apart + c)
+                column = first_column + tx * four + j * quads_apart + c
                 offset = bias[column] if column < c_out else float32(0)
                 for i in range(tm):
                     acc[i * tn + j * four + c] += offset
         for i in range(tm):
-            row = uint32(first_row + ty + i * down)
+            row = first_row + ty + i * down
             if row < rows:
                 start = uint64(row) * uint64(c_out)
                 for j in range(quads):
-                    column, q = uint32(first_column + tx * four + j * quads_apart), i * tn + j * four
+                    column, q = first_column + tx * four + j * quads_apart, i * tn + j * four
                     if width == 1:
                         for c in range(four):
                             if column + c < c_out:

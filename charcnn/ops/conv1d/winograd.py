@@ -16,6 +16,12 @@ from numba import cuda, float32, float64
 
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit, pair
 from charcnn.layers import Conv1d, Conv2d
 from charcnn.layers.layer import Shape
@@ -48,13 +54,13 @@ def _weights_kernel(taps):
         matrix = cuda.const.array_like(g)
         tap_groups = uint32(transformed.shape[0] // points)
         values = uint32(weight.shape[1] * weight.shape[2])
-        i = uint32(cuda.grid(1))
+        i = block_idx_x() * block_dim_x() + thread_idx_x()
         if i < tap_groups * values:
             tap_group, at = i // values, uint64(i % values)
             for p in range(points):
                 total = float64(0)
                 for k in range(taps):
-                    tap = tap_group * uint32(SPAN) + uint32(k)
+                    tap = tap_group * uint32(SPAN) + k
                     if tap < weight.shape[0]:
                         total += matrix[p, k] * float64(weight.flat[uint64(tap) * uint64(values) + at])
                 transformed.flat[(uint64(p) * uint64(tap_groups) + uint64(tap_group)) * uint64(values) + at] = total
@@ -65,24 +71,24 @@ def _weights_kernel(taps):
 @cache
 def _features_kernel(taps):
     b = matrices(taps)[2].astype(np.float32)
-    points, span, run, threads = len(b), SPAN, RUN, uint32(THREADS)
+    points, span, run, threads = len(b), SPAN, RUN, THREADS
 
     @jit()
     def kernel(x, transformed):
         # A block for RUN tiles of an input, neighbouring threads on neighbouring channels.
         matrix = cuda.const.array_like(b)
         values = cuda.local.array(points, float32)
-        length, channels, tiles = uint32(x.shape[1]), uint32(x.shape[2]), uint32(transformed.shape[1])
+        length, channels, tiles = extents(x)[1], extents(x)[2], extents(transformed)[1]
         runs = (tiles + run - 1) // run
-        n, first = uint32(cuda.blockIdx.x) // runs, uint32(cuda.blockIdx.x) % runs * run
+        n, first = block_idx_x() // runs, block_idx_x() % runs * run
         plane = uint64(x.shape[0]) * uint64(tiles) * uint64(channels)
-        for c in range(uint32(cuda.threadIdx.x), channels, threads):
+        for c in range(thread_idx_x(), channels, threads):
             for tile in range(first, min(first + run, tiles)):
-                start = uint32(tile) * span
+                start = tile * span
                 at = (uint64(n) * uint64(length) + uint64(start)) * uint64(channels) + uint64(c)
                 for j in range(points):
                     values[j] = float32(0)
-                    if start + uint32(j) < length:
+                    if start + j < length:
                         values[j] = x.flat[at + uint64(j) * uint64(channels)]
                 at = (uint64(n) * uint64(tiles) + uint64(tile)) * uint64(channels) + uint64(c)
                 for p in range(points):
@@ -97,7 +103,7 @@ def _features_kernel(taps):
 @cache
 def _outputs_kernel(taps, epilogue):
     a = matrices(taps)[0].astype(np.float32)
-    points, span, threads = a.shape[1], uint32(SPAN), uint32(THREADS)
+    points, span, threads = a.shape[1], uint32(SPAN), THREADS
     rectified, pooled, measured = epilogue.rectified, epilogue.pool is not None, epilogue.moments
     window, run = uint32(epilogue.pool_size), lcm(epilogue.pool_size, SPAN) // SPAN
 
@@ -107,11 +113,11 @@ def _outputs_kernel(taps, epilogue):
         # neighbouring channels.
         matrix = cuda.const.array_like(a)
         values = cuda.local.array(points, float32)
-        length_out, channels, tiles = uint32(y.shape[1]), uint32(y.shape[2]), uint32(products.shape[1])
+        length_out, channels, tiles = extents(y)[1], extents(y)[2], extents(products)[1]
         runs = (tiles + run - 1) // run
-        n, first = uint32(cuda.blockIdx.x) // runs, uint32(cuda.blockIdx.x) % runs * run
+        n, first = block_idx_x() // runs, block_idx_x() % runs * run
         plane = uint64(y.shape[0]) * uint64(tiles) * uint64(channels)
-        for c in range(uint32(cuda.threadIdx.x), channels, threads):
+        for c in range(thread_idx_x(), channels, threads):
             offset, best, held, t = bias[c], float32(0), uint32(0), first * span // window
             for tile in range(first, min(first + run, tiles)):
                 at = (uint64(n) * uint64(tiles) + uint64(tile)) * uint64(channels) + uint64(c)
@@ -137,20 +143,20 @@ def _outputs_kernel(taps, epilogue):
             positions = min(span, length_out - start)
             held = float32(positions * channels)
             cuda.syncthreads()
-            shift, total = y[n, start, uint32(0)], float32(0)
-            for c in range(uint32(cuda.threadIdx.x), channels, threads):
-                for q in range(uint32(0), positions):
-                    total += y[n, uint32(start + q), uint32(c)] - shift
+            shift, total = y[n, start, 0], float32(0)
+            for c in range(thread_idx_x(), channels, threads):
+                for q in range(0, positions):
+                    total += y[n, start + q, c] - shift
             mean, total = block_sum(total, smem) / held, float32(0)
-            for c in range(uint32(cuda.threadIdx.x), channels, threads):
-                for q in range(uint32(0), positions):
-                    deviation = (y[n, uint32(start + q), uint32(c)] - shift) - mean
+            for c in range(thread_idx_x(), channels, threads):
+                for q in range(0, positions):
+                    deviation = (y[n, start + q, c] - shift) - mean
                     total += deviation * deviation
             squares = block_sum(total, smem)
             if cuda.threadIdx.x == 0:
-                partial_moments[n, first, uint32(0)] = shift
-                partial_moments[n, first, uint32(1)] = mean
-                partial_moments[n, first, uint32(2)] = squares
+                partial_moments[n, first, 0] = shift
+                partial_moments[n, first, 1] = mean
+                partial_moments[n, first, 2] = squares
 
     return kernel
 

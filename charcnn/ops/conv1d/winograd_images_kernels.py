@@ -10,6 +10,12 @@ from numba import cuda, float32, float64
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common import epilogues
 from charcnn.ops.conv1d.winograd_images_plan import Axis
@@ -31,10 +37,10 @@ def weights_kernel(down: Axis, across: Axis) -> Any:
         # One thread a group, input and output channel. In float64: it is done once.
         vertical, horizontal = cuda.const.array_like(g_down), cuda.const.array_like(g_across)
         splits = uint32(splits)
-        rows, columns = uint32(weight.shape[0]), uint32(weight.shape[1])
-        c_in, c_out = uint32(weight.shape[2]), uint32(weight.shape[3])
+        rows, columns = extents(weight)[0], extents(weight)[1]
+        c_in, c_out = extents(weight)[2], extents(weight)[3]
         values, split = c_in * c_out, uint32(c_in // splits) * c_out
-        i = uint32(cuda.grid(1))
+        i = block_idx_x() * block_dim_x() + thread_idx_x()
         if i < groups_down * groups_across * values:
             group, at = i // values, i % values
             top = group // groups_across * uint32(taps_down)
@@ -44,11 +50,11 @@ def weights_kernel(down: Axis, across: Axis) -> Any:
                     total = float64(0)
                     for k in range(taps_down):
                         for j in range(taps_across):
-                            row, column = top + uint32(k), left + uint32(j)
+                            row, column = top + k, left + j
                             if row < rows and column < columns:
                                 tap = uint64(row * columns + column) * uint64(values) + uint64(at)
                                 total += vertical[p, k] * horizontal[r, j] * float64(weight.flat[tap])
-                    plane = uint32((uint32(p) * uint32(points_across) + uint32(r)) * splits + at // split)
+                    plane = uint32((p * uint32(points_across) + r) * splits + at // split)
                     to = uint64(plane * groups_down * groups_across + group) * uint64(split)
                     transformed.flat[to + uint64(at % split)] = total
 
@@ -62,7 +68,7 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
     b_across = matrices(across.taps, across.span)[2].astype(np.float32)
     points_down, points_across, own = down.points, across.points, width * max(down.points, across.points)
     span_down, span_across = uint32(down.span), uint32(across.span)
-    quads, tiles, vector, word = uint32(QUADS), uint32(TILES), uint32(width), 0xFFFFFFFF
+    quads, tiles, vector, word = uint32(QUADS), TILES, uint32(width), 0xFFFFFFFF
     held, alignment = points_down * points_across * TILES * QUADS * width, ptx.ALIGNMENT
     threads = TILES * QUADS * max(points_down, points_across)
 
@@ -74,15 +80,15 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
         shared = cuda.shared.array(held, float32, alignment=alignment)
         values = cuda.local.array(own, float32)
         result = cuda.local.array(width, float32)
-        height, columns, channels = uint32(x.shape[1]), uint32(x.shape[2]), uint32(x.shape[3])
+        height, columns, channels = extents(x)[1], extents(x)[2], extents(x)[3]
         tiles_down, tiles_across, top, left, splits = (
             uint32(tiles_down), uint32(tiles_across), uint32(top), uint32(left), uint32(splits),
         )  # fmt: skip
         image = uint32(tiles_down * tiles_across)
-        total_tiles = uint32(x.shape[0]) * image
+        total_tiles = extents(x)[0] * image
         per_block = quads * vector
         chunks = (channels + per_block - 1) // per_block
-        block, thread = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
+        block, thread = block_idx_x(), thread_idx_x()
         quad, side = thread % quads, thread // quads
         c = (block % chunks * quads + quad) * vector
         first = block // chunks * tiles
@@ -94,7 +100,7 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
             column = uint32(uint32(place % tiles_across * span_across + j) - left) & word
             line = uint32(uint32(place // tiles_across * span_down) - top)
             for i in range(points_down):
-                row = line + uint32(i) & word
+                row = line + i & word
                 inside = row < height and column < columns
                 at = uint64(n * height + row) * uint64(columns) + uint64(column)
                 at = at * uint64(channels) + uint64(c)
@@ -111,7 +117,7 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
                     for i in range(points_down):
                         total += vertical[p, i] * values[i * width + v]
                     result[v] = total
-                at = uint32(((uint32(p) * tiles + of) * uint32(points_across) + j) * quads + quad) * vector
+                at = (((p * tiles + of) * uint32(points_across) + j) * quads + quad) * vector
                 if width == ptx.VECTOR:
                     ptx.st_shared_v4_f32(shared, uint32(at), 0, result[0], result[1], result[2], result[3])
                 else:
@@ -122,7 +128,7 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
         tile = first + of
         if of < tiles and tile < total_tiles and c < channels:
             for j in range(points_across):
-                at = uint32(((p * tiles + of) * uint32(points_across) + uint32(j)) * quads + quad) * vector
+                at = (((p * tiles + of) * uint32(points_across) + j) * quads + quad) * vector
                 if width == ptx.VECTOR:
                     e, f, g, h = ptx.ld_shared_v4_f32(shared, uint32(at), 0)
                     values[4 * j], values[4 * j + 1], values[4 * j + 2], values[4 * j + 3] = e, f, g, h
@@ -136,7 +142,7 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
                     for j in range(points_across):
                         total += horizontal[r, j] * values[j * width + v]
                     result[v] = total
-                plane = uint32((p * uint32(points_across) + uint32(r)) * splits + split)
+                plane = uint32((p * uint32(points_across) + r) * splits + split)
                 to = (uint64(plane) * uint64(total_tiles) + uint64(tile)) * uint64(each) + uint64(c - split * each)
                 if width == ptx.VECTOR:
                     ptx.st_global_v4_f32(transformed, to, result[0], result[1], result[2], result[3])
@@ -153,7 +159,7 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
     a_across = matrices(across.taps, across.span)[0].astype(np.float32)
     points_down, points_across, own = down.points, across.points, width * max(down.points, across.points)
     span_down, span_across = down.span, across.span
-    quads, tiles, vector = uint32(QUADS), uint32(TILES), uint32(width)
+    quads, tiles, vector = uint32(QUADS), TILES, uint32(width)
     held, alignment = span_down * points_across * TILES * QUADS * width, ptx.ALIGNMENT
     finish, threads = epilogues.epilogue(epilogue), TILES * QUADS * max(points_across, span_down)
 
@@ -164,13 +170,13 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
         shared = cuda.shared.array(held, float32, alignment=alignment)
         values = cuda.local.array(own, float32)
         result = cuda.local.array(width, float32)
-        height, columns, channels = uint32(y.shape[1]), uint32(y.shape[2]), uint32(y.shape[3])
-        tiles_down, tiles_across, splits = uint32(products.shape[1]), uint32(products.shape[2]), uint32(splits)
+        height, columns, channels = extents(y)[1], extents(y)[2], extents(y)[3]
+        tiles_down, tiles_across, splits = extents(products)[1], extents(products)[2], uint32(splits)
         image = tiles_down * tiles_across
-        total_tiles = uint32(y.shape[0]) * image
+        total_tiles = extents(y)[0] * image
         per_block = quads * vector
         chunks = (channels + per_block - 1) // per_block
-        block, thread = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
+        block, thread = block_idx_x(), thread_idx_x()
         quad, side = thread % quads, thread // quads
         c = (block % chunks * quads + quad) * vector
         first = block // chunks * tiles
@@ -182,7 +188,7 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
                 values[i] = float32(0)
             for split in range(splits):
                 for p in range(points_down):
-                    plane = uint32((uint32(p) * uint32(points_across) + r) * splits + uint32(split))
+                    plane = uint32((p * uint32(points_across) + r) * splits + split)
                     at = (uint64(plane) * uint64(total_tiles) + uint64(tile)) * uint64(channels) + uint64(c)
                     if width == ptx.VECTOR:
                         e, f, g, h = ptx.ld_global_v4_f32(products, at)
@@ -198,7 +204,7 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
                     for p in range(points_down):
                         total += vertical[q, p] * values[p * width + v]
                     result[v] = total
-                at = (((uint32(q) * tiles + of) * uint32(points_across) + r) * quads + quad) * vector
+                at = (((q * tiles + of) * uint32(points_across) + r) * quads + quad) * vector
                 if width == ptx.VECTOR:
                     ptx.st_shared_v4_f32(shared, uint32(at), 0, result[0], result[1], result[2], result[3])
                 else:
@@ -208,10 +214,10 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
         of, q = side // uint32(span_down), side % uint32(span_down)
         tile = first + of
         n, place = tile // image, tile % image
-        row = uint32(place // tiles_across * uint32(span_down) + q)
+        row = place // tiles_across * uint32(span_down) + q
         if of < tiles and tile < total_tiles and c < channels and row < height:
             for j in range(points_across):
-                at = uint32(((q * tiles + of) * uint32(points_across) + uint32(j)) * quads + quad) * vector
+                at = (((q * tiles + of) * uint32(points_across) + j) * quads + quad) * vector
                 if width == ptx.VECTOR:
                     e, f, g, h = ptx.ld_shared_v4_f32(shared, uint32(at), 0)
                     values[4 * j], values[4 * j + 1], values[4 * j + 2], values[4 * j + 3] = e, f, g, h
@@ -221,7 +227,7 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
                 column = place % tiles_across * uint32(span_across) + uint32(i)
                 if column < columns:
                     for v in range(width):
-                        total = bias[c + uint32(v)]
+                        total = bias[c + v]
                         for j in range(points_across):
                             total += horizontal[i, j] * values[j * width + v]
                         result[v] = finish(total)

@@ -9,6 +9,14 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    block_idx_y,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.epilogues import epilogue
 from charcnn.ops.conv2d.direct_plan import OWN, Tile
@@ -37,8 +45,8 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
     out_rows, out_columns = tile.rows, tile.columns
     (pool_rows, pool_columns), (pool_down, pool_right) = tile.pool.kernel, tile.pool.stride
     tap_step, tap_bytes, taps_bytes = (uint32(tile.weights * count) for count in (1, 4, 4 * tile.taps))
-    down, right, map_count, words = uint32(tile.down), uint32(tile.right), uint32(tile.maps), uint32(OWN)
-    zero, one, four, sixteen, copied, copy_bytes = (uint32(value) for value in (0, 1, 4, 16, width, 4 * width))
+    down, right, map_count, words = tile.down, tile.right, tile.maps, OWN
+    copied, copy_bytes = uint32(width), uint32(4 * width)
     word, alignment = uint32(0xFFFFFFFF), ptx.ALIGNMENT
     copy, wait, finished = ptx.cp_async(width), ptx.cp_async_wait_group(1), epilogue(name)
 
@@ -49,72 +57,77 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
         acc = cuda.local.array(accumulators, float32)
         values = cuda.local.array(held, float32)
         factors = cuda.local.array(weights, float32)
-        inputs, c_in, height, line = uint32(x.shape[0]), uint32(x.shape[1]), uint32(x.shape[2]), uint32(x.shape[3])
-        c_out, height_out, width_out = uint32(y.shape[1]), uint32(y.shape[2]), uint32(y.shape[3])
-        thread, threads, part = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x), uint32(cuda.blockIdx.y)
-        strip, first_map = uint32(part % sizes.strips), uint32(uint32(part // sizes.strips) * sizes.groups * map_count)
-        strip_row, strip_column = uint32(strip // sizes.strips_across), uint32(strip % sizes.strips_across)
+        inputs, c_in, height, line = extents(x)[0], extents(x)[1], extents(x)[2], extents(x)[3]
+        c_out, height_out, width_out = extents(y)[1], extents(y)[2], extents(y)[3]
+        thread, threads, part = thread_idx_x(), block_dim_x(), block_idx_y()
+        strip, first_map = part % sizes.strips, part // sizes.strips * sizes.groups * map_count
+        strip_row, strip_column = strip // sizes.strips_across, strip % sizes.strips_across
         depth, pitch, plane_rows, base = sizes.depth, sizes.pitch, sizes.rows, ptx.cvta_to_shared(shared)
-        row_bytes = uint32(four * stride_rows * sizes.pitch)
-        begin_row = uint32(strip_row * sizes.tiles_down * down - sizes.top)
-        begin_column = uint32(strip_column * sizes.tiles_across * right - sizes.left)
+        row_bytes = 4 * stride_rows * sizes.pitch
+        begin_row = strip_row * sizes.tiles_down * down - sizes.top
+        begin_column = strip_column * sizes.tiles_across * right - sizes.left
 
         # Weights: (map, tap) to (group, tap, map of the group), read as they lie; biases as one more tap.
         i = thread
-        while i < uint32(sizes.groups * map_count * depth):
-            place, tap, value = uint32(i // depth), uint32(i % depth), float32(0)
-            if uint32(first_map + place) < c_out:
-                value = weight.flat[uint64(uint32(first_map + place)) * uint64(depth) + uint64(tap)]
-            shared[uint32(uint32(uint32(place // map_count) * depth + tap) * tap_step + place % map_count)] = value
-            i = uint32(i + threads)
+        while i < sizes.groups * map_count * depth:
+            place, tap, value = i // depth, i % depth, float32(0)
+            if first_map + place < c_out:
+                value = weight.flat[uint64(first_map + place) * uint64(depth) + uint64(tap)]
+            shared[(place // map_count * depth + tap) * tap_step + place % map_count] = value
+            i += threads
         i = thread
-        while i < uint32(sizes.groups * map_count):
+        while i < sizes.groups * map_count:
             value = float32(0)
-            if uint32(first_map + i) < c_out:
-                value = bias[uint32(first_map + i)]
-            shared[uint32(sizes.biases + uint32(i // map_count) * tap_step + i % map_count)] = value
-            i = uint32(i + threads)
+            if first_map + i < c_out:
+                value = bias[first_map + i]
+            shared[sizes.biases + i // map_count * tap_step + i % map_count] = value
+            i += threads
 
         # What a thread copies of each plane, and which tile is its: it waits in shared memory, as registers are for
         # sums.
-        tiles = uint32(sizes.tiles_down * sizes.tiles_across)
-        mine, rest = uint32(thread % tiles), uint32(thread // tiles)
-        tile_row, tile_column = uint32(mine // sizes.tiles_across), uint32(mine % sizes.tiles_across)
-        group, image = uint32(rest % sizes.groups), uint32(rest // sizes.groups)
-        mine = uint32(sizes.own + thread * words)
-        own[mine], own[uint32(mine + one)] = thread % sizes.pieces, thread // sizes.pieces
-        own[uint32(mine + 2)], own[uint32(mine + 3)] = image, group
-        own[uint32(mine + 4)] = uint32(strip_row * sizes.tiles_down + tile_row) * uint32(out_rows)
-        own[uint32(mine + 5)] = uint32(strip_column * sizes.tiles_across + tile_column) * uint32(out_columns)
-        own[uint32(mine + 6)] = (
-            uint32(image * c_in) * sizes.plane + uint32(tile_row * down) * pitch + tile_column * right
-        )
+        tiles = sizes.tiles_down * sizes.tiles_across
+        mine, rest = thread % tiles, thread // tiles
+        tile_row, tile_column = mine // sizes.tiles_across, mine % sizes.tiles_across
+        group, image = rest % sizes.groups, rest // sizes.groups
+        mine = sizes.own + thread * words
+        own[mine], own[mine + 1] = thread % sizes.pieces, thread // sizes.pieces
+        own[mine + 2], own[mine + 3] = image, group
+        own[mine + 4] = (strip_row * sizes.tiles_down + tile_row) * uint32(out_rows)
+        own[mine + 5] = (strip_column * sizes.tiles_across + tile_column) * uint32(out_columns)
+        own[mine + 6] = image * c_in * sizes.plane + tile_row * down * pitch + tile_column * right
 
         def fetch(to, item):
             """Start to copy the strip of an item's images; zeros for what lies outside."""
-            at = uint32(sizes.own + thread * words)
-            piece, first = uint32(own[at]), uint32(own[uint32(at + one)])
+            at = sizes.own + thread * words
+            piece, first = own[at], own[uint32(at + uint32(1))]
             n = uint32(item * sizes.images)
-            source = uint64(n) * uint64(uint32(c_in * height)) * uint64(line)
-            end = uint32(min(sizes.images, uint32(inputs - n)) * c_in * plane_rows)
+            source = uint64(n) * uint64(c_in * height) * uint64(line)
+            end = min(sizes.images, uint32(inputs - n)) * c_in * plane_rows
             while piece < sizes.pieces and first < sizes.copy_rows:
                 column, row = uint32(begin_column + piece * copied) & word, first
                 offset = uint32(uint32(begin_row + first) * line + column)
                 target, i = uint32(to + first * pitch + piece * copied), first
                 while i < end:
                     inside = (begin_row + row) & word < height and column < line
-                    copy(shared, target, zero, x, source + uint64(offset & word), copy_bytes if inside else zero)
+                    copy(
+                        shared,
+                        target,
+                        uint32(0),
+                        x,
+                        source + uint64(offset & word),
+                        copy_bytes if inside else uint32(0),
+                    )
                     offset, target = uint32(offset + sizes.copy_rows * line), uint32(target + sizes.copy_rows * pitch)
                     i, row = uint32(i + sizes.copy_rows), uint32(row + sizes.copy_rows)
                     if row >= plane_rows:
-                        row, offset = uint32(row - plane_rows), uint32(offset + uint32(height - plane_rows) * line)
+                        row, offset = uint32(row - plane_rows), uint32(offset + (height - plane_rows) * line)
                 piece = uint32(piece + threads)
             ptx.cp_async_commit_group()
 
         def load_factors(at, offset):
             """Weights of a tap, or biases, from an address on."""
             for q in range(weight_quads):
-                a, b, c, d = ptx.ld_shared_v4_f32_at(shared, at, uint32(offset + uint32(q) * sixteen))
+                a, b, c, d = ptx.ld_shared_v4_f32_at(shared, at, uint32(offset + uint32(q) * 16))
                 factors[4 * q], factors[4 * q + 1], factors[4 * q + 2], factors[4 * q + 3] = a, b, c, d
 
         def multiply_taps(weight_at, first):
@@ -133,12 +146,12 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
                 row_at = uint32(at + uint32(r) * row_bytes)
                 if vector:
                     for k in range(quads):
-                        a, b, c, d = ptx.ld_shared_v4_f32_at(shared, row_at, uint32(k) * sixteen)
+                        a, b, c, d = ptx.ld_shared_v4_f32_at(shared, row_at, uint32(k) * 16)
                         values[r * read + 4 * k], values[r * read + 4 * k + 1] = a, b
                         values[r * read + 4 * k + 2], values[r * read + 4 * k + 3] = c, d
                 else:
                     for k in range(read):
-                        values[r * read + k] = shared[uint32(uint32(row_at - base) // four + uint32(k))]
+                        values[r * read + k] = shared[uint32(row_at - base) // 4 + uint32(k)]
             multiply_taps(weight_at, 0)
             if taps > together:
                 multiply_taps(weight_at, together)
@@ -153,18 +166,18 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
 
         def convolve(at, group):
             """The tile's sums."""
-            load_factors(uint32(base + four * uint32(sizes.biases + group * tap_step)), zero)
+            load_factors(base + 4 * uint32(sizes.biases + group * tap_step), uint32(0))
             for m in range(maps):
                 for r in range(rows * columns):
                     acc[m * rows * columns + r] = factors[m]
-            at, weight_at, c = uint32(base + four * at), uint32(base + group * depth * tap_bytes), zero
+            at, weight_at, c = uint32(base + uint32(4) * at), uint32(base + group * depth * tap_bytes), uint32(0)
             while c < c_in:
-                i, row_at = zero, at
+                i, row_at = uint32(0), at
                 while i < sizes.kernel_rows:
                     multiply(row_at, weight_at)
-                    weight_at, row_at = uint32(weight_at + taps_bytes), uint32(row_at + four * sizes.line_step)
-                    i = uint32(i + one)
-                at, c = uint32(at + four * sizes.plane), uint32(c + one)
+                    weight_at, row_at = uint32(weight_at + taps_bytes), uint32(row_at + 4 * sizes.line_step)
+                    i = uint32(i + uint32(1))
+                at, c = uint32(at + 4 * sizes.plane), uint32(c + uint32(1))
 
         def output(m, r, p):
             """One of the tile's, pooled."""
@@ -178,7 +191,7 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
 
         def write(n, own_map, p_first, q_first):
             """The tile's outputs, as far as there are such."""
-            plane = uint32(height_out * width_out)
+            plane = height_out * width_out
             first = uint64(uint32(n * c_out + own_map)) * uint64(plane) + uint64(uint32(p_first * width_out + q_first))
             for m in range(maps):
                 for r in range(out_rows):
@@ -198,24 +211,24 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
                             if there and (exact or uint32(q_first + uint32(p)) < width_out):
                                 ptx.st_global_v4_f32(y, at + uint64(p), a, b, c, d)
 
-        item, slot, other = uint32(cuda.blockIdx.x), sizes.features, uint32(sizes.features + sizes.buffer)
+        item, slot, other = block_idx_x(), sizes.features, sizes.features + sizes.buffer
         fetch(slot, item)
         while item < sizes.items:
-            following = uint32(item + uint32(cuda.gridDim.x))
+            following = item + grid_dim_x()
             if following < sizes.items:
                 fetch(other, following)
             else:
                 ptx.cp_async_commit_group()  # an empty one, so that all but one are always there
             wait()
             cuda.syncthreads()
-            mine = uint32(sizes.own + thread * words)
-            image, group = uint32(own[uint32(mine + 2)]), uint32(own[uint32(mine + 3)])
-            n = uint32(item * sizes.images + image)
+            mine = sizes.own + thread * words
+            image, group = own[mine + 2], own[mine + 3]
+            n = item * sizes.images + image
             if image < sizes.images and n < inputs:
-                convolve(uint32(slot + uint32(own[uint32(mine + 6)])), group)
-                mine = uint32(sizes.own + thread * words)
-                own_map = uint32(first_map + uint32(own[uint32(mine + 3)]) * map_count)
-                write(n, own_map, uint32(own[uint32(mine + 4)]), uint32(own[uint32(mine + 5)]))
+                convolve(slot + own[mine + 6], group)
+                mine = sizes.own + thread * words
+                own_map = first_map + own[mine + 3] * map_count
+                write(n, own_map, own[mine + 4], own[mine + 5])
             cuda.syncthreads()  # nobody reads the buffer any more that is filled next
             slot, other, item = other, slot, following
 

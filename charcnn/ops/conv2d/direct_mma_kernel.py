@@ -11,6 +11,14 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    extents,
+    grid_dim_x,
+    grid_dim_y,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.gpu.ptx import LANE_STEP
 from charcnn.ops.conv2d.direct_mma_plan import MAPS, WORD, Plan
@@ -52,7 +60,6 @@ def _lay_out(plan: Plan) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def lay_out(own, weight, first_map, thread):
-        """As `_lay_out`."""
         scale, unit = float32(1), float32(1)
         if split:
             if thread == 0:
@@ -61,12 +68,12 @@ def _lay_out(plan: Plan) -> Any:
             i, end, best = first_map * depth + thread, min(first_map + maps, c_out) * depth, float32(0)
             while i < end:
                 for k in range(LOADS):  # all on their way before the first is looked at
-                    value = abs(weight.flat[min(i + uint32(k) * threads, end - 1)])
+                    value = abs(weight.flat[min(i + k * threads, end - 1)])
                     best = max(best, value if value < float32(np.inf) else float32(0))
-                i = i + uint32(LOADS) * threads
+                i += uint32(LOADS) * threads
             cuda.atomic.max(own, peak_at, ptx.bitcast_b32(best))  # of what is not negative bits are in order
             cuda.syncthreads()
-            exponent = uint32(scaled - min(max(uint32(own[peak_at]) >> shift, smallest), greatest))
+            exponent = scaled - min(max(own[peak_at] >> shift, smallest), greatest)
             scale, unit = ptx.bitcast_f32(exponent << shift), ptx.bitcast_f32(2 * bias - exponent << shift)
 
         def tap(number, place, halvings):
@@ -99,7 +106,7 @@ def _lay_out(plan: Plan) -> Any:
                 own[target(element, lane)] = ptx.cvt_tf32(low)
             else:
                 own[target(element, lane)] = pack(low, up)
-            i = i + threads
+            i += threads
         return unit
 
     return lay_out
@@ -159,11 +166,11 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         pixels = cuda.local.array(held, float32)
         at, behind = cuda.local.array(pattern_count, types.uint32), cuda.local.array(pattern_count, types.uint32)
         lane_places, inputs, thread = (
-            cuda.const.array_like(lane_bytes), uint32(x.shape[0]), uint32(cuda.threadIdx.x)
+            cuda.const.array_like(lane_bytes), extents(x)[0], thread_idx_x()
         )  # fmt: skip
-        lane, first_map = thread % lanes, uint32(cuda.blockIdx.y) % map_blocks * maps
-        first_tile = uint32(cuda.blockIdx.y) // map_blocks * warps + thread // lanes
-        tile_step = uint32(cuda.gridDim.y) // map_blocks * warps
+        lane, first_map = thread % lanes, block_idx_y() % map_blocks * maps
+        first_tile = block_idx_y() // map_blocks * warps + thread // lanes
+        tile_step = grid_dim_y() // map_blocks * warps
         column, lane_of_four = lane // 4, lane % 4
         base = ptx.cvta_to_shared(shared)
         words = base + 4 * begin
@@ -233,7 +240,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                     row = uint32(row + uint32(AT_ONCE) * together)
                 piece = uint32(piece + threads)
 
-        item = uint32(cuda.blockIdx.x)
+        item = block_idx_x()
         fetch(item)
         unit = lay_out(own, weight, first_map, thread)
         cuda.syncthreads()
@@ -242,7 +249,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         i = thread * 4
         while i < space:  # what no image fills stays 0
             ptx.st_shared_v4_b32(words + 4 * i, 0, 0, 0, 0)
-            i = i + 4 * threads
+            i += 4 * threads
         for p in range(pattern_count):
             behind[p] = uint32(words + lane_places[lane_of_four, p])
         low_bias, high_bias = float32(0), float32(0)
@@ -254,13 +261,13 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         map_count = min(maps, c_out - first_map)
         place, places_sum = stage_begin, stage_begin + stage_begin + stage
         while item < inputs:
-            following = item + uint32(cuda.gridDim.x)
+            following = item + grid_dim_x()
             wait()
             if staged and not one_pass:
                 all_read()
             cuda.syncthreads()  # the copy is there for all, and nobody reads the words of the image before
-            if staged and item != uint32(cuda.blockIdx.x):
-                before_it = item - uint32(cuda.gridDim.x)
+            if staged and item != block_idx_x():
+                before_it = item - grid_dim_x()
                 send(y, base + 4 * place, before_it, passes - 1, first_map, map_count, thread)
                 if not one_pass:
                     place = places_sum - place
@@ -278,7 +285,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                     u = min(tile * 8 + column, uint32(own - uint32(1)))
                     window = u // across * band_bytes + u % across * 4 + group * group_bytes
                     for p in range(pattern_count):
-                        at[p] = uint32(behind[p] + window)
+                        at[p] = behind[p] + window
                     multiply(acc, a, at)
                     here = tile * 8 + 2 * lane_of_four
                     if staged:
@@ -286,7 +293,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                         keep(acc, shared, base, to, column, map_count, here, own, row, unit, low_bias, high_bias)
                     else:
                         write(acc, y, item, first_map + column, here, unit, low_bias, high_bias)
-                    tile = tile + tile_step
+                    tile += tile_step
                 if staged:
                     fence()
                 if not one_pass and group + 1 < passes:
@@ -294,11 +301,11 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                     cuda.syncthreads()  # all of the group's results are there, and the other place has been read
                     send(y, base + 4 * place, item, group, first_map, map_count, thread)
                     place = places_sum - place
-                group = group + 1
+                group += 1
             item = following
         if staged:
             cuda.syncthreads()
-            before_it = item - uint32(cuda.gridDim.x)
+            before_it = item - grid_dim_x()
             send(y, base + 4 * place, before_it, passes - 1, first_map, map_count, thread)
             all_read()
 

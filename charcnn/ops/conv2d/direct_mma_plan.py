@@ -60,7 +60,7 @@ RESERVED = 1024
 BANKS = 32
 
 WORD = 4
-"""Bytes."""
+"""Bytes of a word of features or weights."""
 
 BULK_COPIES = 9, 0
 """Since which compute capability a GPU has them."""
@@ -199,7 +199,7 @@ class Plan:
 
     @property
     def table(self) -> np.ndarray:
-        """Of each register and lane: the first tap's place in a channel-major row of weights, and both halvings."""
+        """The first tap's place in a channel-major row of weights, and both halvings, by register and lane."""
         rows, columns = self.window.kernel
         words = [
             (word.channel * rows * columns + word.column) | word.halvings[0] << 24 | word.halvings[1] << 28

@@ -25,7 +25,6 @@ def make_result(plan: Plan, name: str) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def result(acc, r, half, e, scale, offset):
-        """As `make_result`."""
         total = acc[r * terms * 4 + 2 * half + e]
         if stacked:
             total += (acc[r * 8 + 2 + e] + acc[r * 8 + 4 + e]) * low_unit
@@ -57,7 +56,6 @@ def make_write(plan: Plan, name: str, paired: bool) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def write(acc, y, item, own_map, here, unit, low_bias, high_bias):
-        """As `make_write`."""
         beside = here + one
         (row, at_here), (row_beside, at_beside) = place_of(here), place_of(beside)
         to = (uint64(item) * uint64(c_out) + uint64(own_map)) * uint64(plane_out)
@@ -65,15 +63,15 @@ def make_write(plan: Plan, name: str, paired: bool) -> Any:
             for half in range(halves):
                 offset = high_bias if half else low_bias
                 p, q = result(acc, r, half, 0, unit, offset), result(acc, r, half, 1, unit, offset)
-                there = own_map + uint32(8 * half) < c_out
-                further = to + uint64(uint32(r) * across + uint32(8 * half) * plane_out)
+                there = own_map + 8 * half < c_out
+                further = to + uint64(r * across + 8 * half * plane_out)
                 if paired:
-                    if there and here < windows and row + uint32(r) < rows_out:
+                    if there and here < windows and row + r < rows_out:
                         ptx.st_global_v2_f32(y, further + at_here, p, q)
                 else:
-                    if there and here < windows and row + uint32(r) < rows_out:
+                    if there and here < windows and row + r < rows_out:
                         y.flat[further + at_here] = p
-                    if there and beside < windows and row_beside + uint32(r) < rows_out:
+                    if there and beside < windows and row_beside + r < rows_out:
                         y.flat[further + at_beside] = q
 
     return write
@@ -101,17 +99,16 @@ def make_keep(plan: Plan, name: str) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def keep(acc, shared, base, stage, own_map, maps, here, windows, first_row, unit, low_bias, high_bias):
-        """As `make_keep`."""
         beside, to = here + one, stage + own_map * pitch
         (row, at_here), (row_beside, at_beside) = place_of(here), place_of(beside)
         for r in range(band_rows):
-            is_row = whole or first_row + row + uint32(r) < rows_out
-            is_row_beside = whole or first_row + row_beside + uint32(r) < rows_out
+            is_row = whole or first_row + row + r < rows_out
+            is_row_beside = whole or first_row + row_beside + r < rows_out
             for half in range(halves):
                 offset = high_bias if half else low_bias
                 p, q = result(acc, r, half, 0, unit, offset), result(acc, r, half, 1, unit, offset)
-                there = own_map + uint32(half) * eight < maps
-                further = to + (uint32(r) * across + uint32(half) * eight * pitch)
+                there = own_map + half * eight < maps
+                further = to + (r * across + half * eight * pitch)
                 if paired:
                     if there and here < windows and is_row:
                         ptx.st_shared_v2_f32(base + (further + at_here) * word, p, q)
@@ -138,12 +135,11 @@ def make_send(plan: Plan) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def send(y, address, item, group, first_map, maps, thread):
-        """As `make_send`."""
         number = thread // lanes + thread % lanes * warps
         if number < maps:
             begin = group * floats
             to = (uint64(item) * uint64(c_out) + uint64(first_map + number)) * uint64(plane_out)
-            size = uint32(min(floats, plane_out - begin) * word)
+            size = min(floats, plane_out - begin) * word
             ptx.bulk_store(y, to + uint64(begin), address + number * pitch * word, size)
             ptx.bulk_commit_group()
 

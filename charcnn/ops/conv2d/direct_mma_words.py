@@ -25,7 +25,7 @@ class Word:
 
 
 def _words(c_in: int, taps: int, together: int) -> Iterator[list[Word]]:
-    """Of each channel: those of a row of the kernel.
+    """Words of a row of the kernel, by channel.
 
     Of an odd number of taps the last but one is in two words, half of it in each: no word has a pixel that is in no
     window, whose infinity would spread.

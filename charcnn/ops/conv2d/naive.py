@@ -9,6 +9,9 @@ from typing import Any
 from numba import cuda, float32
 
 from charcnn.gpu.device import SIMULATED, int32, uint32
+from charcnn.gpu.indices import (
+    extents,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers import windows
 from charcnn.layers.windows import Padding, Pair
@@ -28,7 +31,7 @@ def _convolved(rows, columns):
     @jit(device=True)
     def summed(features, weights, total, first, top, left, down, across, inside):
         height, width = int32(features.shape[1]), int32(features.shape[2])
-        c_in, channels = uint32(0), uint32(weights.shape[0])
+        c_in, channels = uint32(0), extents(weights)[0]
         while c_in < channels:
             image, image_weights = features[first + c_in], weights[c_in]
             taps = float32(0)  # summed apart: the rounding error grows with C_in + KH * KW
@@ -38,7 +41,7 @@ def _convolved(rows, columns):
                     for j in range(columns):
                         column = left + int32(j) * across
                         if inside or (int32(0) <= column and column < width):
-                            taps += image[uint32(row), uint32(column)] * image_weights[uint32(i), uint32(j)]
+                            taps += image[uint32(row), uint32(column)] * image_weights[i, j]
             total += taps
             c_in += uint32(1)
         return total

@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, njit
 
-from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    block_dim_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import arrays, shapes
 from charcnn.ops.common.moments import block_sum, normalised
@@ -70,8 +74,8 @@ MAX_THREADS = 1024
 def _layernorm_naive_kernel(x, gamma, beta, y, eps):
     partial = cuda.shared.array(MAX_THREADS, float32)
     row, row_out = x[cuda.blockIdx.x], y[cuda.blockIdx.x]
-    first, step = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x)  # unsigned, as in conv1d/naive.py
-    end, size = uint32(x.shape[1]), float32(x.shape[1])
+    first, step = thread_idx_x(), block_dim_x()  # unsigned, as in conv1d/naive.py
+    end, size = extents(x)[1], float32(x.shape[1])
     shift = row[0]  # sums are of differences from it: float32 has too few digits for those of a large mean
     total = float32(0)
     i = first

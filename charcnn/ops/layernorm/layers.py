@@ -187,7 +187,7 @@ def wgmma_block(
 def mma_block(
     weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str, eps: float = 1e-5
 ) -> list[Layer]:
-    """The same by mma.sync."""
+    """`wgmma_block` by mma.sync."""
     weights = {"weight": weight, "bias": bias}
     if norm is None:
         return [MmaConv(pattern_of(weight, "relu", pool_size), weights, precision=precision)]
@@ -200,7 +200,7 @@ def small_batch_block(
     weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str, eps: float = 1e-5,
     wide: bool = False,
 ) -> Sequence[Layer]:  # fmt: skip
-    """The same for a few inputs."""
+    """`wgmma_block` for a few inputs."""
     if norm is None:
         given, cast = (pattern_of(weight, "relu", pool_size), {"weight": weight, "bias": bias}), precision in WIDE
         conv = SmallBatchConv(*given, precision=precision, results=FP32.name if cast else None)

@@ -9,6 +9,12 @@ import numpy as np
 from numba import cuda, float32
 
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import normalised
@@ -29,16 +35,16 @@ def _make_kernel(kernel_size):
         # arrays are read and written coalesced. The window's gamma and beta stay in registers.
         scale = cuda.local.array(kernel_size, float32)
         offset = cuda.local.array(kernel_size, float32)
-        channels, length, length_out = uint32(x.shape[2]), uint32(x.shape[1]), uint32(y.shape[1])
-        t = uint32(cuda.blockIdx.x) % length_out
-        first = uint32(cuda.blockIdx.x) // length_out * inputs
+        channels, length, length_out = extents(x)[2], extents(x)[1], extents(y)[1]
+        t = block_idx_x() % length_out
+        first = block_idx_x() // length_out * inputs
         position = t * uint32(stride)
-        for channel in range(uint32(cuda.threadIdx.x), channels, uint32(cuda.blockDim.x)):
-            c = uint32(channel)
+        for channel in range(thread_idx_x(), channels, block_dim_x()):
+            c = channel
             for p in range(kernel_size):
-                scale[p] = gamma[position + uint32(p), c]
-                offset[p] = beta[position + uint32(p), c]
-            n, end = first, min(first + inputs, uint32(x.shape[0]))
+                scale[p] = gamma[position + p, c]
+                offset[p] = beta[position + p, c]
+            n, end = first, min(first + inputs, extents(x)[0])
             while n < end:
                 mean, variance = stat[n, 0], stat[n, 1]
                 start = (uint64(n) * uint64(length) + uint64(position)) * uint64(channels) + uint64(c)
@@ -51,7 +57,7 @@ def _make_kernel(kernel_size):
                         best = value
                 at = (uint64(n) * uint64(length_out) + uint64(t)) * uint64(channels) + uint64(c)
                 y.flat[at] = best
-                n = n + 1
+                n += 1
 
     return kernel
 

@@ -14,6 +14,13 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    extents,
+    grid_dim_y,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import WORDS, narrow, widen
@@ -127,12 +134,12 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
         if early:
             ptx.griddepcontrol_launch()
             ptx.griddepcontrol_wait()
-        channels, length, length_out = uint32(x.shape[2]), uint32(x.shape[1]), uint32(y.shape[1])
-        across, thread = channels // octet, uint32(cuda.threadIdx.x)
+        channels, length, length_out = extents(x)[2], extents(x)[1], extents(y)[1]
+        across, thread = channels // octet, thread_idx_x()
         # Inputs apart from each other, the last first: what was written last may still be in the L2 cache.
-        input_stride, last = uint32(cuda.gridDim.y), uint32(x.shape[0]) - 1 - uint32(cuda.blockIdx.y)
+        input_stride, last = grid_dim_y(), extents(x)[0] - 1 - block_idx_y()
         count = last // input_stride + 1
-        i = uint32(cuda.blockIdx.x) * threads + thread
+        i = block_idx_x() * threads + thread
         t, channel, row = i // across, i % across * octet, uint64(channels)
         at, to = uint64(t * uint32(stride)) * row + uint64(channel), uint64(t) * row + uint64(channel)
         step, step_out, second = uint64(length) * row, uint64(length_out) * uint64(y.shape[2]), uint64(octet_values)
@@ -147,7 +154,7 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
             at, to = at + uint64(last) * step, to + uint64(last) * step_out
             step, step_out = uint64(input_stride) * step, uint64(input_stride) * step_out
             for s in range(ahead):
-                if uint32(s) < count:
+                if s < count:
                     for p in range(kernel_size):
                         load(x, at + uint64(p) * row, read, (s * kernel_size + p) * words)
                 at -= step
@@ -157,9 +164,9 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
             mean = stat[n, 0]
             high = float32(mean)
             moments[place] = high
-            moments[uint32(place + uint32(1))] = float32(mean - float64(high))  # what float32 cannot hold of the mean
-            moments[uint32(place + uint32(2))] = float32(1) / math.sqrt(float32(stat[n, 1]) + eps)
-            k = k + threads
+            moments[place + 1] = float32(mean - float64(high))  # what float32 cannot hold of the mean
+            moments[place + 2] = float32(1) / math.sqrt(float32(stat[n, 1]) + eps)
+            k += threads
         cuda.syncthreads()
         if t >= length_out:
             return
@@ -208,7 +215,7 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
                             pack(best[6], best[7]),
                         )
                     at, to = at - step, to - step_out
-                    k = k + 1
+                    k += 1
 
     return kernel
 
@@ -308,7 +315,17 @@ def encoded_maxima(
 ) -> Any:
     """`reference.layernorm_relu_maxpool1d_nlc` to features of 32 bits a value, in the layout of `mma_layout`.
 
-    Arguments and errors as for the technique `coalesced`, and precision: "tf32" or "fp16x3". C must be a multiple of 8.
+    Args:
+        x: float32 (N, L, C), C a multiple of 8; gamma and beta (L, C).
+        stat: float64 (N, 2), each input's mean and biased variance.
+        kernel_size, stride: of the pooling; stride is kernel_size where None.
+        precision: of the result, "tf32" or "fp16x3".
+        eps: added to the variance.
+        out: where to write; made where None.
+        stream: a CUDA stream; the default stream where None.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit, or precision is neither.
     """
     of = choose(precision, WIDE)
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)

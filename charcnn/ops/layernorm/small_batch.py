@@ -15,6 +15,11 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow
@@ -43,7 +48,7 @@ def _own_parts(partial_moments, n, count, part, row):
     first = partial_moments + uint64(uint32(n * count)) * uint64(PART_BYTES)
     shift, _, _, _ = ptx.ld_cg_v4_f32(first)
     total, squares = float32(0), float32(0)
-    at = uint32(uint32(cuda.threadIdx.x) & uint32(31))
+    at = uint32(thread_idx_x() & uint32(31))
     while at < count:
         mean, square, held, _ = ptx.ld_cg_v4_f32(first + uint64(at) * uint64(PART_BYTES))
         apart = mean - shift
@@ -55,11 +60,11 @@ def _own_parts(partial_moments, n, count, part, row):
 
 @cuda.jit(device=True, inline="always")
 def _parts_of_rows(partial_moments, n, count, part, row):
-    """The same of parts of `part` values of rows of `row`, as `common.moments` has them."""
+    """Moments of parts of `part` values of rows of `row`, as `common.moments` has them."""
     row_parts = uint32(uint32(uint32(row + part) - uint32(1)) // part)
     shift, rest = partial_moments[n, 0, 0], partial_moments[n, 0, 1]
     total, squares = float32(0), float32(0)
-    at = uint32(uint32(cuda.threadIdx.x) & uint32(31))
+    at = uint32(thread_idx_x() & uint32(31))
     while at < count:
         for _ in range(AT_ONCE):
             near = min(at, uint32(count - uint32(1)))  # read in any case: a branch would have the next loads wait
@@ -89,11 +94,11 @@ def _norm_kernel(of, floats, rows, pool, of_rows):
         offset = cuda.local.array(words, types.uint32)
         read = cuda.local.array(words, types.uint32)
         best = cuda.local.array(OCTET, float32)
-        n, across = uint32(cuda.blockIdx.y), channels // octet
-        i = uint32(cuda.blockIdx.x) * uint32(NORM_THREADS) + uint32(cuda.threadIdx.x)
-        t = uint32(i // across)
+        n, across = block_idx_y(), channels // octet
+        i = block_idx_x() * uint32(NORM_THREADS) + thread_idx_x()
+        t = i // across
         inside = uint32(t < length_out)
-        channel, position = uint32(i - t * across) * octet, t * positions
+        channel, position = (i - t * across) * octet, t * positions
         at = (uint64(position) * uint64(channels) + uint64(channel)) * bytes_in
         step = uint64(channels) * bytes_in
         for p in range(pool):
@@ -114,9 +119,9 @@ def _norm_kernel(of, floats, rows, pool, of_rows):
         total, squares = ptx.warp_sum(total), ptx.warp_sum(squares)
         apart = total / values
         if of_rows:
-            rest = rest + apart
+            rest += apart
         else:
-            mean = mean + apart
+            mean += apart
         # A variance of NaN stays: the compiler's own maximum would drop it, and infinities become zeros.
         rate = float32(1) / math.sqrt(ptx.max_nan_f32(squares / values - apart * apart, float32(0)) + eps)
         for c in range(OCTET):
@@ -144,7 +149,7 @@ def _norm_kernel(of, floats, rows, pool, of_rows):
             if split and rows:
                 place, low_place = place + uint64(n * length_out), uint64(length_out) * uint64(channels)
             elif split:
-                place = place + place
+                place += place
             to = y + (place * uint64(channels) + uint64(channel)) * y_bytes
             store(to, low_place * y_bytes, best)
 

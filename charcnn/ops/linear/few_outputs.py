@@ -15,6 +15,11 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
@@ -47,8 +52,8 @@ def _few_outputs_kernel(ptx_type: str, outputs: int, early: bool) -> Any:
     """The kernel (x, weight, bias, y) for so many outputs; x are the numbers' bits; `early`: `device.begins_early`."""
     eighths = ptx_type == "e4m3"
     unpack, words = ptx.cvt_f32x2("f16" if eighths else ptx_type), 2 if eighths else 4
-    held, warps = AT_ONCE * words, uint32(THREADS // LANES)
-    octet, lanes, stretch, four = uint32(OCTET), uint32(LANES), uint32(OCTET * LANES), uint64(ptx.VECTOR)
+    held, warps = AT_ONCE * words, THREADS // LANES
+    octet, lanes, stretch, four = OCTET, LANES, OCTET * LANES, uint64(ptx.VECTOR)
 
     @jit(launch_bounds=THREADS)
     def kernel(x, weight, bias, y):
@@ -58,17 +63,17 @@ def _few_outputs_kernel(ptx_type: str, outputs: int, early: bool) -> Any:
         if early:
             ptx.griddepcontrol_launch()
             ptx.griddepcontrol_wait()
-        thread = uint32(cuda.threadIdx.x)
-        lane, row = uint32(thread % lanes), uint32(uint32(cuda.blockIdx.x) * warps + thread // lanes)
-        features = uint32(x.shape[1])
-        if row >= uint32(x.shape[0]):
+        thread = thread_idx_x()
+        lane, row = thread % lanes, block_idx_x() * warps + thread // lanes
+        features = extents(x)[1]
+        if row >= extents(x)[0]:
             return
         for c in range(outputs):
             acc[c] = float32(0)
-        begin = uint32(lane * octet)
+        begin = lane * octet
         while begin < features:
             for s in range(AT_ONCE):
-                at, to = uint32(begin + uint32(s) * stretch), s * words
+                at, to = begin + s * stretch, s * words
                 if at < features:
                     place = uint64(row) * uint64(features) + uint64(at)
                     if eighths:
@@ -76,7 +81,7 @@ def _few_outputs_kernel(ptx_type: str, outputs: int, early: bool) -> Any:
                     else:
                         read[to], read[to + 1], read[to + 2], read[to + 3] = ptx.ld_global_v4_b32(x, place)
             for s in range(AT_ONCE):
-                at, to = uint32(begin + uint32(s) * stretch), s * words
+                at, to = begin + s * stretch, s * words
                 if at < features:
                     for w in range(words):
                         if eighths:
@@ -91,10 +96,10 @@ def _few_outputs_kernel(ptx_type: str, outputs: int, early: bool) -> Any:
                         total = (values[0] * e + values[1] * f) + (values[2] * g + values[3] * h)
                         e, f, g, h = ptx.ld_global_v4_f32(weight, place + four)
                         acc[c] += total + ((values[4] * e + values[5] * f) + (values[6] * g + values[7] * h))
-            begin = uint32(begin + uint32(AT_ONCE) * stretch)
+            begin += uint32(AT_ONCE) * stretch
         for c in range(outputs):
             total = warp_sum(acc[c])
-            if lane == uint32(c):
+            if lane == c:
                 y[row, c] = total + bias[c]
 
     return kernel

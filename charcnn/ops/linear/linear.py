@@ -8,6 +8,9 @@ from typing import Any
 from numba import cuda, float32, njit
 
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    extents,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import arrays, shapes
 from charcnn.ops.common.epilogues import epilogue
@@ -52,7 +55,7 @@ def linear_loops(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
 @jit(device=True)
 def dot(row, row_weights, total):
     """The product of a row of x and one of weights, added to `total`."""
-    c_in, end = uint32(0), uint32(row.shape[0])  # unsigned, as in conv1d/naive.py
+    c_in, end = uint32(0), extents(row)[0]  # unsigned, as in conv1d/naive.py
     while c_in < end:
         part = float32(0)
         stop = min(c_in + uint32(PART), end)

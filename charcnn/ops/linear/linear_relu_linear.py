@@ -9,6 +9,10 @@ from numba import cuda, float32
 
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.epilogues import epilogue
@@ -24,7 +28,7 @@ MOST_ROWS = 8
 @cache
 def _kernel(name, rows):
     # A block takes `rows` inputs, so that each weight that it reads serves as many.
-    step, finished = uint32(THREADS), epilogue(name)
+    step, finished = THREADS, epilogue(name)
 
     @jit()
     def kernel(x, weight1, bias1, weight2, bias2, y):
@@ -32,12 +36,12 @@ def _kernel(name, rows):
         smem = cuda.shared.array(THREADS, float32)
         totals = cuda.local.array(rows, float32)
         chunk_sums = cuda.local.array(rows, float32)
-        first, middle = cuda.blockIdx.x * rows, uint32(weight1.shape[0])
-        for c in range(uint32(cuda.threadIdx.x), middle, step):
+        first, middle = cuda.blockIdx.x * rows, extents(weight1)[0]
+        for c in range(thread_idx_x(), middle, step):
             row_weights = weight1[c]
             for r in range(rows):
                 totals[r] = bias1[c]
-            c_in, end = uint32(0), uint32(x.shape[1])
+            c_in, end = uint32(0), extents(x)[1]
             while c_in < end:
                 for r in range(rows):
                     chunk_sums[r] = float32(0)
@@ -50,13 +54,13 @@ def _kernel(name, rows):
                 for r in range(rows):
                     totals[r] += chunk_sums[r]
             for r in range(rows):
-                hidden[uint32(uint32(r) * middle + c)] = finished(totals[r])
+                hidden[uint32(r) * middle + c] = finished(totals[r])
         cuda.syncthreads()
         for r in range(min(rows, y.shape[0] - first)):
             for c_out in range(y.shape[1]):
                 part = float32(0)
-                for c in range(uint32(cuda.threadIdx.x), middle, step):
-                    part += hidden[uint32(uint32(r) * middle + c)] * weight2[c_out, c]
+                for c in range(thread_idx_x(), middle, step):
+                    part += hidden[uint32(r) * middle + c] * weight2[c_out, c]
                 total = block_sum(part, smem)
                 if cuda.threadIdx.x == 0:
                     y[first + r, c_out] = total + bias2[c_out]

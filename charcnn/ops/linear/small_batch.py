@@ -17,6 +17,12 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    block_idx_z,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
@@ -63,7 +69,7 @@ def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> A
     k_block_bytes, (low_size, rest_size) = uint64(1024 * of.terms), (4, 4) if two_terms else (1, 1)
     outputs, exchanged = -(-sums_of_lane // WARPS), WARPS * sums_of_lane * 32
     lanes, warps, k_block_features, unit_tile = 31, WARPS, k_block(of), UNITS
-    all_sums, warp_count, words, group_rows = uint32(sums_of_lane), WARPS, 4, 8 * columns
+    all_sums, warp_count, words, group_rows = sums_of_lane, WARPS, 4, 8 * columns
 
     @jit(launch_bounds=(THREADS, 2))
     def kernel(x, bias, weight, y, n, c_in, units, k_blocks, k_blocks_of_split, scale):
@@ -74,15 +80,15 @@ def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> A
         low = cuda.local.array(low_size, types.uint32)
         rest = cuda.local.array(rest_size, float32)
         values = cuda.local.array(features, float32)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         warp, lane = thread >> 5, thread & lanes
         g, t = lane >> 2, lane & 3
-        tile, split = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y)
-        first_row = uint32(cuda.blockIdx.z) * group_rows
+        tile, split = block_idx_x(), block_idx_y()
+        first_row = block_idx_z() * group_rows
         first = split * k_blocks_of_split + warp
         end = min(k_blocks, (split + 1) * k_blocks_of_split)
         for i in range(rounds):
-            k_block = first + uint32(i) * warps
+            k_block = first + i * warps
             at = weight + uint64(tile * k_blocks + k_block) * k_block_bytes + uint64(lane * 16)
             here = uint32(k_block < end)
             j = of_round * i
@@ -96,17 +102,17 @@ def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> A
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
         for i in range(rounds):
-            k_block = first + uint32(i) * warps
+            k_block = first + i * warps
             feature = k_block * k_block_features + t * lane_features
             for c in range(columns):
-                row = first_row + g + uint32(8 * c)
+                row = first_row + g + 8 * c
                 inside = uint32(row < n and feature < c_in and k_block < end)
                 if k_splits:
                     for e in range(features):
                         values[e] = float32(0)
                     if inside:
                         for p in range(k_splits):
-                            at = x + (uint64(uint32(p) * n + row) * uint64(c_in) + uint64(feature)) * uint64(4)
+                            at = x + (uint64(p * n + row) * uint64(c_in) + uint64(feature)) * uint64(4)
                             for h in range(fours):
                                 d0, d1, d2, d3 = ptx.ld_cg_v4_f32(at + uint64(16 * h))
                                 values[4 * h] += d0
@@ -163,17 +169,17 @@ def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> A
                     for e in range(4):
                         sums[4 * c + e] += rest[e]
         for i in range(sums_of_lane):
-            shared[(warp * all_sums + uint32(i)) * 32 + lane] = sums[i]
+            shared[(warp * all_sums + i) * 32 + lane] = sums[i]
         cuda.syncthreads()
         for o in range(outputs):
-            i = warp + uint32(o * warp_count)
+            i = warp + o * warp_count
             if i < all_sums:
                 total = float32(0)
                 for w in range(warp_count):
-                    total += shared[uint32(uint32(w * sums_of_lane) + i) * 32 + lane]
-                unit = tile * unit_tile + (g + (uint32(i >> uint32(1)) & 1) * 8)
-                row = uint32(i >> uint32(2)) * 8 + (t * 2 + uint32(i & uint32(1)))
-                row = row + first_row
+                    total += shared[(w * sums_of_lane + i) * 32 + lane]
+                unit = tile * unit_tile + (g + (i >> 1 & 1) * 8)
+                row = (i >> 2) * 8 + (t * 2 + (i & 1))
+                row += first_row
                 if scaled:
                     total *= scale
                 if row < n and unit < units:
@@ -194,7 +200,7 @@ def _final_kernel(k_splits, classes):
         shared = cuda.shared.array(exchanged, float32)
         sums = cuda.local.array(classes, float32)
         values = cuda.local.array(4, float32)
-        thread, row = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        thread, row = thread_idx_x(), block_idx_x()
         for c in range(classes):
             sums[c] = float32(0)
         ptx.griddepcontrol_launch()
@@ -204,7 +210,7 @@ def _final_kernel(k_splits, classes):
             at = uint64(feature) * uint64(4)
             values[0], values[1], values[2], values[3] = ptx.ld_global_v4_f32(bias + at)
             for p in range(k_splits):
-                place = uint64(uint32(p) * n + row) * uint64(c_in) * uint64(4)
+                place = uint64(p * n + row) * uint64(c_in) * uint64(4)
                 d0, d1, d2, d3 = ptx.ld_cg_v4_f32(x + place + at)
                 values[0] += d0
                 values[1] += d1
@@ -216,17 +222,17 @@ def _final_kernel(k_splits, classes):
             for c in range(classes):
                 d0, d1, d2, d3 = ptx.ld_global_v4_f32(weight + uint64(c) * uint64(c_in) * uint64(4) + at)
                 sums[c] += (values[0] * d0 + values[1] * d1) + (values[2] * d2 + values[3] * d3)
-            feature = feature + threads * 4
+            feature += threads * 4
         warp = thread >> 5
         for c in range(classes):
             total = ptx.warp_sum(sums[c])
             if thread & lanes == 0:
-                shared[warp * uint32(classes) + uint32(c)] = total
+                shared[warp * uint32(classes) + c] = total
         cuda.syncthreads()
         if thread < uint32(classes):
             total = bias_out[thread]
             for w in range(warps):
-                total += shared[uint32(w * classes) + thread]
+                total += shared[w * classes + thread]
             y[row, thread] = total
 
     return kernel

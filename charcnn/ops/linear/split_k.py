@@ -16,6 +16,11 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import epilogues, shapes
@@ -61,7 +66,7 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
     sums_of_lane, b_size, slot_bytes = 4 * columns, 4 * columns, stage_bytes(columns)
     ring_bytes, group_rows, outputs = depth * stage_bytes(columns), 8 * columns, -(-columns // 2)
     lanes, warps, k_block_features, unit_tile = 31, WARPS, K_BLOCK, UNITS
-    all_sums, warp_count, ahead, k_block_bytes = uint32(sums_of_lane), WARPS, WARPS * depth, uint64(1024)
+    all_sums, warp_count, ahead, k_block_bytes = sums_of_lane, WARPS, WARPS * depth, uint64(1024)
     item_bytes, step = uint64(4 if wide else 2), uint64(WARPS * 1024)
 
     @jit(launch_bounds=(THREADS, 2))
@@ -70,10 +75,10 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
         sums = cuda.local.array(sums_of_lane, float32)
         b = cuda.local.array(b_size, types.uint32)
         totals = cuda.local.array(outputs, float32)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         warp, lane = thread >> 5, thread & lanes
         g, t = lane >> 2, lane & 3
-        tile, first_row = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y) * group_rows
+        tile, first_row = block_idx_x(), block_idx_y() * group_rows
         begin = uint32(ptx.cvta_to_shared(shared) + (warp * ring_bytes + lane * 16))
         end, slot, k_block = begin + ring_bytes, begin, warp
         at = weight + uint64(tile * k_blocks + warp) * k_block_bytes + uint64(lane * 16)
@@ -85,8 +90,8 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
         for i in range(sums_of_lane):
             sums[i] = float32(0)
         for o in range(outputs):
-            i = warp + uint32(o * warp_count)
-            unit = tile * unit_tile + (g + (uint32(i >> uint32(1)) & 1) * 8)
+            i = warp + o * warp_count
+            unit = tile * unit_tile + (g + (i >> 1 & 1) * 8)
             totals[o] = float32(0)
             if unit < units:
                 totals[o] = ptx.ld_global_f32(bias + uint64(unit) * uint64(4))
@@ -95,12 +100,12 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
         slot, k_block = begin, warp
         for _ in range(depth):
             for c in range(columns):
-                row = first_row + g + uint32(8 * c)
+                row = first_row + g + 8 * c
                 feature = k_block * k_block_features + t * 8
                 source, wanted = x, uint32(0)
                 if row < n and feature < c_in:
                     source, wanted = x + (uint64(row) * uint64(c_in) + uint64(feature)) * uint64(2), uint32(16)
-                ptx.cp_async_16(slot + uint32(1024 + 512 * c), source, wanted)
+                ptx.cp_async_16(slot + (1024 + 512 * c), source, wanted)
             ptx.cp_async_commit_group()
             slot, k_block = slot + slot_bytes, k_block + warps
 
@@ -110,7 +115,7 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
             a0, a1, a2, a3 = ptx.ld_shared_v4_b32(slot)
             a4, a5, a6, a7 = ptx.ld_shared_v4_b32(slot + 512)
             for c in range(columns):
-                b0, b1, b2, b3 = ptx.ld_shared_v4_b32(slot + uint32(1024 + 512 * c))
+                b0, b1, b2, b3 = ptx.ld_shared_v4_b32(slot + (1024 + 512 * c))
                 k = 4 * c
                 b[k], b[k + 1], b[k + 2], b[k + 3] = b0, b1, b2, b3
             for c in range(columns):
@@ -128,12 +133,12 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
                 ptx.cp_async_16(slot, at, uint32(16))
                 ptx.cp_async_16(slot + 512, at + uint64(512), uint32(16))
                 for c in range(columns):
-                    row = first_row + g + uint32(8 * c)
+                    row = first_row + g + 8 * c
                     feature = later * k_block_features + t * 8
                     source, wanted = x, uint32(0)
                     if row < n and feature < c_in:
                         source, wanted = x + (uint64(row) * uint64(c_in) + uint64(feature)) * uint64(2), uint32(16)
-                    ptx.cp_async_16(slot + uint32(1024 + 512 * c), source, wanted)
+                    ptx.cp_async_16(slot + (1024 + 512 * c), source, wanted)
             ptx.cp_async_commit_group()
             at, k_block, slot = at + step, k_block + warps, slot + slot_bytes
             slot = begin if slot == end else slot
@@ -142,17 +147,17 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
         drain()
         cuda.syncthreads()
         for i in range(sums_of_lane):
-            shared[(warp * all_sums + uint32(i)) * 32 + lane] = sums[i]
+            shared[(warp * all_sums + i) * 32 + lane] = sums[i]
         cuda.syncthreads()
         for o in range(outputs):
-            i = warp + uint32(o * warp_count)
-            unit = tile * unit_tile + (g + (uint32(i >> uint32(1)) & 1) * 8)
-            row = uint32(i >> uint32(2)) * 8 + (t * 2 + uint32(i & uint32(1)))
-            row = row + first_row
+            i = warp + o * warp_count
+            unit = tile * unit_tile + (g + (i >> 1 & 1) * 8)
+            row = (i >> 2) * 8 + (t * 2 + (i & 1))
+            row += first_row
             if i < all_sums and row < n and unit < units:
                 total = totals[o]
                 for w in range(warp_count):
-                    total += shared[uint32(uint32(w * sums_of_lane) + i) * 32 + lane]
+                    total += shared[(w * sums_of_lane + i) * 32 + lane]
                 total = apply(total)
                 to = y + (uint64(row) * uint64(units) + uint64(unit)) * item_bytes
                 if wide:

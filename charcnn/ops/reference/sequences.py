@@ -94,7 +94,7 @@ def conv1d_stat(
 
 
 def layernorm_relu(x: Array, stat: Array, gamma: Array, beta: Array, *, eps: float = 1e-5) -> Array:
-    """relu(layernorm(...)) with each input's mean and variance given, (N, 2)."""
+    """relu(layernorm(...)) with `stat` (N, 2), each input's mean and biased variance, as `stat` gives it."""
     shapes.layernorm_relu(x, stat, gamma, beta, eps)
     mean, variance = stat.reshape(len(x), 2, *[1] * (x.ndim - 1)).swapaxes(0, 1)
     return relu(((x - mean) / np.sqrt(variance + eps) * gamma + beta).astype(x.dtype))

@@ -15,6 +15,11 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import moments
 
@@ -40,13 +45,13 @@ def look_ups(taps: int) -> tuple[Any, Any]:
     @cuda.jit(device=True, forceinline=True)
     def looked_up(own, singles, pairs, depth, row, end_row):
         characters = depth + 1
-        at = uint32(row * characters + own[0])
+        at = row * characters + own[0]
         total, squares = singles[at], singles[at + uint32(taps) * characters]
         for d in range(1, taps):
             # Rows of a lag begin where those of lags before it end.
-            last = uint32(min(row, uint32(taps - 1 - d)) + uint32((d - 1) * taps - d * (d - 1) // 2))
+            last = min(row, uint32(taps - 1 - d)) + ((d - 1) * taps - d * (d - 1) // 2)
             there = own[0] < depth and own[d] < depth and end_row <= uint32(taps - 1 - d)
-            at = uint32(uint32(last * depth + own[0]) * depth + own[d])
+            at = (last * depth + own[0]) * depth + own[d]
             value = pairs[at if there else uint32(0)]  # read in any case: a branch would have the next loads wait
             squares += value if there else float64(0)
         return total, squares
@@ -100,9 +105,9 @@ def _cluster_stat_kernel(taps: int, alphabet: int) -> Any:
         smem = cuda.shared.array(words, types.uint32, alignment)
         own = cuda.local.array(taps, types.uint32)
         ptx.griddepcontrol_launch()
-        base, thread, block = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        base, thread, block = ptx.cvta_to_shared(smem), thread_idx_x(), block_idx_x()
         n, rank, full = block // sharing, block % sharing, base + full_at
-        warp, lane, length = thread >> 5, thread & last_lane, uint32(ids.shape[1])
+        warp, lane, length = thread >> 5, thread & last_lane, extents(ids)[1]
         windows, end = length - last_tap, length - 1
         if thread == 0 and rank == 0:
             ptx.mbarrier_init(full, 1)
@@ -116,7 +121,7 @@ def _cluster_stat_kernel(taps: int, alphabet: int) -> Any:
         total, squares, i = float64(0), float64(0), (part << 5) + lane
         while i <= end:
             for k in range(taps):
-                own[k] = character(ids, n, i + uint32(k), end, depth)
+                own[k] = character(ids, n, i + k, end, depth)
             more, more_squares = looked_up(own, singles, pairs, depth, min(i, last_tap), uint32(0))
             total += more
             squares += more_squares
@@ -125,7 +130,7 @@ def _cluster_stat_kernel(taps: int, alphabet: int) -> Any:
                 less, less_squares = looked_up(own, singles, pairs, depth, row, row + 1)
                 total -= less
                 squares -= less_squares
-            i = i + step
+            i += step
         total, squares = moments.warp_sum(total), moments.warp_sum(squares)
 
         # The first block has begun, and ends after all warps' sums have come. Nothing is sent to the others, which may
@@ -139,8 +144,8 @@ def _cluster_stat_kernel(taps: int, alphabet: int) -> Any:
             mean = moments.warp_sum(total) * share
             variance = moments.warp_sum(squares) * share - mean * mean
             if lane == 0:
-                stat[n, uint32(0)] = mean
-                stat[n, uint32(1)] = max(variance, float64(0))
+                stat[n, 0] = mean
+                stat[n, 1] = max(variance, float64(0))
 
     return kernel
 

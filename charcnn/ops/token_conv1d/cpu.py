@@ -100,7 +100,7 @@ def _gather_piece(ids, table, taps, piece, y, moments):
 
 @njit(cache=True, nogil=True)
 def _pool_piece(y, moments, gamma, beta, eps, pool, piece, out):
-    """As many pooled positions as a chunk holds windows."""
+    """Pooled positions of a piece: so many as a chunk holds windows."""
     each = max(1, CHUNK // pool)
     first, stop = piece * each, min((piece + 1) * each, out.shape[0])
     norm_relu_pool(y, standardising(moments, y.size, eps), gamma, beta, pool, first, out[first:stop])

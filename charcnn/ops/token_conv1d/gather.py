@@ -16,6 +16,13 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    block_idx_z,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.conv1d.tile import vector_width
@@ -29,8 +36,8 @@ def _gather_kernel(ids, weight, bias, y):
         t = i // y.shape[2] % y.shape[1]
         n = uint32(i // (y.shape[2] * y.shape[1]))
         total = bias[c]
-        depth = uint32(weight.shape[1])
-        for k in range(uint32(0), uint32(weight.shape[0])):
+        depth = extents(weight)[1]
+        for k in range(0, extents(weight)[0]):
             a = uint32(ids[n, uint32(t) + k])
             if a < depth:
                 total += weight[k, a, c]
@@ -84,10 +91,10 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
     threads = quads * window_tile
     span = window_tile * pool_size + kernel_size - 1
     staged_rows, affine = stage * span, pool_size * QUAD
-    taps, pool, tile, lanes = uint32(kernel_size), uint32(pool_size), channel_tile, quads
+    taps, pool, tile, lanes = uint32(kernel_size), pool_size, channel_tile, quads
     windows, step, held_most, reach = window_tile, threads, uint32(stage), span
     depth, pitch = uint32(alphabet), uint32((alphabet + 1) * channel_tile)  # pitch: from tap to tap
-    quad = uint32(QUAD)
+    quad = QUAD
 
     @jit(launch_bounds=(threads, resident))
     def kernel(ids, weight, bias, stat, gamma, beta, y, inputs, eps):
@@ -99,15 +106,15 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
         offsets = cuda.local.array(QUAD, float32)
         acc = cuda.local.array(QUAD, float32)
         best = cuda.local.array(QUAD, float32)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         lane, local = thread % lanes * quad, thread // lanes
-        first_channel = uint32(cuda.blockIdx.y) * tile
-        first_window = uint32(cuda.blockIdx.x) * windows
+        first_channel = block_idx_y() * tile
+        first_window = block_idx_x() * windows
         channel, window = first_channel + lane, first_window + local
-        length, channels = uint32(ids.shape[1]), uint32(y.shape[2])
-        n = uint32(cuda.blockIdx.z) * uint32(inputs)
-        end = min(n + uint32(inputs), uint32(ids.shape[0]))
-        active = window < uint32(y.shape[1])
+        length, channels = extents(ids)[1], extents(y)[2]
+        n = block_idx_z() * uint32(inputs)
+        end = min(n + uint32(inputs), extents(ids)[0])
+        active = window < extents(y)[1]
 
         i = thread
         while i < taps * pitch:
@@ -117,7 +124,7 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
             if a < depth and c < channels:
                 value = weight[i // pitch, a, c]
             table[i] = value
-            i = i + step
+            i += step
 
         for c in range(quad):
             offsets[c] = float32(0)
@@ -140,15 +147,15 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                 if position < length:
                     a = min(uint32(ids[n + i // reach, position]), depth)
                 rows[i] = a * lanes
-                i = i + step
+                i += step
             i = thread
             while layernorm and i < held:
-                mean = stat[n + i, uint32(0)]
+                mean = stat[n + i, 0]
                 high = float32(mean)
-                moments[i, uint32(0)] = high
-                moments[i, uint32(1)] = float32(mean - float64(high))  # what float32 cannot hold of the mean
-                moments[i, uint32(2)] = float32(1) / math.sqrt(float32(stat[n + i, uint32(1)]) + eps)
-                i = i + step
+                moments[i, 0] = high
+                moments[i, 1] = float32(mean - float64(high))  # what float32 cannot hold of the mean
+                moments[i, 2] = float32(1) / math.sqrt(float32(stat[n + i, 1]) + eps)
+                i += step
             cuda.syncthreads()
             m = uint32(0)
             while active and m < held:
@@ -160,15 +167,15 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                     for c in range(quad):
                         acc[c] = offsets[c]
                         if layernorm:
-                            acc[c] = (offsets[c] - moments[m, uint32(0)]) - moments[m, uint32(1)]
+                            acc[c] = (offsets[c] - moments[m, 0]) - moments[m, 1]
                     for k in range(taps):
-                        row = uint32(uint32(rows[first + j + k] + thread % lanes) * quad + k * pitch)
+                        row = (rows[first + j + k] + thread % lanes) * quad + k * pitch
                         for c in range(quad):
                             acc[c] += table[row + c]
                     for c in range(quad):
                         value = acc[c]
                         if layernorm:
-                            value = value * moments[m, uint32(2)] * gammas[j * quad + c] + betas[j * quad + c]
+                            value = value * moments[m, 2] * gammas[j * quad + c] + betas[j * quad + c]
                         if value > best[c] or value != value:  # NaN wins, and nothing is greater
                             best[c] = value
                 if width == QUAD:
@@ -179,8 +186,8 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                     for c in range(quad):
                         if channel + c < channels:
                             y[n + m, window, channel + c] = best[c]
-                m = m + 1
-            n = n + held
+                m += 1
+            n += held
 
     return kernel
 

@@ -17,6 +17,13 @@ from numba import cuda, float32, float64
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.token_conv1d import cluster_moments
@@ -48,9 +55,9 @@ def _tables_kernel(kernel_size):
     @jit()
     def kernel(singles, pairs, tables):
         # One thread a number: all taps' of a running sum; zeros for pairs with the blank.
-        depth = uint32(pairs.shape[1])
+        depth = extents(pairs)[1]
         rows = depth + 1
-        i = uint32(cuda.grid(1))
+        i = block_idx_x() * block_dim_x() + thread_idx_x()
         if i < uint32(tables.size):
             value = float64(0)
             if i < 2 * rows:
@@ -61,8 +68,8 @@ def _tables_kernel(kernel_size):
                 a, b = at // rows % rows, at % rows
                 if lag < size and a < depth and b < depth:
                     last = uint32(0)  # of this lag's rows (d, j), the last one
-                    for d in range(uint32(1), lag + 1):
-                        last = last + (size - uint32(d))
+                    for d in range(1, lag + 1):
+                        last += size - d
                     value = pairs[last - 1, a, b]
             tables[i] = value
 
@@ -74,7 +81,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
     # A block takes as many inputs at once as it has groups of `lanes` threads. The work at an input's ends is split by
     # lags too, as it waits for memory most.
     rows, floats = alphabet + 1, _floats(kept_lags, alphabet)
-    size, depth, nearest = uint32(kernel_size), uint32(alphabet), uint32(kept_lags)
+    size, depth, nearest = uint32(kernel_size), uint32(alphabet), kept_lags
     pitch, table, singles_at, pairs_at = rows, rows * rows, rows, 2 * rows
     vector, full = uint32(ptx.VECTOR), uint32(4 * ptx.VECTOR)
     threads, kept_floats = uint32(block_threads), floats
@@ -85,11 +92,11 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
         kept = cuda.shared.array(0, float32, ALIGNED)
         totals = cuda.shared.array(block_threads, float64)
         squares = cuda.shared.array(block_threads, float64)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         group_lanes = uint32(lanes)
         at_once = threads // group_lanes
         group, lane = thread // group_lanes, thread % group_lanes
-        blocks, inputs, length = uint32(cuda.gridDim.x), uint32(ids.shape[0]), uint32(ids.shape[1])
+        blocks, inputs, length = grid_dim_x(), extents(ids)[0], extents(ids)[1]
         windows = length - size + 1
         values = float64(windows) * float64(channels)
         middle = size - 1  # the first position that all taps meet
@@ -102,12 +109,12 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
         i = thread * vector
         while i < kept_floats:
             copy(kept, i, uint32(0), tables, uint64(i), full)
-            i = i + threads * vector
+            i += threads * vector
         ptx.cp_async_commit_group()
         drain()
         cuda.syncthreads()
 
-        first = uint32(cuda.blockIdx.x)
+        first = block_idx_x()
         while first < inputs:
             n = first + group * blocks
             end_total, end_squares = float64(0), float64(0)
@@ -121,18 +128,18 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
                     more, more_squares = position(ids, n, i, lag, lag + 1, singles, pairs, size, windows)
                     end_total += more
                     end_squares += more_squares
-                    e = e + group_lanes
+                    e += group_lanes
                 i = middle + lane
                 while i < windows:
                     a = min(uint32(ids[n, i]), depth)
                     total += kept[a]
                     square += kept[singles_at + a]
                     row = pairs_at + a * pitch
-                    for d in range(uint32(1), size):
-                        b = min(uint32(ids[n, uint32(i + d)]), depth)
-                        at = row + b + uint32(d - uint32(1)) * table
+                    for d in range(1, size):
+                        b = min(uint32(ids[n, i + d]), depth)
+                        at = row + b + (d - 1) * table
                         square += kept[at] if d <= nearest else tables[at]
-                    i = i + group_lanes
+                    i += group_lanes
             totals[thread] = end_total + float64(total)
             squares[thread] = end_squares + float64(square)
             cuda.syncthreads()
@@ -145,10 +152,10 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
                 half = half // 2
             if lane == 0 and n < inputs:
                 mean = totals[thread] / values
-                stat[n, uint32(0)] = mean
-                stat[n, uint32(1)] = max(squares[thread] / values - mean * mean, float64(0))
+                stat[n, 0] = mean
+                stat[n, 1] = max(squares[thread] / values - mean * mean, float64(0))
             cuda.syncthreads()
-            first = first + at_once * blocks
+            first += at_once * blocks
 
     return kernel
 

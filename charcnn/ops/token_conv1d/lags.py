@@ -15,6 +15,12 @@ from numba import cuda, float64
 
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import block_sum
@@ -33,30 +39,30 @@ def _rows(kernel_size: int) -> int:
 @jit()
 def _singles_kernel(weight, bias, singles):
     i = cuda.grid(1)  # one thread a tap and character, blank included
-    depth, last = uint32(weight.shape[1]), uint32(cuda.grid(1)) // uint32(weight.shape[1] + 1)
+    depth, last = extents(weight)[1], (block_idx_x() * block_dim_x() + thread_idx_x()) // (extents(weight)[1] + 1)
     if i < singles.shape[1] * singles.shape[2]:
         a = uint32(i) % (depth + 1)
         total, squares = float64(0), float64(0)
-        for c in range(uint32(0), uint32(bias.size)):
+        for c in range(0, uint32(bias.size)):
             offset = float64(bias[c])
             total += offset
             squares += offset * offset
             if a < depth:
-                for k in range(uint32(0), last + 1):
+                for k in range(0, last + 1):
                     value = float64(weight[k, a, c])
                     total += value
                     squares += value * (value + offset + offset)
-        singles[uint32(0), last, a] = total
-        singles[uint32(1), last, a] = squares
+        singles[0, last, a] = total
+        singles[1, last, a] = squares
 
 
 @jit()
 def _pairs_kernel(weight, pairs):
     acc = cuda.local.array(RUN, float64)
-    kernel_size, depth, channels = uint32(weight.shape[0]), uint32(weight.shape[1]), uint32(weight.shape[2])
+    kernel_size, depth, channels = extents(weight)[0], extents(weight)[1], extents(weight)[2]
     one, run = uint32(1), uint32(RUN)
     runs = (depth + run - one) // run
-    i = uint32(cuda.grid(1))  # one thread a lag, a run of characters b, and a character a
+    i = block_idx_x() * block_dim_x() + thread_idx_x()  # one thread a lag, a run of characters b, and a character a
     if i < (kernel_size - one) * runs * depth:
         a = i % depth
         first = i // depth % runs * run
@@ -66,15 +72,15 @@ def _pairs_kernel(weight, pairs):
             row += kernel_size - d
         for j in range(RUN):
             acc[j] = float64(0)
-        for k in range(uint32(0), kernel_size - lag):
-            for c in range(uint32(0), channels):
+        for k in range(0, kernel_size - lag):
+            for c in range(0, channels):
                 value = float64(2) * float64(weight[k, a, c])
                 for j in range(RUN):
-                    b = min(first + uint32(j), depth - one)  # past the last: computed, not stored
+                    b = min(first + j, depth - one)  # past the last: computed, not stored
                     acc[j] += value * float64(weight[k + lag, b, c])
             for j in range(RUN):
-                if first + uint32(j) < depth:
-                    pairs[row + k, a, first + uint32(j)] = acc[j]
+                if first + j < depth:
+                    pairs[row + k, a, first + j] = acc[j]
 
 
 @jit(device=True)
@@ -83,7 +89,7 @@ def position(ids, n, i, first, end, singles, pairs, size, windows):
 
     Lag 0 are its singles. All numbers are uint32; `size` is K.
     """
-    zero, one, depth = uint32(0), uint32(1), uint32(pairs.shape[1])
+    zero, one, depth = uint32(0), uint32(1), extents(pairs)[1]
     # Taps that meet position i: all, or from `low` or to `high` at the ends.
     high = min(i, size - one)
     low = i - windows + one if i >= windows else zero
@@ -98,7 +104,7 @@ def position(ids, n, i, first, end, singles, pairs, size, windows):
     if a < depth:
         row = (first - one) * size - first * (first - one) // 2
         for d in range(first, end):
-            lag = uint32(d)
+            lag = d
             last = min(high, size - one - lag)
             if low <= last:  # so position i + lag is in the input
                 b = uint32(ids[n, i + lag])
@@ -118,11 +124,11 @@ def _stat_kernel(kernel_size):
     @jit(launch_bounds=THREADS)
     def kernel(ids, singles, pairs, stat, channels):
         smem = cuda.shared.array(THREADS, float64)
-        n = uint32(cuda.blockIdx.x)
-        length = uint32(ids.shape[1])
+        n = block_idx_x()
+        length = extents(ids)[1]
         windows = length - size + 1
         total, squares = float64(0), float64(0)
-        i = uint32(cuda.threadIdx.x)
+        i = thread_idx_x()
         while i < length:
             more, more_squares = position(ids, n, i, uint32(0), size, singles, pairs, size, windows)
             total += more

@@ -17,6 +17,13 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    block_idx_z,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import moments, shapes
 from charcnn.ops.common.fragments import OCTET, store_octet
@@ -47,7 +54,7 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
     value_bytes, y_bytes, vector = uint64(4 if floats else 2), uint64(of.itemsize), uint64(16)
     octet = OCTET
     lanes, warps_of_rows, last_tap, blocks_sharing = 31, row_warps, uint32(taps - 1), cluster
-    window_warps, block_windows, step = pool, windows, uint32(32 * LOOK_UP_WARPS * cluster)
+    window_warps, block_windows, step = pool, windows, 32 * LOOK_UP_WARPS * cluster
     (character, looked_up), (send, received) = look_ups(taps), exchange(cluster)
     half, rows_meet = 16 * 32 * row_warps, ptx.named_barrier_sync(1, 32 * row_warps)
 
@@ -59,9 +66,9 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
         rows = cuda.local.array(rows_words, types.uint32)
         own = cuda.local.array(taps, types.uint32)
         sums = cuda.local.array(OCTET, float32)
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
-        warp, lane, n = thread >> 5, thread & lanes, uint32(cuda.blockIdx.y)
-        rank, end = uint32(cuda.blockIdx.x) % blocks_sharing, uint32(ids.shape[1]) - 1
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
+        warp, lane, n = thread >> 5, thread & lanes, block_idx_y()
+        rank, end = block_idx_x() % blocks_sharing, extents(ids)[1] - 1
         full = base + uint32(full_at)
         if thread == 0:
             ptx.mbarrier_init(full, 1)
@@ -72,31 +79,31 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
         if warp >= warps_of_rows:
             # Look-ups: a lane's positions, then those of its warp, to all blocks of the cluster, which have begun.
             ptx.griddepcontrol_wait()
-            warp = warp - warps_of_rows
+            warp -= warps_of_rows
             i = (warp * blocks_sharing + rank << 5) + lane
             total, squares = float64(0), float64(0)
             while i <= end:
                 for k in range(taps):
-                    own[k] = character(ids, n, uint32(i + uint32(k)), end, depth)
+                    own[k] = character(ids, n, i + k, end, depth)
                 low = uint32(0)
                 if i >= kept:
-                    low = uint32(i - kept) + 1
+                    low = i - kept + 1
                 more, more_squares = looked_up(own, singles, pairs, depth, min(i, last_tap), uint32(0))
                 # The last positions meet no taps before `low`.
-                before = uint32(max(low, uint32(1)) - uint32(1))
+                before = max(low, uint32(1)) - 1
                 less, less_squares = looked_up(own, singles, pairs, depth, before, low)
                 total += more - (less if low > 0 else float64(0))
                 squares += more_squares - (less_squares if low > 0 else float64(0))
-                i = uint32(i + step)
+                i += step
             total, squares = moments.warp_sum(total), moments.warp_sum(squares)
             ptx.cluster_wait()
             slot = rank * uint32(LOOK_UP_WARPS) + warp
             send(base + slot * 16, full, lane, total, squares)
         else:
             # What no kernel writes: the bias, and LayerNorm's parameters of eight channels of a position.
-            window = uint32(cuda.blockIdx.x) * block_windows + warp // window_warps
+            window = block_idx_x() * block_windows + warp // window_warps
             position = window * window_warps + warp % window_warps
-            channel = ((uint32(cuda.blockIdx.z) << 5) + lane) * octet
+            channel = ((block_idx_z() << 5) + lane) * octet
             wanted = uint32(window < pooled and channel < channels)
             at = (uint64(position) * uint64(channels) + uint64(channel)) * value_bytes
             for h in range(vectors):
@@ -111,9 +118,9 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
 
             # Rows of weights, all under way at once.
             for k in range(taps):
-                own[k] = min(uint32(ids[n, min(position + uint32(k), end)]), depth)
+                own[k] = min(uint32(ids[n, min(position + k, end)]), depth)
             for k in range(taps):
-                row = uint32(uint32(k) * (depth if floats else depth + 1) + own[k])
+                row = k * (depth if floats else depth + 1) + own[k]
                 at = table + (uint64(row) * uint64(channels) + uint64(channel)) * value_bytes
                 # In float32 this table has no row of zeros.
                 present = uint32(0) if floats and own[k] == depth else wanted
@@ -137,7 +144,7 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
             ptx.mbarrier_wait(full, 0)
             total, squares = float64(0), float64(0)
             for s in range(slots_of_lane):
-                slot = uint32(32 * s) + lane
+                slot = 32 * s + lane
                 if slot < uint32(slots):
                     more, more_squares = received(base + slot * 16)
                     total += more
@@ -166,14 +173,14 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
             if wanted != 0 and warp % window_warps == 0:
                 for p in range(1, pool):
                     for h in range(2):
-                        theirs = ptx.ld_shared_v4_f32(mine + uint32(512 * p) + uint32(h) * half)
+                        theirs = ptx.ld_shared_v4_f32(mine + 512 * p + h * half)
                         for j in range(4):
                             sums[4 * h + j] = ptx.max_nan_f32(sums[4 * h + j], theirs[j])
                 for c in range(OCTET):
                     sums[c] = ptx.max_nan_f32(sums[c], float32(0))  # ReLU
                 place = uint64(n * pooled + window) * uint64(channels)
                 if split:
-                    place = place + place
+                    place += place
                 store(y + (place + uint64(channel)) * y_bytes, uint64(channels) * y_bytes, sums)
 
     return kernel

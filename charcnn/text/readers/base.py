@@ -13,7 +13,7 @@ import numpy as np
 
 from charcnn.host.terminal import listed
 from charcnn.text import encodings
-from charcnn.text.layout import LABEL_COLUMNS, Layout, called
+from charcnn.text.layout import LABEL_COLUMNS, Layout, label_column
 from charcnn.text.readers import lists, scan
 from charcnn.text.readers.source import Source
 from charcnn.text.strings import PackedStrings
@@ -36,13 +36,13 @@ REASONS = {
 class Block:
     """Rows that travel together."""
 
-    number: int
+    number: int = 0
     """Rows before the first one, empty lines of CSV not counted."""
-    line: int
+    line: int = 0
     """Lines before the first one."""
-    end: int
+    end: int = 0
     """Where in the input the block ends."""
-    rows: int
+    rows: int = 0
     """Rows, empty lines of CSV not counted."""
     lines: int = 0
     """Lines, of formats that have them."""
@@ -58,8 +58,13 @@ class Block:
     batch: Any = None
     """Parquet: the record batch."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of its rows, as they lie in the buffer."""
+        return int(self.places[-1, 2] - self.places[0, 0]) if len(self.places) else 0
+
     def unreadable(self) -> list[tuple[int, int | None, str]]:
-        """Of each row that cannot be read: its number and its line, from 1, and why."""
+        """Number, line (both from 1) and reason of each row that cannot be read."""
         bad = np.flatnonzero(self.kinds > scan.BLANK)
         found: list[tuple[int, int | None, str]] = []
         for index, (number, line) in zip(bad, self.located(bad), strict=True):
@@ -67,7 +72,7 @@ class Block:
         return found
 
     def located(self, rows: np.ndarray) -> Iterator[tuple[int, int | None]]:
-        """Of each of these rows, indices in ascending order: its number and its line, from 1; None for no lines."""
+        """Number and line, from 1, of each of these rows, indices in ascending order; None for no lines."""
         numbers, line = self.number + np.cumsum(self.kinds != scan.BLANK), self.line
         at = int(self.places[0, 0]) if len(self.places) else 0
         for index in rows:
@@ -124,11 +129,11 @@ class Reader(ABC):
         source = self.source
         fresh = False  # whether all of the buffer has been scanned from its start, and no block was taken
         while True:
-            block, consumed = self._scan()
+            block = self._scan()
             full = len(block.places) == self.rows
             # Rows that do not fill a block wait for more, unless they come from a pipe or take a whole buffer.
-            if consumed and (full or source.final or fresh or source.streamed):
-                start, source.start = source.start, source.start + consumed
+            if block.size and (full or source.final or fresh or source.streamed):
+                start, source.start = source.start, source.start + block.size
                 block.end, block.number, block.line = source.position, self.number, self.line
                 block.rows = int(np.count_nonzero(block.kinds != scan.BLANK))
                 _, end, following = block.places[-1]
@@ -143,9 +148,16 @@ class Reader(ABC):
                 source.read()
                 fresh = True
 
-    @abstractmethod
-    def _scan(self) -> tuple[Block, int]:
-        """Rows at the source's start, and how many bytes they take."""
+    def _scan(self) -> Block:
+        """Rows at the source's start."""
+        raise NotImplementedError
+
+    def _lines(self, empty: int) -> Block:
+        """Lines at the source's start, of which `empty` is the kind of those without a byte."""
+        source, places = self.source, np.empty((self.rows, 3), np.int64)
+        places = places[: scan.scan_lines(source.buffer, source.start, source.stop, source.final, places)]
+        kinds = np.where(places[:, 0] == places[:, 1], empty, scan.READABLE).astype(np.uint8)
+        return Block(buffer=source.buffer, places=places, kinds=kinds, counts=np.ones(len(places), np.int64))
 
     def texts(self, block: Block) -> PackedStrings:
         """A text for each row. One that is missing, empty or blank is none: the row's kind in `block.kinds` changes."""
@@ -173,7 +185,7 @@ class Reader(ABC):
         return labels
 
     def label_lists(self, block: Block) -> list[tuple[str, ...] | None]:
-        """Likewise, of several labels a row: a list, or a text with the layout's separator between them.
+        """Several labels a row: a list, or a text with the layout's separator between them.
 
         None of a row that has no such value; a row may have no label. Blanks around labels are none of theirs.
         """
@@ -241,7 +253,7 @@ class Reader(ABC):
             ValueError: it is asked for, and is one of text.
         """
         if asked is None:
-            label = called(names, LABEL_COLUMNS)
+            label = label_column(names)
             return None if label is None or names[label] in texts else names[label]
         if asked in texts:
             raise ValueError(f"column {asked!r} is both the label and a text")
@@ -392,7 +404,7 @@ def _is_missing(value: Any) -> bool:
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 60  # a key has any length
 short = _SHORT.repr
-"""As `repr`, in a line at most."""
+"""`repr` in a line at most."""
 
 
 def missing(names: Sequence[str]) -> str:

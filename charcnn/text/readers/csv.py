@@ -67,19 +67,19 @@ class CsvReader(Reader):
         source, start = self.source, self.source.start
         try:
             while True:
-                block, consumed = self._scan()
+                block = self._scan()
                 found = np.flatnonzero(block.kinds != scan.BLANK)
                 if found.size:
                     break
-                if not consumed and source.final:
+                if not block.size and source.final:
                     return [], None
-                if source.start + consumed - start > base.LONGEST_ROW:
+                if source.start + block.size - start > base.LONGEST_ROW:
                     raise ValueError(f"its first {base.LONGEST_ROW >> 20} MB are empty lines: need rows")
-                if not consumed:
+                if not block.size:
                     source.start = start
                     source.read()
                     start = source.start
-                source.start += consumed
+                source.start += block.size
         finally:
             source.start = start
         if block.kinds[found[0]] == scan.TORN:
@@ -89,7 +89,7 @@ class CsvReader(Reader):
         self.layout.refuse_other_delimiter(row, self._delimiter)
         return split_row(row, self._delimiter), place
 
-    def _scan(self) -> tuple[Block, int]:
+    def _scan(self) -> Block:
         source, n = self.source, self.rows
         if self._scanned is not source.buffer:
             self._scanned, self._failed = source.buffer, np.zeros(3, np.int64)
@@ -99,9 +99,7 @@ class CsvReader(Reader):
             source.buffer, source.start, source.stop, source.final, ord(self._delimiter), self._columns, self._wanted,
             base.LONGEST_ROW, places, kinds, counts, fields, self._failed,
         )  # fmt: skip
-        block = Block(0, 0, 0, 0, buffer=source.buffer, places=places[:n], kinds=kinds[:n])
-        block.counts, block.fields = counts[:n], fields[:n]
-        return block, int(places[n - 1, 2]) - source.start if n else 0
+        return Block(buffer=source.buffer, places=places[:n], kinds=kinds[:n], counts=counts[:n], fields=fields[:n])
 
     def _read_texts(self, block: Block) -> PackedStrings:
         """The columns of text, in the encoding's order."""
@@ -119,7 +117,7 @@ class CsvReader(Reader):
         ]
 
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
-        """Bytes."""
+        """The block's rows with labels and probabilities: bytes of CSV."""
         return self._rendered(block, labels, shares, self._columns, scan.CSV)
 
     def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:

@@ -8,21 +8,17 @@ import os
 from charcnn.host.terminal import listed
 from charcnn.text.layout import DELIMITERS, LABEL_COLUMNS, TEXT_COLUMNS, option
 
-SUFFIXES = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".jsonlines": "jsonl",
-    ".jl": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".txt": "lines",
+_ENDINGS = {
+    "csv": (".csv",),
+    "tsv": (".tsv", ".tab"),
+    "jsonl": (".jsonl", ".ndjson", ".jsonlines", ".jl", ".json"),
+    "parquet": (".parquet", ".pq"),
+    "lines": (".txt",),
 }
 
-FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
+SUFFIXES = {ending: format for format, endings in _ENDINGS.items() for ending in endings}
+
+FORMATS = tuple(_ENDINGS)
 """Those that are read, the commonest first."""
 
 

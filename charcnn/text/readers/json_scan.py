@@ -42,22 +42,9 @@ FAULTS = (
 _VALUE, _FIRST_VALUE, _KEY, _FIRST_KEY, _NEXT = range(5)
 """What comes next in a line: a value; one or the array's end; a key; one or the object's end; a comma or an end."""
 
-_TAB, _SPACE, _QUOTE, _PLUS, _COMMA, _MINUS, _DOT, _SLASH, _ZERO, _NINE, _COLON = (
-    9,
-    32,
-    34,
-    43,
-    44,
-    45,
-    46,
-    47,
-    48,
-    57,
-    58,
-)
-_OPEN, _BACKSLASH, _CLOSE, _BRACE, _UNBRACE = 91, 92, 93, 123, 125
-_B, _F, _N, _R, _T, _U, _E, _UPPER_A, _UPPER_E, _UPPER_F, _A = 98, 102, 110, 114, 116, 117, 101, 65, 69, 70, 97
-_UPPER_I, _UPPER_N = 73, 78
+_TAB, _SPACE, _QUOTE, _PLUS, _COMMA, _MINUS, _DOT, _SLASH, _ZERO, _NINE, _COLON = b'\t "+,-./09:'
+_OPEN, _BACKSLASH, _CLOSE, _BRACE, _UNBRACE = rb"[\]{}"
+_B, _F, _N, _R, _T, _U, _E, _UPPER_A, _UPPER_E, _UPPER_F, _A, _UPPER_N = b"bfnrtueAEFaN"
 
 _TRUE, _FALSE, _NULL, _NAN, _INFINITY = (
     np.frombuffer(word, np.uint8) for word in (b"true", b"false", b"null", b"NaN", b"Infinity")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Record
 from charcnn.host.terminal import listed
 from charcnn.text import encodings
 from charcnn.text.layout import TEXT_COLUMNS, Layout
@@ -47,7 +48,7 @@ class JsonlReader(Reader):
             np.array([wanted.index(name) for name in self._order], np.int64),
         )
 
-    def _first_object(self, *, needed: bool) -> dict[str, Any]:
+    def _first_object(self, *, needed: bool) -> Record:
         """The first line that is an object with keys, of those that end in the first LONGEST_ROW bytes; {} for none.
 
         Raises:
@@ -76,13 +77,8 @@ class JsonlReader(Reader):
             else:
                 source.read()
 
-    def _scan(self) -> tuple[Block, int]:
-        source, places = self.source, np.empty((self.rows, 3), np.int64)
-        n = scan.scan_lines(source.buffer, source.start, source.stop, source.final, places)
-        places = places[:n]
-        kinds = np.where(places[:, 0] == places[:, 1], scan.BLANK, scan.READABLE).astype(np.uint8)
-        block = Block(0, 0, 0, 0, buffer=source.buffer, places=places, kinds=kinds, counts=np.ones(n, np.int64))
-        return block, int(places[-1, 2]) - source.start if n else 0
+    def _scan(self) -> Block:
+        return self._lines(scan.BLANK)
 
     def _read_texts(self, block: Block) -> PackedStrings:
         """The keys' texts."""
@@ -121,7 +117,7 @@ class JsonlReader(Reader):
         return self._rendered(block, labels, shares, 1, scan.JSON, keys, key_sets)
 
     def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:
-        """Likewise; a list is an array."""
+        """The block's rows with lists of labels, as arrays: bytes."""
         keys, key_sets = self._key_sets(block)
         middles = [] if every else [probability for _, probability, _ in keys]
         own = keys if every else [[label, brace] for label, _, brace in keys]
@@ -165,9 +161,9 @@ def _scanned(
     return fields, types, found
 
 
-def _value(line: np.ndarray) -> dict[str, Any]:
+def _value(line: np.ndarray) -> Record:
     """A line that is an object, as Python's values."""
-    value: dict[str, Any] = _DECODER.decode(line.tobytes().decode("utf-8", "surrogateescape"))
+    value: Record = _DECODER.decode(line.tobytes().decode("utf-8", "surrogateescape"))
     return value
 
 

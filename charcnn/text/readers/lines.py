@@ -14,12 +14,8 @@ from charcnn.text.strings import PackedStrings
 class LinesReader(Reader):
     """A text a line; an empty line has none. Out: label, probability and the line, with tabs between them."""
 
-    def _scan(self) -> tuple[Block, int]:
-        source, places = self.source, np.empty((self.rows, 3), np.int64)
-        n = scan.scan_lines(source.buffer, source.start, source.stop, source.final, places)
-        block = Block(0, 0, 0, 0, buffer=source.buffer, places=places[:n], kinds=np.zeros(n, np.uint8))
-        block.counts = np.ones(n, np.int64)
-        return block, int(places[n - 1, 2]) - source.start if n else 0
+    def _scan(self) -> Block:
+        return self._lines(scan.READABLE)
 
     def _read_texts(self, block: Block) -> PackedStrings:
         """The lines, byte for byte: a quote is a quote."""
@@ -32,7 +28,7 @@ class LinesReader(Reader):
         raise ValueError("plain lines have no labels: need CSV, JSON Lines or Parquet")
 
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
-        """Bytes."""
+        """The block's lines with labels and probabilities: bytes."""
         return self._rendered(block, labels, shares, 1, scan.LINES)
 
     def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:

@@ -50,10 +50,10 @@ class ParquetReader(Reader):
         texts = [find_column(name, schema.names, True) for name in layout.texts]
         texts = texts or [n for n, name in enumerate(schema.names) if name.lower() in TEXT_COLUMNS]
         if not texts:
-            texts = [n for n, field in enumerate(schema) if _is_text(field.type)]
+            texts = [n for n, field in enumerate(schema) if columns.is_text(field.type)]
             if len(texts) > 1 or not (texts := texts or self._empty(schema, range(len(schema)))):
                 raise ValueError(f"has the columns {listed(schema.names)}: say which holds the text")
-        others = [n for n in texts if not _is_text(schema.field(n).type)]
+        others = [n for n in texts if not columns.is_text(schema.field(n).type)]
         self._without = {schema.names[n] for n in self._empty(schema, others)}
         for n in others:
             if schema.names[n] not in self._without:
@@ -117,16 +117,21 @@ class ParquetReader(Reader):
         if self.number != self.size:
             raise ValueError(f"{self._path}: is not a whole Parquet file ({self.number:,} of {self.size:,} rows)")
 
-    def _scan(self) -> tuple[Block, int]:
-        raise NotImplementedError  # blocks() does without
-
     def _read_texts(self, block: Block) -> PackedStrings:
         """The columns' texts; of a row with a missing one none."""
-        none = columns.require_arrow("Parquet").nulls(block.batch.num_rows, "string")
+        import pyarrow
+        from pyarrow import compute
+
+        none = pyarrow.nulls(block.batch.num_rows, "string")
         arrays = [none if name in self._without else columns.decoded(block.batch.column(name)) for name in self._order]
         for index in np.flatnonzero(_all_missing(arrays)):
             block.kinds[index], block.reasons[int(index)] = scan.NOT_TEXT, missing(self._order)
-        return _joined([columns.from_arrow(array) for array in arrays])
+        if len(arrays) == 1:
+            return columns.from_arrow(arrays[0])
+        wide = [array.cast(pyarrow.large_binary()) for array in arrays]  # of one type, whatever theirs are
+        between = pyarrow.scalar(b" ", pyarrow.large_binary())
+        joined = compute.binary_join_element_wise(*wide, between, null_handling="replace", null_replacement=b"")
+        return columns.from_arrow(joined)
 
     def _label_values(self, block: Block) -> list[Any]:
         if self._label is None:
@@ -166,7 +171,7 @@ class ParquetReader(Reader):
     def open(
         self, file: IO[bytes], names: Sequence[str], added: Sequence[str], *, resumed: bool, every: bool | None = None
     ) -> Writer:
-        """As `Reader.open`."""
+        """See `Reader.open`."""
         import pyarrow
 
         self._dictionary = pyarrow.array(names, pyarrow.string())
@@ -264,34 +269,9 @@ class _ParquetWriter(Writer):
         self._groups = [[]]
 
 
-def _is_text(given: Any) -> bool:
-    import pyarrow.types as kind
-
-    if kind.is_dictionary(given):
-        given = given.value_type
-    return any(
-        test(given)
-        for test in (
-            kind.is_string,
-            kind.is_large_string,
-            kind.is_binary,
-            kind.is_large_binary,
-            kind.is_string_view,
-            kind.is_binary_view,
-        )
-    )
-
-
 def _all_missing(arrays: Sequence[Any]) -> np.ndarray:
     """Which rows have no text in any of these Arrow columns."""
     missing = np.ones(len(arrays[0]), bool)
     for array in arrays:
         missing &= array.is_null().to_numpy(**({} if hasattr(array, "chunks") else {"zero_copy_only": False}))
     return missing
-
-
-def _joined(texts: Sequence[PackedStrings]) -> PackedStrings:
-    first, *rest = texts
-    for other in rest:
-        first = first.joined(other)
-    return first

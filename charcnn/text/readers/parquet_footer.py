@@ -1,8 +1,8 @@
 """Apache Parquet files of row groups that were written apart: one footer for all of them.
 
-PyArrow appends to no Parquet file, and what it has written is lost without the footer, which comes last. So each row
-group is written as a file of its own, one behind the other, and the last footer lists all groups, with offsets from the
-first one's start. A reader goes by the last footer alone. One that goes on after a kill reads the others.
+What PyArrow has written is lost without the footer, which comes last. So each row group is written as a file of its
+own, and the last footer lists all groups, with offsets from the first one's start. PyArrow 26 can do neither: it counts
+offsets from where its own file begins, and `FileMetaData.append_row_groups` leaves them as they are.
 
 A footer is a struct of Thrift's compact protocol (github.com/apache/parquet-format, parquet.thrift). It is taken apart
 and put together whole, whatever its fields; here are only those by name that change.

@@ -14,15 +14,9 @@ from typing import Any
 SPARK, HUGGING_FACE, PANDAS = b"org.apache.spark.sql.parquet.row.metadata", b"huggingface", b"pandas"
 
 DROPPED = (
-    b"avro.schema",
-    b"parquet.avro.schema",
-    b"iceberg.schema",
-    b"parquet.proto.class",
-    b"parquet.proto.descriptor",
-    b"pig.schema",
-    b"thrift.class",
-    b"thrift.descriptor",
-)
+    b"avro.schema", b"parquet.avro.schema", b"iceberg.schema", b"parquet.proto.class", b"parquet.proto.descriptor",
+    b"pig.schema", b"thrift.class", b"thrift.descriptor",
+)  # fmt: skip
 """Keys whose readers refuse a column that is not listed, or leave it out."""
 
 

@@ -9,6 +9,10 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.epilogues import Epilogue, in_place
 from charcnn.ops.common.mma_layout import words_of
@@ -84,7 +88,7 @@ def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_sto
         squares = cuda.local.array(thread_rows, float32)
         a_rows_at = cuda.local.array(phases, types.uint32)
         base = ptx.cvta_to_shared(shared)
-        thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        thread, block = thread_idx_x(), block_idx_x()
         lane, warp = thread & lanes, thread >> 5
         grid_n = (c_out + (block_n - 1)) // block_n
         first_column = block % grid_n * block_n
@@ -109,33 +113,33 @@ def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_sto
             if k_block < k_blocks:
                 # Places are computed from the thread's number each time: registers are scarce.
                 again = ptx.tid_x()
-                if tap == uint32(0):
+                if tap == 0:
                     if im2col:
                         at = moments + geometry_bytes + uint64(k_block) * step_bytes
-                        copy_pixels(uint32(base + a_slot), base + pixels_at, x, again, at, row_bytes, image)
+                        copy_pixels(base + a_slot, base + pixels_at, x, again, at, row_bytes, image)
                     else:
-                        copy_rows(uint32(base + a_slot), x, again, first_position, k_block, row_bytes, positions)
-                    a_slot = uint32(a_slot + a_bytes)
+                        copy_rows(base + a_slot, x, again, first_position, k_block, row_bytes, positions)
+                    a_slot += a_bytes
                     if a_slot == all_a_bytes:
                         a_slot = uint32(0)
-                to = uint32(base + b_at + b_slot) + uint32(again << uint32(4))
-                source = weight + uint64(uint32(first_step + step)) * block_step + uint64(uint32(again << uint32(4)))
+                to = base + b_at + b_slot + (again << 4)
+                source = weight + uint64(first_step + step) * block_step + uint64(again << 4)
                 for i in range(b_copies):
                     at = source + uint64(i % b_copies_of_block * threads * 16)
                     if i >= b_copies_of_block:
                         at += uint64(i // b_copies_of_block) * uint64(steps) * block_step
-                    ptx.cp_async_16(uint32(to + uint32(i * threads * 16)), at, copied)
+                    ptx.cp_async_16(to + i * threads * 16, at, copied)
             ptx.cp_async_commit_group()
-            step, tap, b_slot = uint32(step + uint32(1)), uint32(tap + uint32(1)), uint32(b_slot + b_bytes)
+            step, tap, b_slot = step + 1, tap + 1, b_slot + b_bytes
             if tap == taps:
-                tap, k_block = uint32(0), uint32(k_block + uint32(1))
+                tap, k_block = uint32(0), k_block + 1
             if b_slot == all_b_bytes:
                 b_slot = uint32(0)
             return step, k_block, tap, a_slot, b_slot
 
         # Which row of the tile of features is this lane's at the first tap, and where its column of weights is.
         row = warp_row * warp_m + (lane & 15)
-        row = row * window - uint32(input_of(first_row + row) - first_input) * shift
+        row = row * window - (input_of(first_row + row) - first_input) * shift
         piece = (lane >> 3 & 1) << piece_shift
         column = (lane & 7) + (lane >> 4 << 3)
         swizzled = (piece ^ column & 7) << 4
@@ -150,7 +154,7 @@ def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_sto
         column = warp_column * warp_n + (lane & 3) * 8 + first_column
         for q in range(octets):
             for v in range(2):
-                at = bias + uint64(column + uint32(q * 32 + v * 4)) * float_size
+                at = bias + uint64(column + (q * 32 + v * 4)) * float_size
                 e, f, g, h = ptx.ld_global_v4_f32(at)
                 for i in range(m_tiles):
                     k = (i * n_tiles + q * 4 + v * 2) * 4
@@ -161,11 +165,11 @@ def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_sto
             wait()
             cuda.syncthreads()  # the step is there for all, and nobody still reads what is filled next
             to_load = load(to_load[0], to_load[1], to_load[2], to_load[3], to_load[4])
-            piece = (uint32(ptx.tid_x() >> uint32(4)) & 1) << piece_shift
+            piece = ((ptx.tid_x() >> 4) & 1) << piece_shift
             for p in range(phases):
-                at = row + tap + uint32(p)
-                swizzled = (piece ^ uint32(at & uint32(7))) << 4
-                a_rows_at[p] = base + a_slot + uint32(at * row_size) + swizzled
+                at = row + tap + p
+                swizzled = (piece ^ (at & 7)) << 4
+                a_rows_at[p] = base + a_slot + at * row_size + swizzled
             multiply(acc, a_rows_at, b_row_at + b_slot)
             b_slot, tap, left = b_slot + b_bytes, tap + 1, left - 1
             if b_slot == all_b_bytes:
@@ -204,14 +208,14 @@ def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_sto
         # Which of y's rows this thread's are, or none. A row of the product that straddles two inputs is none.
         for r in range(thread_rows):
             row = first_row + warp_row * warp_m + (lane >> 2)
-            row = row + uint32(r * 8)
+            row += r * 8
             n = input_of(row)
             t = row - n * length
             output_rows[r] = n * length_out + t if row < rows and t < length_out else no_row
 
         for r in range(thread_rows):
             for q in range(octets):
-                k, c = (r // 2 * phases * n_tiles + q * 4) * 4 + r % 2 * 2, column + uint32(q * 32)
+                k, c = (r // 2 * phases * n_tiles + q * 4) * 4 + r % 2 * 2, column + q * 32
                 if output_rows[r] != no_row and c < c_out:
                     v0, v1, v2, v3 = acc[k], acc[k + 1], acc[k + 4], acc[k + 5]
                     v4, v5, v6, v7 = acc[k + 8], acc[k + 9], acc[k + 12], acc[k + 13]
@@ -246,7 +250,7 @@ def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_sto
             for q in range(octets):
                 for u in range(4):
                     for e in range(2):
-                        if full_n_tiles or column + uint32(q * 32 + u * 2 + e) < c_out:
+                        if full_n_tiles or column + (q * 32 + u * 2 + e) < c_out:
                             for r in range(thread_rows):
                                 deviation = acc[(r // 2 * n_tiles + q * 4 + u) * 4 + r % 2 * 2 + e] - means[r]
                                 squares[r] += deviation * deviation

@@ -59,7 +59,7 @@ def make_im2col(stages: Stages) -> tuple[Any, Any]:
         while i < block_m:
             pixel = first_row + i
             image = pixel // out_pixels
-            pixel = pixel - image * out_pixels
+            pixel -= image * out_pixels
             row = pixel // out_columns
             column = (pixel - row * out_columns) * stride_w - left
             row = row * stride_h - top
@@ -67,7 +67,7 @@ def make_im2col(stages: Stages) -> tuple[Any, Any]:
             row = row if first_row + i < rows else outside
             to = pixels + i * pixel_size
             ptx.st_shared_v4_b32(to, pixel & bits, row & bits, column & bits, 0)
-            i = i + threads
+            i += threads
         begin = first_column // group_columns * group_bytes
         return height, width, begin, begin + group_bytes
 
@@ -82,10 +82,10 @@ def make_im2col(stages: Stages) -> tuple[Any, Any]:
         held, source = piece < pieces and byte < end, x + uint64(byte)
         at = pixels + row * pixel_size
         for i in range(copies):
-            pixel, vertical, horizontal, _ = ptx.ld_shared_v4_b32(at + uint32(i * rows_at_once * PIXEL_BYTES))
+            pixel, vertical, horizontal, _ = ptx.ld_shared_v4_b32(at + i * rows_at_once * PIXEL_BYTES)
             pixel, vertical = pixel + away & bits, vertical + down & bits
             horizontal = horizontal + right & bits
             wanted = copied if held and vertical < height and horizontal < width else uint32(0)
-            ptx.cp_async_16(to + uint32(i * copies_bytes), source + uint64(pixel) * uint64(pixel_bytes), wanted)
+            ptx.cp_async_16(to + i * copies_bytes, source + uint64(pixel) * uint64(pixel_bytes), wanted)
 
     return prepare, copy_pixels

@@ -10,6 +10,13 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.mma_layout import words_of
 from charcnn.ops.common.precision import NumberFormat
@@ -79,7 +86,7 @@ def _scale_kernel(two_terms):
     def kernel(weight, bias, factor, to):
         # One block: the power of two that brings the greatest weight to 2^13 or more, and below 2^14; and the bias.
         most = cuda.shared.array(SCALE_THREADS, float32)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         greatest, scale = float32(0), float32(1)
         if two_terms:
             for i in range(thread, weight.size, threads):
@@ -116,7 +123,7 @@ def _pack_kernel(of, pack_n, quarters):
         # A thread writes words, each two halves of neighbouring input channels or a number, of (n tile, k block, tap,
         # column, 32 words): of a row whose 16-byte pieces are swizzled as the kernel reads them. Of 32 columns, those
         # that a thread of the kernel holds the sums of, two of each eight, are neighbouring channels.
-        i, stride = uint32(cuda.grid(1)), uint32(cuda.gridsize(1))
+        i, stride = block_idx_x() * block_dim_x() + thread_idx_x(), grid_dim_x() * block_dim_x()
         while i < uint32(size):
             place = i % row_words
             column = i // row_words % columns
@@ -135,12 +142,12 @@ def _pack_kernel(of, pack_n, quarters):
             c_in = k_block * k_block_size + c_in
             channel = column // 32 * 32 + (column & 7) // 2 * 8
             channel = channel + (column // 8 & 3) * 2 + (column & 1)
-            channel = channel + n_tile * columns
+            channel += n_tile * columns
             low, high = float32(0), float32(0)
-            if channel < uint32(weight.shape[2]):
-                if c_in < uint32(weight.shape[1]):
+            if channel < extents(weight)[2]:
+                if c_in < extents(weight)[1]:
                     low = weight[tap, c_in, channel]
-                if pair_size == 2 and c_in + 1 < uint32(weight.shape[1]):
+                if pair_size == 2 and c_in + 1 < extents(weight)[1]:
                     high = weight[tap, c_in + 1, channel]
             if two_terms:
                 scale = float32(1) / factor[0]
@@ -151,6 +158,6 @@ def _pack_kernel(of, pack_n, quarters):
             else:
                 word, _ = words(low, low)
             ptx.st_global_b32(to + uint64(i) * uint64(4), word)
-            i = i + stride
+            i += stride
 
     return kernel

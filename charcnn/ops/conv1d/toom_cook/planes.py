@@ -6,10 +6,16 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
+from numba import float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.ladder import inline
@@ -113,7 +119,7 @@ def make_kernel(source_format: NumberFormat, of: NumberFormat) -> Any:
     plane_values, load, (put_8, _, _) = make_plane_values(), make_load(source_format), make_puts(of)
     itemsize, terms = uint64(source_format.itemsize), uint64(source_format.terms)
     to_itemsize, to_terms = uint64(of.itemsize), uint64(of.terms)
-    own, points, window = uint32(CHANNELS), uint64(POINTS), uint32(WINDOW)
+    own, points, window = CHANNELS, uint64(POINTS), WINDOW
 
     @inline
     def pair(a, b, c, d, e, f):
@@ -124,14 +130,14 @@ def make_kernel(source_format: NumberFormat, of: NumberFormat) -> Any:
 
     @jit()
     def kernel(x, planes, size, channels, length, rows):
-        i, stride = uint32(cuda.grid(1)), uint32(cuda.gridsize(1))
-        runs = uint32(channels // own)
+        i, stride = block_idx_x() * block_dim_x() + thread_idx_x(), grid_dim_x() * block_dim_x()
+        runs = channels // own
         low_stride, step = uint64(channels) * itemsize, uint64(channels) * itemsize * terms
         to_low_stride, to_step = uint64(channels) * to_itemsize, uint64(channels) * to_itemsize * to_terms
         while i < size:
-            row, channel = uint32(i // runs), uint64(uint32(uint32(i % runs) * own))
-            n = uint32(row // rows)
-            position = uint32(uint32(n * length) + uint32(uint32(row - uint32(n * rows)) * window))
+            row, channel = i // runs, uint64(i % runs * own)
+            n = row // rows
+            position = n * length + (row - n * rows) * window
             source = x + uint64(position) * step + channel * itemsize
             a, b = load(source, low_stride), load(source + step, low_stride)
             source += uint64(2) * step
@@ -147,6 +153,6 @@ def make_kernel(source_format: NumberFormat, of: NumberFormat) -> Any:
                 (a_0, a_1), (a_2, a_3), (a_4, a_5), (a_6, a_7) = first[p], second[p], third[p], fourth[p]
                 put_8(to, to_low_stride, a_0, a_1, a_2, a_3, a_4, a_5, a_6, a_7)
                 to += to_step
-            i = uint32(i + stride)
+            i += stride
 
     return kernel

@@ -71,8 +71,8 @@ def make_store(results: NumberFormat, config: ToomCookTile, scaled: bool) -> Any
     """The device function store: the greatest of a window's three sums, and bias and ReLU, of a thread's two rows."""
     put_8, put_4, put_2 = make_puts(results)
     runs, sixteen, last = config.block_n // 32, config.block_n % 32 >= 16, config.block_n % 16 > 0
-    first_16, first_8, no_row = 32 * runs, config.block_n - 8, uint32(NO_ROW)
-    eight, four, two, itemsize, terms = uint32(8), uint32(4), uint32(2), uint64(results.itemsize), uint64(results.terms)
+    first_16, first_8, no_row = 32 * runs, config.block_n - 8, NO_ROW
+    itemsize, terms = uint64(results.itemsize), uint64(results.terms)
 
     @inline
     def greatest(y_0, y_1, y_2, i, scale, bias):
@@ -92,25 +92,25 @@ def make_store(results: NumberFormat, config: ToomCookTile, scaled: bool) -> Any
         low_stride = uint64(c_out) * itemsize
         to = y + (uint64(row) * terms * uint64(c_out) + uint64(column)) * itemsize
         for k in range(runs):
-            channel = uint32(uint32(32 * k) + quad * eight)
-            if row != no_row and uint32(column + channel) < c_out:
+            channel = 32 * k + quad * 8
+            if row != no_row and column + channel < c_out:
                 low, high = (
-                    ptx.ld_shared_v4_f32(uint32(bias + uint32(32 * k))),
-                    ptx.ld_shared_v4_f32(uint32(bias + uint32(32 * k + 16))),
+                    ptx.ld_shared_v4_f32(bias + 32 * k),
+                    ptx.ld_shared_v4_f32(bias + (32 * k + 16)),
                 )
                 a, b, c, d = four_channels(y_0, y_1, y_2, 16 * k + first, scale, low)
                 e, f, g, h = four_channels(y_0, y_1, y_2, 16 * k + 8 + first, scale, high)
                 put_8(to + uint64(channel) * itemsize, low_stride, a, b, c, d, e, f, g, h)
         if sixteen:
-            channel = uint32(uint32(first_16) + quad * four)
-            if row != no_row and uint32(column + channel) < c_out:
-                own = ptx.ld_shared_v4_f32(uint32(bias + uint32(first_16)))
+            channel = uint32(first_16) + quad * 4
+            if row != no_row and column + channel < c_out:
+                own = ptx.ld_shared_v4_f32(bias + uint32(first_16))
                 a, b, c, d = four_channels(y_0, y_1, y_2, first_16 // 2 + first, scale, own)
                 put_4(to + uint64(channel) * itemsize, low_stride, a, b, c, d)
         if last:
-            channel = uint32(uint32(first_8) + quad * two)
-            if row != no_row and uint32(column + channel) < c_out:
-                a, b, _, _ = ptx.ld_shared_v4_f32(uint32(bias + uint32(first_8)))
+            channel = uint32(first_8) + quad * 2
+            if row != no_row and column + channel < c_out:
+                a, b, _, _ = ptx.ld_shared_v4_f32(bias + uint32(first_8))
                 a = greatest(y_0, y_1, y_2, first_8 // 2 + first, scale, a)
                 b = greatest(y_0, y_1, y_2, first_8 // 2 + first + 1, scale, b)
                 put_2(to + uint64(channel) * itemsize, low_stride, a, b)

@@ -20,6 +20,7 @@ from numba import cuda
 from charcnn.gpu import device, ptx, tensor_map
 from charcnn.gpu.device import uint32, uint64
 from charcnn.layers.windows import Window
+from charcnn.ops.common import ring
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma.config import BARRIER_BYTES, K_BLOCK, NO_ROW, ROW_BYTES, WGMMA_M, WgmmaTile
 from charcnn.ops.conv1d.wgmma.im2col import BIAS_BYTES, PROMOTED_N, make_load_weights
@@ -132,7 +133,8 @@ def make_band_produce(config: BandTile) -> Any:
     """The device function produce: the loop of the thread that asks for all copies of a block."""
     load_weights, pieces = make_load_weights(config, config.pack_n), config.block_n // config.pack_n
     step_bytes, resident = uint32(config.terms * config.pack_n * ROW_BYTES), config.resident  # of a piece
-    a_stages, b_stages, block_m = config.a_stages, config.b_stages, config.block_m
+    block_m, advance_a = config.block_m, ring.make_advance(config.a_stages)
+    advance_b = ring.make_advance(config.b_stages)
     a_bytes, b_bytes, b_at = config.a_bytes, config.b_bytes, config.b_at
     k_block_size = K_BLOCK // 4 * config.quarters
     inline = cuda.jit(device=True, forceinline=True)
@@ -145,7 +147,7 @@ def make_band_produce(config: BandTile) -> Any:
         _, _, _, box_bytes = ptx.ld_global_v4_b32(geometry + uint64(16))
         _, _, k_blocks, taps = ptx.ld_global_v4_b32(geometry + uint64(32))
         piece_stride = uint64(steps) * uint64(step_bytes)
-        a_stage, a_parity, b_stage, b_parity, copied = uint32(0), uint32(1), uint32(0), uint32(1), False
+        a_stage, b_stage, copied = ring.to_fill(), ring.to_fill(), False
         while tile < tiles:
             m_tile = tile // n_tiles
             source = weight + uint64(tile % n_tiles * pieces) * piece_stride
@@ -154,23 +156,19 @@ def make_band_produce(config: BandTile) -> Any:
             row, column = first // apart - top, 0 - left
             k_block = uint32(0)
             while k_block < k_blocks:
-                full = a_full + a_stage * 8
-                ptx.mbarrier_wait(a_empty + a_stage * 8, a_parity)
+                full = ring.barrier(a_full, a_stage)
+                ring.wait(a_empty, a_stage)
                 ptx.mbarrier_arrive_expect_tx(full, box_bytes)
-                to = base + a_stage * a_bytes
+                to = base + a_stage.slot * a_bytes
                 ptx.tma_load_4d(to, map_x, full, k_block * k_block_size, column, row, image)
-                k_block, a_stage = k_block + 1, a_stage + 1
-                if a_stage == a_stages:
-                    a_stage, a_parity = uint32(0), a_parity ^ 1
+                k_block, a_stage = k_block + 1, advance_a(a_stage)
                 tap = taps if resident and copied else uint32(0)
                 while tap < taps:
-                    full = b_full + b_stage * 8
-                    ptx.mbarrier_wait(b_empty + b_stage * 8, b_parity)
+                    full = ring.barrier(b_full, b_stage)
+                    ring.wait(b_empty, b_stage)
                     ptx.mbarrier_arrive_expect_tx(full, b_bytes)
-                    load_weights(base + (b_at + b_stage * b_bytes), source, piece_stride, full, uint32(0))
-                    source, tap, b_stage = source + uint64(step_bytes), tap + 1, b_stage + 1
-                    if b_stage == b_stages:
-                        b_stage, b_parity = uint32(0), b_parity ^ 1
+                    load_weights(base + (b_at + b_stage.slot * b_bytes), source, piece_stride, full, uint32(0))
+                    source, tap, b_stage = source + uint64(step_bytes), tap + 1, advance_b(b_stage)
             tile, copied = tile + tile_stride, True
 
     return produce
@@ -194,15 +192,15 @@ def make_band_rows(config: BandTile) -> tuple[Any, Any, Any, Any]:
     @inline
     def first(m_tile, warpgroup, words):
         """The window's first column, and in a descriptor's units where in its first row a tile begins."""
-        pixel = uint32(m_tile % words[1]) * block_m
-        return uint32(0), uint32(pixel % words[0]) * row_units
+        pixel = m_tile % words[1] * block_m
+        return uint32(0), pixel % words[0] * row_units
 
     @inline
     def following(column, a_desc, words):
         """The next column's are a step further, after the last one the next row's."""
-        column, a_desc = column + 1, uint32(a_desc + words[3])
+        column, a_desc = column + 1, a_desc + words[3]
         if column == words[2]:
-            column, a_desc = uint32(0), uint32(a_desc + words[4])
+            column, a_desc = uint32(0), a_desc + words[4]
         return column, a_desc
 
     @inline

@@ -18,6 +18,7 @@ from numba import cuda
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.common import ring
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d import windows
 from charcnn.ops.conv1d.wgmma.config import BARRIER_BYTES, K_BLOCK, ROW_BYTES, WGMMA_M, WgmmaTile
@@ -138,8 +139,8 @@ def make_load_weights(config: WgmmaTile, pack_n: int) -> Any:
         """The weights of a tap's k block; in a cluster, this block's share of them, which goes to all."""
         for piece in range(pieces):
             for term in range(terms):
-                at = to + (uint32(term) * b_term + uint32(piece) * piece_bytes)
-                begin = source + uint64(piece) * piece_stride + uint64(uint32(term) * piece_bytes)
+                at = to + (term * b_term + piece * piece_bytes)
+                begin = source + uint64(piece) * piece_stride + uint64(term * piece_bytes)
                 if clustered:
                     share = cta_rank * share_bytes
                     load_multicast(uint32(at + share), begin + uint64(share), share_bytes, barrier)
@@ -156,7 +157,7 @@ def make_produce(config: Im2colTile) -> Any:
         config.block_n // config.pack_n,
         make_load_weights(config, config.pack_n),
     )
-    stages, block_m, cluster_m = config.a_stages, config.block_m, config.cluster_m
+    advance, block_m, cluster_m = ring.make_advance(config.a_stages), config.block_m, config.cluster_m
     a_bytes, b_bytes, b_at = config.a_bytes, config.b_bytes, config.b_at
     a_term, piece_bytes = config.a_bytes // terms, config.pack_n * ROW_BYTES
     k_block_size, map_bytes = K_BLOCK // 4 * config.used, 128
@@ -166,7 +167,7 @@ def make_produce(config: Im2colTile) -> Any:
     def load_features(to, maps, barrier, channel, column, row, image, right, down):
         """A tap's k block of all rows of the tile."""
         for term in range(terms):
-            at, found = to + uint32(term) * a_term, maps + uint64(uint32(term) * map_bytes)
+            at, found = to + term * a_term, maps + uint64(term * map_bytes)
             ptx.tma_load_im2col_4d(at, found, barrier, channel, column, row, image, right, down)
 
     @inline
@@ -179,15 +180,15 @@ def make_produce(config: Im2colTile) -> Any:
         dilation_h, dilation_w, k_blocks, group_tiles = ptx.ld_global_v4_b32(geometry + uint64(32))
         count = n_tiles // group_tiles * uint32(terms)
         while count > 1:  # the first one is done
-            count = count - 1
+            count -= 1
             ptx.fence_proxy_tensormap(maps + uint64(count * map_bytes))
         piece_stride = uint64(steps) * uint64(uint32(terms) * piece_bytes)
-        stage, parity = uint32(0), uint32(1)
+        stage = ring.to_fill()
         while tile < tiles:
             n_tile = tile % n_tiles
             pixel = (tile // n_tiles * cluster_m + cta_rank) * block_m
             image = pixel // out_pixels
-            pixel = pixel - image * out_pixels
+            pixel -= image * out_pixels
             row = pixel // out_columns
             column = (pixel - row * out_columns) * stride_w - left
             row = row * stride_h - top
@@ -200,22 +201,20 @@ def make_produce(config: Im2colTile) -> Any:
                 while down < tap_rows * dilation_h:
                     right = uint32(0)
                     while right < tap_columns * dilation_w:
-                        at, full = stage * 8, a_full + stage * 8
-                        ptx.mbarrier_wait(a_empty + at, parity)
+                        full = ring.barrier(a_full, stage)
+                        ring.wait(a_empty, stage)
                         ptx.mbarrier_arrive_expect_tx(full, a_bytes)
-                        to = base + stage * a_bytes
+                        to = base + stage.slot * a_bytes
                         load_features(to, group_maps, full, channel, column, row, image, right, down)
-                        full = b_full + at
-                        ptx.mbarrier_wait(b_empty + at, parity)
+                        full = ring.barrier(b_full, stage)
+                        ring.wait(b_empty, stage)
                         ptx.mbarrier_arrive_expect_tx(full, b_bytes)
-                        to = base + (b_at + stage * b_bytes)
+                        to = base + (b_at + stage.slot * b_bytes)
                         load_weights(to, source, piece_stride, full, cta_rank)
-                        source = source + uint64(uint32(terms) * piece_bytes)
-                        right, stage = right + dilation_w, stage + 1
-                        if stage == stages:
-                            stage, parity = uint32(0), parity ^ 1
-                    down = down + dilation_h
-                k_block = k_block + 1
-            tile = tile + tile_stride
+                        source += uint64(uint32(terms) * piece_bytes)
+                        right, stage = right + dilation_w, advance(stage)
+                    down += dilation_h
+                k_block += 1
+            tile += tile_stride
 
     return produce

@@ -19,7 +19,13 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
+from charcnn.ops.common import ring
 from charcnn.ops.common.epilogues import Epilogue
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma.bands import BandTile, make_band_produce, make_band_rows
@@ -39,11 +45,11 @@ def make_init(config: WgmmaTile) -> Any:
     def init(b_full, b_empty, a_full, a_empty, pool_read):
         """Make the mbarriers: a stage is full by one copy, and empty when all who multiply have read it."""
         for i in range(b_stages):
-            ptx.mbarrier_init(b_full + uint32(i) * 8, 1)
-            ptx.mbarrier_init(b_empty + uint32(i) * 8, b_readers)
+            ptx.mbarrier_init(b_full + i * 8, 1)
+            ptx.mbarrier_init(b_empty + i * 8, b_readers)
         for i in range(a_stages):
-            ptx.mbarrier_init(a_full + uint32(i) * 8, 1)
-            ptx.mbarrier_init(a_empty + uint32(i) * 8, a_readers)
+            ptx.mbarrier_init(a_full + i * 8, 1)
+            ptx.mbarrier_init(a_empty + i * 8, a_readers)
         if pooled:
             ptx.mbarrier_init(pool_read, warpgroup_threads)
         ptx.fence_mbarrier_init()
@@ -98,7 +104,7 @@ def make_start(config: WgmmaTile, bias_in_smem: bool) -> Any:
         """The bias, in every accumulator."""
         for k in range(quads):
             for e in range(2):
-                i, at = k * 16 + e * 8, column + uint32(k * 32 + e * 4)
+                i, at = k * 16 + e * 8, column + (k * 32 + e * 4)
                 if bias_in_smem:
                     a, b, c, d = ptx.ld_shared_v4_f32(base + (bias_at + at * 4))
                 else:
@@ -109,30 +115,18 @@ def make_start(config: WgmmaTile, bias_in_smem: bool) -> Any:
     return start
 
 
-def _make_releases(config: WgmmaTile) -> tuple[Any, Any, Any]:
-    """Device functions that say that a stage of A or of B was read, and the stage before one."""
+def _make_release(config: WgmmaTile) -> Any:
+    """The device function release_b: a leader says to each block of the cluster that a stage of B was read."""
     clustered, resident = config.cluster_m > 1, config.resident
-    inline = cuda.jit(device=True, forceinline=True)
 
-    @inline
-    def release_a(empty, stage):
-        """Said by a leader: features are the block's own."""
-        ptx.mbarrier_arrive(empty + stage * 8)
-
-    @inline
+    @cuda.jit(device=True, forceinline=True)
     def release_b(empty, stage, lane):
-        """Said by a leader to each block of the cluster."""
-        barrier = empty + stage * 8
         if clustered:
-            ptx.mbarrier_arrive_cluster(ptx.mapa(barrier, lane))
+            ptx.mbarrier_arrive_cluster(ptx.mapa(ring.barrier(empty, stage), lane))
         elif not resident:
-            ptx.mbarrier_arrive(barrier)
+            ring.arrive(empty, stage)
 
-    @inline
-    def before(stage, stages):
-        return (stage if stage > 0 else stages) - 1
-
-    return release_a, release_b, before
+    return release_b
 
 
 def make_multiply(operands: NumberFormat, config: WgmmaTile) -> Any:
@@ -195,7 +189,7 @@ def make_kernel(
         make_band_rows(config) if isinstance(config, BandTile) else _make_rows(config)
     )
     init, start = make_init(config), make_start(config, bias_in_smem)
-    release_a, release_b, before = _make_releases(config)
+    release_b = _make_release(config)
     producer_registers, math_registers = config.registers or (0, 0)
     dealloc, alloc = ptx.setmaxnreg(producer_registers, False), ptx.setmaxnreg(math_registers, True)
     multiply = make_multiply(operands, config)
@@ -203,8 +197,10 @@ def make_kernel(
     math_threads, threads = 128 * config.math_warpgroups, config.threads
     staged, staged_sync = ptx.named_barrier_arrive(1, math_threads), ptx.named_barrier_sync(1, math_threads)
     acc_size, promoted_size = config.block_n // 2, config.block_n // 2 if promoted else 1
-    prefetch, a_stage_count, n_columns = config.prefetch, config.a_stages, config.block_n
-    a_stages, b_stages, math_warpgroups = (uint32(n) for n in (a_stage_count, config.b_stages, config.math_warpgroups))
+    prefetch, a_stages, n_columns = config.prefetch, config.a_stages, config.block_n
+    math_warpgroups = uint32(config.math_warpgroups)
+    advance_a = ring.make_advance(a_stages)
+    advance_b = ring.make_advance(config.b_stages, turns=not config.resident)
     a_bytes, b_bytes, b_at = config.a_bytes, config.b_bytes, config.b_at
     bias_at, last_warpgroup = config.smem_bytes, config.math_warpgroups - 1
     b_full_at, b_empty_at, a_full_at, a_empty_at, pool_read_at = (uint32(config.barriers_at + kind) for kind in Barrier)
@@ -213,7 +209,7 @@ def make_kernel(
     descriptor_low = ptx.DESCRIPTOR_LOW
     block_m, block_n, cluster_m = config.block_m, config.block_n, config.cluster_m
     all_threads = uint32(threads)
-    lanes, flip = 31, not config.resident
+    lanes = 31
 
     @jit(launch_bounds=(threads, 1))
     def kernel(
@@ -225,16 +221,16 @@ def make_kernel(
         acc = cuda.local.array(acc_size, float32)
         promoted_acc = cuda.local.array(promoted_size, float32)
         n_tiles, steps = (c_out + uint32(n_columns - 1)) // block_n, taps * k_blocks
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         warpgroup, lane = thread >> 7, thread & lanes
         loads = thread == math_warpgroups * 128 if producer else thread == 0
         leads, first_lane = thread & 127 < cluster_m, lane == 0
         base = ptx.cvta_to_shared(smem)
         b_full, b_empty = base + b_full_at, base + b_empty_at
         a_full, a_empty, pool_read = base + a_full_at, base + a_empty_at, base + pool_read_at
-        cta_rank = uint32(cuda.blockIdx.x) % cluster_m
-        first = uint32(cuda.blockIdx.x) // cluster_m
-        tile_stride = uint32(cuda.gridDim.x) // cluster_m
+        cta_rank = block_idx_x() % cluster_m
+        first = block_idx_x() // cluster_m
+        tile_stride = grid_dim_x() // cluster_m
         if loads:
             init(b_full, b_empty, a_full, a_empty, pool_read)
             ptx.fence_proxy_tensormap(map_x)
@@ -243,26 +239,26 @@ def make_kernel(
             while at < n_tiles * block_n:
                 a, b, c, d = ptx.ld_global_v4_f32(bias + uint64(at) * uint64(4))
                 ptx.st_shared_v4_f32(base + (bias_at + at * 4), a, b, c, d)
-                at = at + all_threads * 4
+                at += all_threads * 4
         ptx.griddepcontrol_launch()
         if clustered:
             ptx.cluster_sync()
         else:
             cuda.syncthreads()
 
-        # What is asked for next: (tile, k block or step, stage, parity) of A, and of B.
-        a_tile, a_k_block, a_to, a_to_parity = first, uint32(0), uint32(0), uint32(1)
-        b_tile, b_step, b_to, b_to_parity = first, uint32(0), uint32(0), uint32(1)
+        # What is asked for next, of A and of B: a tile, a k block or step of it, and the stage that it goes to.
+        a_tile, a_k_block, a_to = first, uint32(0), ring.to_fill()
+        b_tile, b_step, b_to = first, uint32(0), ring.to_fill()
 
         def load_a():
             return fetch_a(
-                a_tile, a_k_block, a_to, a_to_parity,
+                a_tile, a_k_block, a_to,
                 base, a_full, a_empty, map_x, tiles, n_tiles, k_blocks, tile_stride, cta_rank,
             )  # fmt: skip
 
         def load_b():
             return fetch_b(
-                b_tile, b_step, b_to, b_to_parity,
+                b_tile, b_step, b_to,
                 base, b_full, b_empty, weight, tiles, n_tiles, steps, tile_stride, cta_rank,
             )  # fmt: skip
 
@@ -285,11 +281,11 @@ def make_kernel(
                     )  # fmt: skip
                 else:
                     while a_tile < tiles:
-                        a_tile, a_k_block, a_to, a_to_parity = load_a()
+                        a_tile, a_k_block, a_to = load_a()
                         tap = uint32(0)
                         while tap < taps:
-                            b_tile, b_step, b_to, b_to_parity = load_b()
-                            tap = tap + 1
+                            b_tile, b_step, b_to = load_b()
+                            tap += 1
             if clustered:
                 cuda.syncwarp()
                 ptx.cluster_sync()
@@ -298,15 +294,16 @@ def make_kernel(
             alloc()
         if not producer and loads:  # a thread that also multiplies: it fills the stages, and then keeps them full
             for _ in range(prefetch):
-                b_tile, b_step, b_to, b_to_parity = load_b()
+                b_tile, b_step, b_to = load_b()
             ptx.griddepcontrol_wait()  # the others touch only what comes of features, which are asked for from here on
-            for _ in range(a_stage_count):
-                a_tile, a_k_block, a_to, a_to_parity = load_a()
+            for _ in range(a_stages):
+                a_tile, a_k_block, a_to = load_a()
         cuda.syncwarp()
 
         # Main loop.
         of_images = words(moments_or_geometry)
-        b_stage, b_parity, a_stage, a_parity = uint32(0), uint32(0), uint32(0), uint32(0)
+        a_stage, b_stage = ring.to_read(), ring.to_read()
+        a_before, b_before = a_stage, b_stage
         while tile < tiles:
             n_tile = tile % n_tiles
             column = n_tile * block_n + (lane & 3) * 8
@@ -316,14 +313,14 @@ def make_kernel(
                 start(acc, bias, base, column)
             k_block = uint32(0)
             while k_block < k_blocks:
-                ptx.mbarrier_wait(a_full + a_stage * 8, a_parity)
-                a_desc = base + a_stage * a_bytes >> 4 | descriptor_low
-                a_desc = a_desc + warpgroup * warpgroup_rows
+                ring.wait(a_full, a_stage)
+                a_desc = (base + a_stage.slot * a_bytes) >> 4 | descriptor_low
+                a_desc += warpgroup * warpgroup_rows
                 phase, offset = first_tap(tile // n_tiles, warpgroup, of_images)
                 a_desc, tap = a_desc + offset, uint32(0)
                 while tap < taps:
-                    ptx.mbarrier_wait(b_full + b_stage * 8, b_parity)
-                    b_smem = base + (b_at + b_stage * b_bytes)
+                    ring.wait(b_full, b_stage)
+                    b_smem = base + (b_at + b_stage.slot * b_bytes)
                     ptx.wgmma_fence()
                     b_desc = b_smem >> 4 | descriptor_low
                     multiply(acc, a_desc, b_desc)
@@ -338,50 +335,48 @@ def make_kernel(
                     phase, a_desc = following(phase, a_desc, of_images)
                     if not promoted and k_block | tap > 0:  # the step before is done
                         if leads:
-                            release_b(b_empty, before(b_stage, b_stages), lane)
+                            release_b(b_empty, b_before, lane)
                             if tap == 0 and first_lane:
-                                release_a(a_empty, before(a_stage, a_stages))
+                                ring.arrive(a_empty, a_before)
                         if tap == 0 and not producer and loads:
-                            a_tile, a_k_block, a_to, a_to_parity = load_a()
+                            a_tile, a_k_block, a_to = load_a()
                     if not producer and loads:
-                        b_tile, b_step, b_to, b_to_parity = load_b()
+                        b_tile, b_step, b_to = load_b()
                     cuda.syncwarp()
-                    tap, b_stage = tap + 1, b_stage + 1
-                    if b_stage == b_stages:
-                        b_stage, b_parity = uint32(0), b_parity ^ flip
+                    b_before, b_stage = b_stage, advance_b(b_stage)
+                    tap += 1
                 if promoted and leads and first_lane:
-                    release_a(a_empty, a_stage)
-                k_block, a_stage = k_block + 1, a_stage + 1
-                if a_stage == a_stages:
-                    a_stage, a_parity = uint32(0), a_parity ^ 1
+                    ring.arrive(a_empty, a_stage)
+                a_before, a_stage = a_stage, advance_a(a_stage)
+                k_block += 1
             if not promoted:
                 wait_all()
                 if leads:
-                    release_b(b_empty, before(b_stage, b_stages), lane)
+                    release_b(b_empty, b_before, lane)
                     if first_lane:
-                        release_a(a_empty, before(a_stage, a_stages))
+                        ring.arrive(a_empty, a_before)
             if not producer and loads:
-                a_tile, a_k_block, a_to, a_to_parity = load_a()
+                a_tile, a_k_block, a_to = load_a()
             cuda.syncwarp()
 
             # Epilogue.
             row = (tile // n_tiles * cluster_m + cta_rank) * block_m + (lane >> 2)
-            tile = tile + tile_stride
+            tile += tile_stride
             final_acc = promoted_acc if promoted else acc
             if pooled and warpgroup < last_warpgroup:
                 for pool_pass in range(passes):
                     # Was the pass before read? Of an even number, each tile begins with the same parity.
                     ptx.mbarrier_wait(
                         pool_read,
-                        tile // tile_stride & 1 if single_pass else uint32((pool_pass + 1) % 2),
+                        tile // tile_stride & 1 if single_pass else (pool_pass + 1) % 2,
                     )
                     stage_for_pool(final_acc, pool_pass, base, thread, warpgroup, scale)
                     staged()
             else:
                 warp = thread >> 5
                 if pooled:
-                    warp = warp & 3
-                row = row + warp * 16
+                    warp &= 3
+                row += warp * 16
                 to = output_row(row, length, length_out, rows, length_magic, of_images)
                 to_8 = output_row(row + 8, length, length_out, rows, length_magic, of_images)
                 for pool_pass in range(passes):

@@ -10,6 +10,13 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.cast import unit_of
 from charcnn.ops.common.precision import NumberFormat
@@ -95,7 +102,7 @@ def make_pack_kernel(ptx_type: str, two_terms: bool, block_n: int, quarters: int
 
     @cuda.jit(device=True, forceinline=True)
     def value(weight, factor, tap, c_in, channel):
-        if channel < uint32(weight.shape[2]) and c_in < uint32(weight.shape[1]):
+        if channel < extents(weight)[2] and c_in < extents(weight)[1]:
             return weight[tap, c_in, channel] * factor
         return float32(0)
 
@@ -104,7 +111,7 @@ def make_pack_kernel(ptx_type: str, two_terms: bool, block_n: int, quarters: int
         # A thread writes words: neighbouring input channels of one column. What lies there, of (tile, k block, tap,
         # column, 32 words), is the word of a row whose 16-byte pieces are swizzled, as TMA would have laid it. Of two
         # terms, the high one of a k block and tap comes before the low one.
-        i, stride = uint32(cuda.grid(1)), uint32(cuda.gridsize(1))
+        i, stride = block_idx_x() * block_dim_x() + thread_idx_x(), grid_dim_x() * block_dim_x()
         while i < uint32(size):
             place = i % 32
             column = i // 32 % columns
@@ -117,7 +124,7 @@ def make_pack_kernel(ptx_type: str, two_terms: bool, block_n: int, quarters: int
             c_in = block * k_block + (piece * 4 + place % 4) * inputs
             channel = column // 32 * 32 + (column & 7) // 2 * 8
             channel = channel + (column // 8 & 3) * 2 + (column & 1)
-            channel = channel + n_tile * columns
+            channel += n_tile * columns
 
             a = value(weight, factor, tap, c_in, channel)
             b = value(weight, factor, tap, c_in + 1, channel)
@@ -133,6 +140,6 @@ def make_pack_kernel(ptx_type: str, two_terms: bool, block_n: int, quarters: int
             else:
                 word = pack(a, b)
             ptx.st_global_b32(to + uint64(i) * uint64(4), word)
-            i = i + stride
+            i += stride
 
     return kernel

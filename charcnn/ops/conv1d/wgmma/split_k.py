@@ -17,7 +17,13 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
+from charcnn.ops.common import ring
 from charcnn.ops.common.epilogues import Epilogue
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma import few_rows
@@ -116,33 +122,33 @@ def _offered(usual, rows, k_blocks, c_out, operands, most, limit):
 
 def _make_loads(tile: SplitKTile) -> tuple[Any, Any]:
     """Device functions load_a and load_b: of a k block, the rows of a tile and its columns, to a stage."""
-    terms, a_bytes, b_bytes, b_at = tile.terms, uint32(tile.a_bytes), uint32(tile.b_bytes), uint32(tile.b_at)
-    a_term, b_term, k_block_size = uint32(tile.a_bytes // terms), uint32(tile.b_bytes // terms), uint32(K_BLOCK)
-    shares, packed_term = uint32(tile.shares), uint32(tile.packed_n * ROW_BYTES)
-    packed_bytes, eight = uint64(tile.packed_n * ROW_BYTES * terms), uint32(8)
+    terms, a_bytes, b_bytes, b_at = tile.terms, tile.a_bytes, tile.b_bytes, tile.b_at
+    a_term, b_term, k_block_size = tile.a_bytes // terms, uint32(tile.b_bytes // terms), K_BLOCK
+    shares, packed_term = tile.shares, uint32(tile.packed_n * ROW_BYTES)
+    packed_bytes = uint64(tile.packed_n * ROW_BYTES * terms)
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
-    def load_a(k_block, stage, parity, base, full, empty, map_x, row):
-        barrier, to = uint32(full + stage * eight), uint32(base + stage * a_bytes)
-        ptx.mbarrier_wait(uint32(empty + stage * eight), parity)
+    def load_a(k_block, stage, base, full, empty, map_x, row):
+        barrier, to = ring.barrier(full, stage), base + stage.slot * a_bytes
+        ring.wait(empty, stage)
         ptx.mbarrier_arrive_expect_tx(barrier, a_bytes)
         if terms == 1:
-            ptx.tma_load_2d(to, map_x, barrier, uint32(k_block * k_block_size), row)
+            ptx.tma_load_2d(to, map_x, barrier, k_block * k_block_size, row)
         else:
             for term in range(terms):
-                at = uint32(to + uint32(term) * a_term)
-                ptx.tma_load_3d(at, map_x, barrier, uint32(k_block * k_block_size), uint32(term), row)
+                at = to + term * a_term
+                ptx.tma_load_3d(at, map_x, barrier, k_block * k_block_size, term, row)
 
     @inline
-    def load_b(k_block, stage, parity, base, full, empty, weight, n_tile, k_blocks):
-        barrier, to = uint32(full + stage * eight), uint32(base + uint32(b_at + stage * b_bytes))
-        ptx.mbarrier_wait(uint32(empty + stage * eight), parity)
+    def load_b(k_block, stage, base, full, empty, weight, n_tile, k_blocks):
+        barrier, to = ring.barrier(full, stage), base + (b_at + stage.slot * b_bytes)
+        ring.wait(empty, stage)
         ptx.mbarrier_arrive_expect_tx(barrier, b_bytes)
-        source = weight + uint64(uint32(uint32(n_tile // shares) * k_blocks + k_block)) * packed_bytes
-        source += uint64(uint32(n_tile % shares)) * uint64(b_term)
+        source = weight + uint64(n_tile // shares * k_blocks + k_block) * packed_bytes
+        source += uint64(n_tile % shares) * uint64(b_term)
         for term in range(terms):
-            ptx.bulk_load(uint32(to + uint32(term) * b_term), source, b_term, barrier)
+            ptx.bulk_load(to + term * b_term, source, b_term, barrier)
             source += uint64(packed_term)
 
     return load_a, load_b
@@ -165,19 +171,18 @@ def make_split_k_kernel(
     fetch_a, fetch_b = _make_loads(tile)
     wait_one, wait_all = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     promoted, shared_by, groups, split_count = operands.promoted, tile.splits > 1, tile.block_n // PIECE_N, tile.splits
-    received = uint32(tile.pieces * tile.splits * PIECE_BYTES)
+    received = tile.pieces * tile.splits * PIECE_BYTES
     threads, acc_size, promoted_size = tile.threads, tile.block_n // 2, tile.block_n // 2 if promoted else 1
     sum_size = PIECE_N // 2
-    a_stages, b_stages, math_warpgroups = (uint32(n) for n in (tile.a_stages, tile.b_stages, tile.math_warpgroups))
-    a_bytes, b_bytes, b_at, sums_at = (uint32(n) for n in (tile.a_bytes, tile.b_bytes, tile.b_at, tile.exchange_at))
+    advance_a, advance_b = ring.make_advance(tile.a_stages), ring.make_advance(tile.b_stages)
+    math_warpgroups = uint32(tile.math_warpgroups)
+    a_bytes, b_bytes, b_at, sums_at = tile.a_bytes, tile.b_bytes, tile.b_at, tile.exchange_at
     b_full_at, b_empty_at, a_full_at, a_empty_at, sums_full_at = (uint32(tile.barriers_at + kind) for kind in Barrier)
-    warpgroup_rows, descriptor_low = uint32(WGMMA_M * ROW_BYTES // 16), uint32(ptx.DESCRIPTOR_LOW)
-    block_m, block_n, splits, pieces = (uint32(n) for n in (tile.block_m, tile.block_n, tile.splits, tile.pieces))
-    piece_bytes, quarter_bytes, warps = uint32(PIECE_BYTES), uint32(PIECE_BYTES // 4), uint32(tile.threads // 32)
-    per_warp, piece_n, no_row = uint32(groups), uint32(PIECE_N), uint32(NO_ROW)
-    zero, one, two, three, four, five, seven, eight, sixteen, lanes, warp_size, in_warpgroup = (
-        uint32(i) for i in (0, 1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 127)
-    )
+    warpgroup_rows, descriptor_low = WGMMA_M * ROW_BYTES // 16, ptx.DESCRIPTOR_LOW
+    block_m, block_n, splits, pieces = tile.block_m, tile.block_n, tile.splits, tile.pieces
+    piece_bytes, quarter_bytes, warps = PIECE_BYTES, PIECE_BYTES // 4, tile.threads // 32
+    per_warp, piece_n, no_row = groups, PIECE_N, uint32(NO_ROW)
+    lanes, warp_size, in_warpgroup = 31, 32, 127
 
     @jit(launch_bounds=(threads, 1))
     def kernel(map_x, weight, bias, y, scale, k_blocks, c_out, rows):
@@ -185,19 +190,19 @@ def make_split_k_kernel(
         acc = cuda.local.array(acc_size, float32)
         promoted_acc = cuda.local.array(promoted_size, float32)
         sums = cuda.local.array(sum_size, float32)
-        thread = uint32(cuda.threadIdx.x)
-        warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & lanes)
-        split, n_tile = uint32(uint32(cuda.blockIdx.x) % splits), uint32(uint32(cuda.blockIdx.x) // splits)
-        first_row = uint32(uint32(cuda.blockIdx.y) * block_m)
-        k_block, end = uint32(k_blocks * split // splits), uint32(k_blocks * uint32(split + one) // splits)
+        thread = thread_idx_x()
+        warpgroup, warp, lane = thread >> 7, thread >> 5, thread & lanes
+        split, n_tile = block_idx_x() % splits, block_idx_x() // splits
+        first_row = block_idx_y() * block_m
+        k_block, end = k_blocks * split // splits, k_blocks * (split + 1) // splits
         base = ptx.cvta_to_shared(smem)
-        b_full, b_empty = uint32(base + b_full_at), uint32(base + b_empty_at)
-        a_full, a_empty, sums_full = uint32(base + a_full_at), uint32(base + a_empty_at), uint32(base + sums_full_at)
-        copies = uint32(thread - uint32(math_warpgroups * uint32(128)))  # of the threads that copy, the number
-        a_stage, b_stage, a_parity, b_parity = zero, zero, zero, zero
-        if copies == zero:
-            ptx.mbarrier_init(sums_full, one)
-            init(b_full, b_empty, a_full, a_empty, zero)
+        b_full, b_empty = base + b_full_at, base + b_empty_at
+        a_full, a_empty, sums_full = base + a_full_at, base + a_empty_at, base + sums_full_at
+        copies = thread - math_warpgroups * 128  # of the threads that copy, the number
+        a_stage, b_stage = ring.to_read(), ring.to_read()
+        if copies == 0:
+            ptx.mbarrier_init(sums_full, 1)
+            init(b_full, b_empty, a_full, a_empty, uint32(0))
             ptx.mbarrier_arrive_expect_tx(sums_full, received)
         ptx.griddepcontrol_launch()
         cuda.syncwarp()  # a warp arrives as one
@@ -208,35 +213,31 @@ def make_split_k_kernel(
 
         if warpgroup == math_warpgroups:
             # A warp for each, as one that waits for a stage would keep the other's copies.
-            if copies == zero:  # weights, which no kernel before writes
-                b_parity = one
+            if copies == 0:  # weights, which no kernel before writes
+                b_stage = ring.to_fill()
                 while k_block < end:
-                    fetch_b(k_block, b_stage, b_parity, base, b_full, b_empty, weight, n_tile, k_blocks)
-                    k_block, b_stage = uint32(k_block + one), uint32(b_stage + one)
-                    if b_stage == b_stages:
-                        b_stage, b_parity = zero, uint32(b_parity ^ one)
+                    fetch_b(k_block, b_stage, base, b_full, b_empty, weight, n_tile, k_blocks)
+                    k_block, b_stage = k_block + 1, advance_b(b_stage)
             elif copies == warp_size:
-                a_parity = one
+                a_stage = ring.to_fill()
                 ptx.fence_proxy_tensormap(map_x)
                 ptx.griddepcontrol_wait()
                 while k_block < end:
-                    fetch_a(k_block, a_stage, a_parity, base, a_full, a_empty, map_x, first_row)
-                    k_block, a_stage = uint32(k_block + one), uint32(a_stage + one)
-                    if a_stage == a_stages:
-                        a_stage, a_parity = zero, uint32(a_parity ^ one)
+                    fetch_a(k_block, a_stage, base, a_full, a_empty, map_x, first_row)
+                    k_block, a_stage = k_block + 1, advance_a(a_stage)
         else:
-            leads = uint32(thread & in_warpgroup) == zero
+            leads = thread & in_warpgroup == 0
             for i in range(acc_size):
                 acc[i] = float32(0)
             for i in range(promoted_size):
                 promoted_acc[i] = float32(0)
-            a_before, b_before, begun = zero, zero, False
+            a_before, b_before, begun = a_stage, b_stage, False
             while k_block < end:
-                ptx.mbarrier_wait(uint32(a_full + a_stage * eight), a_parity)
-                ptx.mbarrier_wait(uint32(b_full + b_stage * eight), b_parity)
-                a_desc = uint32(uint32(uint32(base + a_stage * a_bytes) >> four) | descriptor_low)
-                a_desc = uint32(a_desc + warpgroup * warpgroup_rows)
-                b_desc = uint32(uint32(uint32(base + uint32(b_at + b_stage * b_bytes)) >> four) | descriptor_low)
+                ring.wait(a_full, a_stage)
+                ring.wait(b_full, b_stage)
+                a_desc = (base + a_stage.slot * a_bytes) >> 4 | descriptor_low
+                a_desc += warpgroup * warpgroup_rows
+                b_desc = (base + (b_at + b_stage.slot * b_bytes)) >> 4 | descriptor_low
                 ptx.wgmma_fence()
                 multiply(acc, a_desc, b_desc)
                 if promoted:
@@ -247,26 +248,22 @@ def make_split_k_kernel(
                 else:
                     wait_one()
                 if leads and begun:  # the products of that stage are done
-                    ptx.mbarrier_arrive(uint32(a_empty + a_before * eight))
-                    ptx.mbarrier_arrive(uint32(b_empty + b_before * eight))
+                    ring.arrive(a_empty, a_before)
+                    ring.arrive(b_empty, b_before)
                 cuda.syncwarp()
                 a_before, b_before, begun = a_stage, b_stage, True
-                k_block, a_stage, b_stage = uint32(k_block + one), uint32(a_stage + one), uint32(b_stage + one)
-                if a_stage == a_stages:
-                    a_stage, a_parity = zero, uint32(a_parity ^ one)
-                if b_stage == b_stages:
-                    b_stage, b_parity = zero, uint32(b_parity ^ one)
+                k_block, a_stage, b_stage = k_block + 1, advance_a(a_stage), advance_b(b_stage)
             wait_all()
             final_acc = promoted_acc if promoted else acc
             for g in range(groups):
-                number = uint32(warp * per_warp + uint32(g))
-                slot = uint32(uint32(number // splits) * splits + split)
-                to = uint32(base + uint32(sums_at + uint32(slot * piece_bytes) + uint32(lane * sixteen)))
+                number = warp * per_warp + g
+                slot = number // splits * splits + split
+                to = base + (sums_at + slot * piece_bytes + lane * 16)
                 barrier = sums_full
                 if shared_by:
-                    to, barrier = ptx.mapa(to, uint32(number % splits)), ptx.mapa(barrier, uint32(number % splits))
+                    to, barrier = ptx.mapa(to, number % splits), ptx.mapa(barrier, number % splits)
                 for q in range(4):
-                    i, at = 16 * g + 4 * q, uint32(to + uint32(q) * quarter_bytes)
+                    i, at = 16 * g + 4 * q, to + q * quarter_bytes
                     if shared_by:
                         ptx.st_async_v4_b32(
                             at, ptx.bitcast_b32(final_acc[i]), ptx.bitcast_b32(final_acc[i + 1]),
@@ -281,25 +278,25 @@ def make_split_k_kernel(
 
         place = warp
         if shared_by and place < pieces:
-            ptx.mbarrier_wait(sums_full, zero)  # a block is there until all that it is sent has come
+            ptx.mbarrier_wait(sums_full, 0)  # a block is there until all that it is sent has come
         while place < pieces:
-            number = uint32(place * splits + split)
-            column = uint32(n_tile * block_n + uint32(uint32(number % per_warp) * piece_n))
-            column = uint32(column + uint32(lane & three) * eight)
-            row = uint32(first_row + uint32(uint32(number // per_warp) * sixteen) + uint32(lane >> two))
-            at = uint32(base + uint32(sums_at + uint32(uint32(place * splits) * piece_bytes) + uint32(lane * sixteen)))
+            number = place * splits + split
+            column = n_tile * block_n + number % per_warp * piece_n
+            column += (lane & 3) * 8
+            row = first_row + number // per_warp * 16 + (lane >> 2)
+            at = base + (sums_at + place * splits * piece_bytes + lane * 16)
             start(sums, bias, base, column)
             for s in range(split_count):  # always in this order
                 for q in range(4):
                     i = 4 * q
-                    a, b, c, d = ptx.ld_shared_v4_f32(uint32(at + uint32(s) * piece_bytes + uint32(q) * quarter_bytes))
+                    a, b, c, d = ptx.ld_shared_v4_f32(at + s * piece_bytes + q * quarter_bytes)
                     sums[i] += a
                     sums[i + 1] += b
                     sums[i + 2] += c
                     sums[i + 3] += d
             to = row if row < rows else no_row
-            to_8 = uint32(row + eight) if uint32(row + eight) < rows else no_row
+            to_8 = row + 8 if row + 8 < rows else no_row
             store(sums, 0, base, thread, column, to, to_8, scale, y, c_out)
-            place = uint32(place + warps)
+            place += warps
 
     return kernel

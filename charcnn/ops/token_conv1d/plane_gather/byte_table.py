@@ -16,7 +16,7 @@ RAISED = 2.0**12
 _FLOAT16_MAX = 65504.0
 
 MOST_WEIGHT = _FLOAT16_MAX * RAISED / SUBNORMAL * (255 - TAPS_A_SUM) / (2 * TAPS_A_SUM)
-"""As steps are float16."""
+"""Greater ones have steps beyond float16."""
 
 MOST_GAMMA = _FLOAT16_MAX / RAISED
 

@@ -48,15 +48,15 @@ def _make_windows(
     `eighth` or `short` table, its steps; LayerNorm's factor, of these in steps and beginnings. `bare` is of blanks
     alone. Sums are taken in the order of `warp_gather`, but for whole numbers.
     """
-    taps, first_tap, zero, last_tap = kernel_size, kernel_size % 2, uint32(0), kernel_size - 1
+    taps, first_tap, last_tap = kernel_size, kernel_size % 2, kernel_size - 1
     peak, number, word = ptx.max_nan_f16x2("f16"), ptx.bitcast_f32, ptx.bitcast_b32
-    together, even, odd = TAPS_A_SUM, uint32(0x00FF00FF), uint32(0x4341)
-    raised = uint32(int(np.float16(RAISED).view(np.uint16)) * 0x10001)
-    magic, first_half, second_half = uint32(np.float32(MAGIC).view(np.uint32)), uint32(0x7610), uint32(0x7632)
+    together, even, odd = TAPS_A_SUM, 0x00FF00FF, 0x4341
+    raised = int(np.float16(RAISED).view(np.uint16)) * 0x10001
+    magic, first_half, second_half = np.float32(MAGIC).view(np.uint32), 0x7610, 0x7632
 
     @inline
     def row(places, p, k):
-        return ptx.ld_shared_v2_b32(uint32(places[p + k] + uint32(k * slab_bytes)))
+        return ptx.ld_shared_v2_b32(places[p + k] + uint32(k * slab_bytes))
 
     @inline
     def normalised(a, scale, gamma, beta):
@@ -77,18 +77,18 @@ def _make_windows(
     @inline
     def sums(places, p, a, b, steps):
         if eighth:
-            four = zero
+            four = uint32(0)
             for k in range(taps):
-                four = uint32(four + ptx.ld_shared_b32(uint32(places[p + k] + uint32(k * slab_bytes))))
+                four = uint32(four + ptx.ld_shared_b32(places[p + k] + k * slab_bytes))
                 if k % together == together - 1 or k == last_tap:
                     i = k // together * 2
-                    a = ptx.fma_f16x2(uint32(four & even), steps[i], a)
-                    b = ptx.fma_f16x2(ptx.prmt(four, zero, odd), steps[i + 1], b)
-                    four = zero
+                    a = ptx.fma_f16x2(four & even, steps[i], a)
+                    b = ptx.fma_f16x2(ptx.prmt(four, 0, odd), steps[i + 1], b)
+                    four = uint32(0)
         elif short:
-            total = zero
+            total = uint32(0)
             for k in range(taps):
-                total = uint32(total + ptx.ld_shared_b32(uint32(places[p + k] + uint32(k * slab_bytes))))
+                total = uint32(total + ptx.ld_shared_b32(places[p + k] + k * slab_bytes))
             a = number(ptx.prmt(total, magic, first_half)) * number(steps[0]) + number(a)
             b = number(ptx.prmt(total, magic, second_half)) * number(steps[1]) + number(b)
         elif wide:
@@ -114,7 +114,7 @@ def _make_windows(
 
     @inline
     def gathered(places, first, a, b, steps, scale, gammas, betas):
-        best_a = best_b = float32(0) if wide else zero
+        best_a = best_b = float32(0) if wide else uint32(0)
         for p in range(first, first + POOL):
             c, d = sums(places, p, a, b, steps)
             best_a = greater(best_a, c, scale, gammas[2 * p], betas[2 * p])
@@ -123,7 +123,7 @@ def _make_windows(
 
     @inline
     def bare(first, a, b, scale, gammas, betas):
-        best_a = best_b = float32(0) if wide else zero
+        best_a = best_b = float32(0) if wide else uint32(0)
         c, d = (number(a), number(b)) if wide else (a, b)
         for p in range(first, first + POOL):
             best_a = greater(best_a, c, scale, gammas[2 * p], betas[2 * p])
@@ -180,11 +180,11 @@ def make_advance(
     """
     chars, eighth, short = SPAN + kernel_size - 1, whole_numbers and not wide, whole_numbers and wide
     gathered, bare = _make_windows(kernel_size, (alphabet + 1) * PITCH, layernorm, wide, eighth, short)
-    put, pack, zero, one = _make_put(of, wide), ptx.cvt_f16x2("f16"), uint32(0), uint32(1)
+    put, pack = _make_put(of, wide), ptx.cvt_f16x2("f16")
     lowered, magic = float32(1 if short else 1 / RAISED), float32(MAGIC)
     number, word, step_words = ptx.bitcast_f32, ptx.bitcast_b32, step_words_of(kernel_size, eighth, short)
-    record_bytes, input_records, of_row = uint32(RECORD_BYTES), uint32(WARP * RECORD_BYTES), uint32(0x7604)
-    last_word, end_mask = chars // 4, uint32((1 << 8 * (chars % 4)) - 1)  # of the last word, where it is none whole
+    record_bytes, input_records, of_row = RECORD_BYTES, WARP * RECORD_BYTES, 0x7604
+    last_word, end_mask = chars // 4, (1 << 8 * (chars % 4)) - 1  # of the last word, where it is none whole
 
     @inline
     def begin(sums, mean, low, scale):
@@ -206,26 +206,26 @@ def make_advance(
         places = cuda.local.array(chars, types.uint32)
         raw = cuda.local.array(WORDS, types.uint32)
         scaled = cuda.local.array(step_words, types.uint32)
-        high, low, factor, factors = float32(0), float32(0), lowered, zero
+        high, low, factor, factors = float32(0), float32(0), lowered, uint32(0)
         if layernorm:
             a, b, c, factors = ptx.ld_shared_v4_b32(moments)
             high, low, factor = ptx.bitcast_f32(a), ptx.bitcast_f32(b), ptx.bitcast_f32(c)
         scale = ptx.bitcast_b32(factor) if wide else factors
         word_0, word_1, word_2, word_3 = ptx.ld_shared_v4_b32(record)
         raw[0], raw[1], raw[2], raw[3] = word_0, word_1, word_2, word_3
-        other = zero
+        other = uint32(0)
         for q in range(last_word):
-            other = uint32(other | uint32(raw[q] ^ blanks))
+            other |= raw[q] ^ blanks
         if last_word < 4:
-            other = uint32(other | uint32(uint32(raw[last_word] ^ blanks) & end_mask))
-        if other == zero:  # rows of zeros
+            other |= (raw[last_word] ^ blanks) & end_mask
+        if other == 0:  # rows of zeros
             start_a, start_b = begin(biases, high, low, factor)
             a, b = bare(0, start_a, start_b, scale, gammas, betas)
             c, d = bare(3, start_a, start_b, scale, gammas, betas)
             e, f = bare(6, start_a, start_b, scale, gammas, betas)
         else:
             for p in range(chars):
-                places[p] = ptx.prmt(raw[p // 4], origin, uint32(of_row + uint32((p % 4) << 4)))
+                places[p] = ptx.prmt(raw[p // 4], origin, of_row + ((p % 4) << 4))
             start_a, start_b = begin(below, high, low, factor)
             if eighth:
                 for i in range(step_words):
@@ -254,7 +254,7 @@ def make_advance(
             if n < ends:
                 put(to, to_step, low_stride, kept[0], after)
             following = (
-                uint32(record + input_records), uint32(moments + record_bytes), uint32(n + one), to + to_input,
+                record + input_records, moments + record_bytes, n + 1, to + to_input,
             )  # fmt: skip
             return others(kept[1:] + (after,), following, lane, by_step, gammas, betas, ends, steps)  # noqa: RUF005
 

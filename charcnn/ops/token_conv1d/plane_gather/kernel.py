@@ -20,6 +20,13 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS
@@ -71,30 +78,23 @@ def make_kernel(
     pack, copy, commit, drain = (
         ptx.cvt_f16x2("f16"), ptx.cp_async_16, ptx.cp_async_commit_group, ptx.cp_async_wait_group(0),
     )  # fmt: skip
-    zero, one, two, three, four, seven, byte_bits, byte, sixteen = (
-        uint32(value) for value in (0, 1, 2, 3, 4, 7, 8, 255, 16)
-    )
-    step, most, warps, inputs_of_warp, span, row_pieces = (
-        uint32(value) for value in (threads, WARP, threads // WARP // halves, held, SPAN, PITCH // 16)
-    )
-    table_rows, source_depth, rows_of_tap, depth, tile_channels = (
-        uint32(value) for value in (
-            kernel_size * (alphabet + 1), from_depth, alphabet + 1, alphabet, warp_channels * halves,
-        )
-    )  # fmt: skip
-    parts, part_channels, part_bytes, stored = (
-        uint32(value) for value in (halves, warp_channels, warp_channels * table_itemsize, from_depth)
-    )
-    piece_channels, table_size = uint32(16 // table_itemsize), uint64(table_itemsize)
+    byte_bits, byte = 8, 255
+    step, most, warps, inputs_of_warp, span = threads, WARP, threads // WARP // halves, held, SPAN
+    row_pieces = uint32(PITCH // 16)
+    source_depth, rows_of_tap, tile_channels = from_depth, alphabet + 1, warp_channels * halves
+    table_rows, depth = uint32(kernel_size * (alphabet + 1)), uint32(alphabet)  # fmt: skip
+    parts, part_channels, part_bytes = halves, warp_channels, warp_channels * table_itemsize
+    stored = uint32(from_depth)
+    piece_channels, table_size = 16 // table_itemsize, uint64(table_itemsize)
     lowered, step_words = float32(1 / RAISED), step_words_of(kernel_size, eighth, short)
-    records_at, moments_at = uint32(kernel_size * slab), uint32(kernel_size * slab + threads * held * RECORD_BYTES)
-    record_bytes, warp_records = uint32(RECORD_BYTES), uint32(WARP * held * RECORD_BYTES)
-    input_records, raw_words = uint32(WARP * RECORD_BYTES), uint32(raw_count - 1)
-    ones, sevens, eights = uint32(0x01010101), uint32(0x7F7F7F7F), uint32(0x80808080)
-    to_eights, depths = uint32((128 - alphabet % 128) * 0x01010101), uint32(alphabet % 256 * 0x01010101)
-    in_order, from_byte, some = uint32(0x3210), uint32(0x1111), uint32(at_once)
+    records_at, moments_at = kernel_size * slab, kernel_size * slab + threads * held * RECORD_BYTES
+    record_bytes, warp_records = uint32(RECORD_BYTES), WARP * held * RECORD_BYTES
+    input_records, raw_words = uint32(WARP * RECORD_BYTES), raw_count - 1
+    ones, sevens, eights = 0x01010101, 0x7F7F7F7F, 0x80808080
+    to_eights, depths = (128 - alphabet % 128) * 0x01010101, alphabet % 256 * 0x01010101
+    in_order, from_byte, some = 0x3210, 0x1111, uint32(at_once)
     size, to_size, points, to_terms = uint64(itemsize), uint64(of.itemsize), uint64(POINTS), uint64(of.terms)
-    lane_bytes, lane_channels = uint32(channels_held * table_itemsize), uint32(channels_held)
+    lane_bytes, lane_channels = channels_held * table_itemsize, channels_held
     nothing = ((uint32(0),) * 6,) * held
     sides = 2 * SPAN
 
@@ -107,51 +107,51 @@ def make_kernel(
         betas = cuda.local.array(sides, types.uint32)
         raw = cuda.local.array(raw_count, types.uint32)
         by_step = cuda.local.array(step_words, types.uint32)
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
-        lane, warp = uint32(thread % most), uint32(thread // most)
-        first_channel = uint32(uint32(cuda.blockIdx.y) * tile_channels)
-        part, turn = uint32(warp % parts), uint32(warp // parts)
-        channel = uint32(first_channel + uint32(uint32(part * part_channels) + uint32(lane * lane_channels)))
-        origin = uint32(base + uint32(uint32(part * part_bytes) + uint32(lane * lane_bytes)))
-        records = uint32(base + uint32(records_at + uint32(warp * warp_records)))
-        moments = uint32(base + uint32(moments_at + uint32(warp * uint32(held * RECORD_BYTES))))
-        inputs, length = uint32(ids.shape[0]), uint32(ids.shape[1])
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
+        lane, warp = thread % most, thread // most
+        first_channel = block_idx_y() * tile_channels
+        part, turn = warp % parts, warp // parts
+        channel = first_channel + (part * part_channels + lane * lane_channels)
+        origin = base + (part * part_bytes + lane * lane_bytes)
+        records = base + (records_at + warp * warp_records)
+        moments = base + (moments_at + warp * uint32(held * RECORD_BYTES))
+        inputs, length = extents(ids)[0], extents(ids)[1]
         # A character is a byte of its row's address: it counts rows from address 0, not from the table's start.
-        shifts = uint32(uint32(uint32(base >> byte_bits) & byte) * ones)
-        blanks, skew = uint32(depths + shifts), uint64(skew)
+        shifts = (base >> byte_bits & byte) * ones
+        blanks, skew = depths + shifts, uint64(skew)
         end = uint64(ids.size) + skew
 
         i = thread
-        while i < uint32(table_rows * row_pieces):
+        while i < table_rows * row_pieces:
             row, c = (
-                uint32(i // row_pieces),
-                uint32(first_channel + uint32(uint32(i % row_pieces) * piece_channels)),
+                i // row_pieces,
+                first_channel + i % row_pieces * piece_channels,
             )
-            tap = uint32(row // rows_of_tap)
-            character = uint32(row - uint32(tap * rows_of_tap))
+            tap = row // rows_of_tap
+            character = row - tap * rows_of_tap
             inside = character < (stored if whole else depth) and c < channels
-            source = table + (uint64(uint32(tap * source_depth + character)) * uint64(pitch) + uint64(c)) * table_size
-            copy(uint32(base + uint32(i * sixteen)), source if inside else table, sixteen if inside else zero)
-            i = uint32(i + step)
+            source = table + (uint64(tap * source_depth + character) * uint64(pitch) + uint64(c)) * table_size
+            copy(base + i * 16, source if inside else table, uint32(16) if inside else uint32(0))
+            i += step
         commit()
 
         bias_0 = bias_1 = bias_2 = bias_3 = float32(0)
         if channel < channels:
-            bias_0, bias_1 = bias[channel], bias[uint32(channel + one)]
+            bias_0, bias_1 = bias[channel], bias[channel + 1]
             if not wide:
-                bias_2, bias_3 = bias[uint32(channel + two)], bias[uint32(channel + three)]
+                bias_2, bias_3 = bias[channel + 2], bias[channel + 3]
         below_0, below_1, below_2, below_3 = bias_0, bias_1, bias_2, bias_3
         if eighth and channel < channels:
             at = channel
             for i in range(step_words):
-                by_step[i] = pack(steps[at], steps[uint32(at + one)])
-                at = uint32(at + two) if i % 2 == 0 else uint32(at + uint32(channels - two))
-            below_0, below_1 = steps[at], steps[uint32(at + one)]
-            below_2, below_3 = steps[uint32(at + two)], steps[uint32(at + three)]
+                by_step[i] = pack(steps[at], steps[uint32(at + uint32(1))])
+                at = uint32(at + uint32(2)) if i % 2 == 0 else uint32(at + (channels - 2))
+            below_0, below_1 = steps[at], steps[uint32(at + uint32(1))]
+            below_2, below_3 = steps[uint32(at + uint32(2))], steps[uint32(at + uint32(3))]
         if short and channel < channels:
-            next_channel = uint32(channel + one)
+            next_channel = channel + 1
             by_step[0], by_step[1] = ptx.bitcast_b32(steps[channel]), ptx.bitcast_b32(steps[next_channel])
-            below_0, below_1 = steps[uint32(channels + channel)], steps[uint32(channels + next_channel)]
+            below_0, below_1 = steps[channels + channel], steps[channels + next_channel]
         own_lane = origin, blanks, (bias_0, bias_1, bias_2, bias_3), (below_0, below_1, below_2, below_3)
         # A constant of bytes, so that a plane's place is one of the store.
         low_stride = uint64(in_whole or channels) * to_size
@@ -162,90 +162,90 @@ def make_kernel(
         cuda.syncthreads()  # from here on warps are alone
 
         # Work: `segments` runs of rows of as many inputs as a warp has at a time. A run's first group makes no tile.
-        cuts, blocks = uint32(segments), uint32(cuda.gridDim.x)
-        unit = uint32(uint32(turn * blocks) + uint32(cuda.blockIdx.x))
-        while unit < uint32(units):
-            inputs_at = uint32(unit // cuts)
+        cuts, blocks = segments, grid_dim_x()
+        unit = turn * blocks + block_idx_x()
+        while unit < units:
+            inputs_at = unit // cuts
             # Warps have all runs by turns: texts end with blanks, which are quick.
-            segment = uint32(uint32(uint32(unit % cuts) + inputs_at) % cuts)
-            first_input = uint32(inputs_at * inputs_of_warp)
-            first_group = uint32(segment * uint32(per))
-            last_group = min(uint32(first_group + uint32(per)), uint32(rows))
-            unit = uint32(unit + uint32(warps * blocks))
+            segment = (unit % cuts + inputs_at) % cuts
+            first_input = inputs_at * inputs_of_warp
+            first_group = segment * per
+            last_group = min(first_group + per, rows)
+            unit += warps * blocks
             kept = nothing
             if simulated:
                 cuda.syncthreads()
             else:
                 cuda.syncwarp()  # the moments before these may still be read
             if layernorm and lane < inputs_of_warp:  # this lane's input
-                n = min(uint32(first_input + lane), uint32(inputs - one))
+                n = min(first_input + lane, inputs - 1)
                 mean = stat[n, 0]
                 high, factor = float32(mean), float32(1) / math.sqrt(float32(stat[n, 1]) + eps)
                 low = float32(mean - float64(high))  # what float32 cannot hold of the mean
                 factors = pack(factor, factor)
                 factor = factor * lowered if eighth else factor
                 words = ptx.bitcast_b32(high), ptx.bitcast_b32(low), ptx.bitcast_b32(factor), factors
-                ptx.st_shared_v4_b32(uint32(moments + uint32(lane * record_bytes)), *words)
-            group, staged = first_group, zero
+                ptx.st_shared_v4_b32(moments + lane * record_bytes, *words)
+            group, staged = first_group, uint32(0)
             while first_group < last_group and group <= last_group:
-                if staged == zero:
+                if staged == 0:
                     if simulated:
                         cuda.syncthreads()
                     else:
                         cuda.syncwarp()
-                    own, own_bytes = uint32(group + lane), uint32(lane * record_bytes)
+                    own, own_bytes = group + lane, lane * record_bytes
                     for i in range(inputs_of_warp):
-                        n = uint32(first_input + uint32(i))
+                        n = first_input + i
                         if own <= last_group:
                             # Words as they lie in memory; those that are not the array's alone byte by byte.
-                            at = uint64(n) * uint64(length) + uint64(uint32(own * span)) + skew
-                            beyond = uint32(uint32(at) & three)
-                            at = at - uint64(beyond)
+                            at = uint64(n) * uint64(length) + uint64(own * span) + skew
+                            beyond = uint32(at) & 3
+                            at -= uint64(beyond)
                             for q in range(raw_words):
-                                raw[q] = zero
+                                raw[q] = uint32(0)
                                 if n < inputs:
                                     if at >= skew and at + uint64(4) <= end:
                                         raw[q] = ptx.ld_global_b32(ids, at - skew)
                                     else:
-                                        for p in range(four):
+                                        for p in range(4):
                                             if at + uint64(p) >= skew and at + uint64(p) < end:
                                                 a = uint32(ids.flat[at + uint64(p) - skew])
-                                                raw[q] = uint32(raw[q] | uint32(a << uint32(byte_bits * p)))
-                                at = at + uint64(4)
-                            raw[raw_words] = zero
-                            bytes_from = uint32(in_order + uint32(from_byte * beyond))
-                            for q in range(four):
-                                word = ptx.prmt(raw[q], raw[uint32(q + one)], bytes_from)
+                                                raw[q] = raw[q] | a << byte_bits * p
+                                at += uint64(4)
+                            raw[raw_words] = uint32(0)
+                            bytes_from = in_order + from_byte * beyond
+                            for q in range(4):
+                                word = ptx.prmt(raw[q], raw[q + 1], bytes_from)
                                 # Of each byte and depth, the blank, the lesser one.
-                                more = uint32(uint32(word & sevens) + to_eights)
-                                more = uint32(more & word) if great else uint32(more | word)
-                                more = uint32(uint32(uint32(more & eights) >> seven) * byte)
-                                word = uint32(uint32(word & uint32(~more)) | uint32(depths & more))
-                                raw[q] = uint32(word + shifts) if n < inputs else blanks
-                            to_record = uint32(uint32(records + uint32(uint32(i) * input_records)) + own_bytes)
+                                more = (word & sevens) + to_eights
+                                more = more & word if great else more | word
+                                more = ((more & eights) >> 7) * byte
+                                word = word & uint32(~more) | depths & more
+                                raw[q] = word + shifts if n < inputs else blanks
+                            to_record = records + i * input_records + own_bytes
                             ptx.st_shared_v4_b32(to_record, raw[0], raw[1], raw[2], raw[3])
                     if simulated:
                         cuda.syncthreads()
                     else:
                         cuda.syncwarp()
                 if layernorm and channel < channels:
-                    at = (uint64(uint32(group * span)) * uint64(pitch) + uint64(channel)) * size
+                    at = (uint64(group * span) * uint64(pitch) + uint64(channel)) * size
                     for p in range(SPAN):
                         a, b = ptx.ld_global_v2_b32(gamma + at)
                         gammas[2 * p], gammas[2 * p + 1] = a, b
                         a, b = ptx.ld_global_v2_b32(beta + at)
                         betas[2 * p], betas[2 * p + 1] = a, b
                         at += uint64(pitch) * size
-                record, own_moments = uint32(records + uint32(staged * record_bytes)), moments
-                n, ends = first_input, inputs if group > first_group and channel < channels else zero
+                record, own_moments = records + staged * record_bytes, moments
+                n, ends = first_input, inputs if group > first_group and channel < channels else uint32(0)
                 to = planes + (uint64(n) * uint64(rows) + uint64(group)) * row_step - row_step
                 to += uint64(channel) * to_size
                 for _ in range(turns):
                     kept = advance(kept, (record, own_moments, n, to), own_lane, by_step, gammas, betas, ends, to_steps)
-                    n, to = uint32(n + some), to + uint64(some) * input_step
-                    record = uint32(record + uint32(some * input_records))
-                    own_moments = uint32(own_moments + uint32(some * record_bytes))
-                staged = uint32(uint32(staged + one) % most)
-                group = uint32(group + one)
+                    n, to = n + some, to + uint64(some) * input_step
+                    record += some * input_records
+                    own_moments += some * record_bytes
+                staged = (staged + 1) % most
+                group += 1
 
     return kernel

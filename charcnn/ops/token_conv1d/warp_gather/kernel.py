@@ -18,6 +18,13 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.token_conv1d.warp_gather.config import (
@@ -64,24 +71,20 @@ def _warp_gather_pool_kernel(
     octets, split, halved = form == "octets", form in ("octets", "halves"), wide and form == "f16"
     rounded, eighths, simulated = form == "bf16", form == "e4m3", device.SIMULATED
     byte = 255
-    byte_bits = uint32(8)
-    taps, pool, tile, channels_held, first_tap = (
-        uint32(value) for value in (kernel_size, pool_size, channel_tile, held, kernel_size % 2)
-    )
+    byte_bits = 8
+    pool, channels_held = pool_size, held
+    taps, tile, first_tap = (uint32(value) for value in (kernel_size, channel_tile, kernel_size % 2))
     depth = alphabet
-    rows, row_lanes, row_bytes, slab_bytes = (
-        uint32(value) for value in (alphabet + 1, lanes, row, (alphabet + 1) * row)
-    )
+    slab_bytes = (alphabet + 1) * row
+    rows, row_lanes, row_bytes = (uint32(value) for value in (alphabet + 1, lanes, row))
     step, warps = threads, threads // WARP
-    positions, windows, most = (uint32(value) for value in (span, window_tile, WARP))
-    words, staged_words, raw_words = uint32(word_count), uint32(staged_count), uint32(raw_count - 1)
+    positions = span
+    windows, most = uint32(window_tile), uint32(WARP)
+    words, staged_words, raw_words = uint32(word_count), uint32(staged_count), raw_count - 1
     table_bytes, record_bytes, vector_count = uint32(kernel_size * (alphabet + 1) * row), *map(
         uint32, (4 * record, record // WORDS)
     )  # fmt: skip
-    scale_word, mean_word = (
-        uint32(scale_byte(span) // WORDS),
-        uint32(word_count if wide else scale_byte(span) // WORDS + 1),
-    )
+    scale_word, mean_word = scale_byte(span) // WORDS, uint32(word_count if wide else scale_byte(span) // WORDS + 1)
     scale_behind = scale_byte(span) // WORDS == word_count  # in a word of its own, not in that of the last characters
     scale_places = 0x3232 if scale_byte(span) % WORDS else 0x1010
     end_mask = (1 << 8 * (span % WORDS)) - 1 if span % WORDS else 0xFFFFFFFF
@@ -106,7 +109,7 @@ def _warp_gather_pool_kernel(
         if vectors:
             ptx.st_global_v2_b32(y, to, first, second)
         else:
-            for c in range(uint32(4)):
+            for c in range(4):
                 if uint32(channel + c) < channels:
                     word, by = (first if c < uint32(2) else second), 16 * uint32(c % uint32(2))
                     y.flat[to + uint64(c)] = uint32(word >> by) & mask
@@ -132,13 +135,13 @@ def _warp_gather_pool_kernel(
         places = cuda.local.array(span, types.uint32)
         if early:
             ptx.griddepcontrol_launch()
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         number, warp = thread % most, thread // most
         lane, local = number % row_lanes, number // row_lanes
-        first_channel = uint32(cuda.blockIdx.y) * tile
+        first_channel = block_idx_y() * tile
         channel = first_channel + lane * channels_held
-        inputs, length = uint32(ids.shape[0]), uint32(ids.shape[1])
-        pooled, channels, pitch = uint32(y.shape[1]), uint32(bias.shape[0]), uint32(table.shape[2])
+        inputs, length = extents(ids)[0], extents(ids)[1]
+        pooled, channels, pitch = extents(y)[1], extents(bias)[0], extents(table)[2]
         base = uint32(ptx.cvta_to_shared(kept))
         records = base + table_bytes + warp * (most * windows) * record_bytes
         origin = base + lane * 16
@@ -152,26 +155,24 @@ def _warp_gather_pool_kernel(
             c, at_row = first_channel + i % tile, i // tile
             inside = at_row % rows < depth and c < channels
             kept[i] = table[at_row // rows, at_row % rows, c] if inside else uint32(0)
-            i = i + step
+            i += step
         while not one_by_one and i < taps * rows * row_lanes:
             c, at_row = i % row_lanes * 4, i // row_lanes
-            from_word = uint32(first_channel // in_one + c)
+            from_word = first_channel // in_one + c
             inside, from_row = from_word < pitch, at_row
             if wide:  # this table has no rows of zeros
                 inside, from_row = inside and at_row % rows < depth, at_row - at_row // rows
             at = uint64(from_row) * uint64(pitch) + uint64(from_word)
             to_word = at_row * (row_bytes // 4)
             copy(kept, to_word, c, table, at if inside else uint64(0), uint32(16) if inside else uint32(0))
-            i = i + step
+            i += step
         ptx.cp_async_commit_group()
         for c in range(channels_held):
             offsets[c] = float32(0)
-            if uint32(channel + c) < channels:
-                offsets[c] = bias[uint32(channel + c)]
-        for c in range(uint32(4)):
-            start[c] = (
-                offsets[c] if wide else pack(offsets[uint32(uint32(2) * c)], offsets[uint32(uint32(2) * c + uint32(1))])
-            )
+            if channel + c < channels:
+                offsets[c] = bias[channel + c]
+        for c in range(4):
+            start[c] = offsets[c] if wide else pack(offsets[2 * c], offsets[2 * c + 1])
         drain()
         if early:
             ptx.griddepcontrol_wait()
@@ -181,24 +182,24 @@ def _warp_gather_pool_kernel(
         # far apart, so that all have their share of a text's blank end.
         tiles = (pooled + (windows - 1)) // windows
         runs = (inputs + (uint32(per) - 1)) // uint32(per)
-        total, blocks = tiles * runs, uint32(cuda.gridDim.x)
-        run, row_out = warp * blocks + uint32(cuda.blockIdx.x), uint64(y.shape[2])
+        total, blocks = tiles * runs, grid_dim_x()
+        run, row_out = warp * blocks + block_idx_x(), uint64(y.shape[2])
         while run < total:
             first_window, n = run % tiles * windows, run // tiles * uint32(per)
             last = min(inputs, n + uint32(per))
-            run = run + warps * blocks
+            run += warps * blocks
             window = first_window + local
             active = local < windows and window < pooled and channel < channels
             to = (uint64(n) * uint64(pooled) + uint64(window)) * row_out + uint64(channel)
             if octets:
-                to = to + uint64(channel - (channel & octet_mask))
+                to += uint64(channel - (channel & octet_mask))
             for j in range(pool):
-                s, at_row = uint32(j * uint32(4)), uint32(window * pool + j)
+                s, at_row = j * 4, window * pool + j
                 if wide:
-                    for c in range(uint32(4)):
-                        if layernorm and active and uint32(channel + c) < channels:
-                            gammas[uint32(s + c)] = gamma[at_row, uint32(channel + c)]
-                            betas[uint32(s + c)] = beta[at_row, uint32(channel + c)]
+                    for c in range(4):
+                        if layernorm and active and channel + c < channels:
+                            gammas[s + c] = gamma[at_row, channel + c]
+                            betas[s + c] = beta[at_row, channel + c]
                 elif layernorm and active:
                     at = uint64(at_row) * uint64(pitch * 2) + uint64(channel)
                     a0, a1, a2, a3 = ptx.ld_global_v4_b32(gamma, at)
@@ -212,24 +213,24 @@ def _warp_gather_pool_kernel(
                 sync_warp()  # the records before these may still be read
                 if number < count:  # this thread's input
                     if layernorm:
-                        mean, variance = stat[n + number, uint32(0)], stat[n + number, uint32(1)]
+                        mean, variance = stat[n + number, 0], stat[n + number, 1]
                     # Characters in words as they lie in memory; those that are not the array's alone byte by byte.
                     at = uint64(n + number) * uint64(length) + uint64(first_window * pool) + skew
                     beyond = uint32(at) & 3
-                    at = at - uint64(beyond)
+                    at -= uint64(beyond)
                     for q in range(raw_words):
                         raw[q] = uint32(0)
                         if at >= skew and at + uint64(uint32(4)) <= size:
                             raw[q] = ptx.ld_global_b32(ids, at - skew)
                         else:
-                            for p in range(uint32(4)):
+                            for p in range(4):
                                 if at + uint64(p) >= skew and at + uint64(p) < size:
                                     a = uint32(ids.flat[at + uint64(p) - skew])
-                                    raw[q] = uint32(raw[q] | a << uint32(byte_bits * p))
-                        at = at + uint64(uint32(4))
+                                    raw[q] = raw[q] | a << byte_bits * p
+                        at += uint64(uint32(4))
                     for q in range(staged_words):
                         bytes_from = in_order + from_byte * beyond
-                        word = ptx.prmt(raw[q], raw[uint32(q + uint32(1))], bytes_from)
+                        word = ptx.prmt(raw[q], raw[q + 1], bytes_from)
                         if skips:  # of each byte and depth, the blank, the lesser one
                             more = (word & sevens) + to_eights
                             more = more & word if great else more | word
@@ -241,10 +242,10 @@ def _warp_gather_pool_kernel(
                     to_record = records + number * record_bytes
                     for w in range(windows):
                         for q in range(words):
-                            p = uint32(w * pool) + uint32(uint32(4) * q)
-                            behind = min(uint32(p // uint32(4)) + 1, staged_words)
-                            bytes_from = in_order + from_byte * uint32(p % uint32(4))
-                            read[q] = ptx.prmt(raw[uint32(p // uint32(4))], raw[behind], bytes_from)
+                            p = w * pool + 4 * q
+                            behind = min(p // 4 + 1, staged_words)
+                            bytes_from = in_order + from_byte * (p % 4)
+                            read[q] = ptx.prmt(raw[p // 4], raw[behind], bytes_from)
                         if layernorm and wide:
                             low = float32(mean - float64(high))  # what float32 cannot hold of the mean
                             read[mean_word], read[mean_word + 1] = ptx.bitcast_b32(high), ptx.bitcast_b32(low)
@@ -255,48 +256,46 @@ def _warp_gather_pool_kernel(
                             read[scale_word] = ptx.prmt(first, pack(scale, scale), places_of)
                             read[mean_word] = ptx.bitcast_b32(high)
                         for q in range(vector_count):
-                            s = uint32(q * uint32(4))
+                            s = q * 4
                             ptx.st_shared_v4_b32_at(
-                                kept, to_record + uint32(uint32(16) * q),
+                                kept, to_record + 16 * q,
                                 read[s], read[s + 1], read[s + 2], read[s + 3],
                             )  # fmt: skip
-                        to_record = to_record + most * record_bytes
+                        to_record += most * record_bytes
                 sync_warp()
-                n = n + count
+                n += count
                 at_record = records + local * most * record_bytes
                 while active and count > 0:
-                    count = count - 1
+                    count -= 1
                     for q in range(vector_count):
-                        s = uint32(q * uint32(4))
-                        a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, at_record, uint32(uint32(16) * q))
+                        s = q * 4
+                        a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, at_record, 16 * q)
                         read[s], read[s + 1] = a0, a1
                         read[s + 2], read[s + 3] = a2, a3
-                    at_record = at_record + record_bytes
-                    other = uint32(read[words - 1] ^ blanks) & end_mask
+                    at_record += record_bytes
+                    other = (read[words - 1] ^ blanks) & end_mask
                     for q in range(words - 1):
-                        other = other | uint32(read[q] ^ blanks)
+                        other |= read[q] ^ blanks
                     scales, rate = uint32(0), float32(1)
                     if layernorm and wide:
                         rate = ptx.bitcast_f32(read[mean_word + 2])
                         high, low = ptx.bitcast_f32(read[mean_word]), ptx.bitcast_f32(read[mean_word + 1])
-                        for c in range(uint32(4)):
+                        for c in range(4):
                             start[c] = (offsets[c] - high) - low
                     elif layernorm:
                         scales = ptx.prmt(read[scale_word], 0, scale_places)
                         high = ptx.bitcast_f32(read[mean_word])
-                        for c in range(uint32(4)):
-                            start[c] = pack(
-                                offsets[uint32(uint32(2) * c)] - high, offsets[uint32(uint32(2) * c + uint32(1))] - high
-                            )
-                    for c in range(uint32(4)):
+                        for c in range(4):
+                            start[c] = pack(offsets[2 * c] - high, offsets[2 * c + 1] - high)
+                    for c in range(4):
                         best[c] = numbers(0)  # ReLU: no maximum is less
                     # All positions are normalised before the maximum is taken: gamma may be negative.
                     if skips and other == 0:  # rows of zeros
-                        for c in range(uint32(4)):
+                        for c in range(4):
                             acc[c] = start[c] * rate if wide else multiply(start[c], scales) if layernorm else start[c]
                         for j in range(pool):
-                            for c in range(uint32(4)):
-                                value, s = acc[c], uint32(j * uint32(4) + c)
+                            for c in range(4):
+                                value, s = acc[c], j * 4 + c
                                 if wide:
                                     if layernorm:
                                         value = value * gammas[s] + betas[s]
@@ -307,20 +306,18 @@ def _warp_gather_pool_kernel(
                                     best[c] = peak(best[c], value)
                     else:
                         for p in range(positions):
-                            word, inner = read[uint32(p // uint32(4))], uint32(p % uint32(4))
+                            word, inner = read[p // 4], p % 4
                             if direct:
                                 places[p] = ptx.prmt(word, origin, of_row + (inner << 4))
                             else:
                                 a = ptx.prmt(word, 0, of_byte + inner)
                                 places[p] = a * row_bytes + origin
                         for j in range(pool):
-                            for c in range(uint32(4)):
+                            for c in range(4):
                                 acc[c] = start[c]
                             if wide:
                                 for k in range(taps):
-                                    f0, f1, f2, f3 = ptx.ld_shared_v4_f32_at(
-                                        kept, places[uint32(j + k)], uint32(k * slab_bytes)
-                                    )
+                                    f0, f1, f2, f3 = ptx.ld_shared_v4_f32_at(kept, places[j + k], k * slab_bytes)
                                     acc[0], acc[1] = acc[0] + f0, acc[1] + f1
                                     acc[2], acc[3] = acc[2] + f2, acc[3] + f3
                             else:
@@ -328,16 +325,14 @@ def _warp_gather_pool_kernel(
                                     a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, places[j], 0)
                                     acc[0], acc[1] = add(acc[0], a0), add(acc[1], a1)
                                     acc[2], acc[3] = add(acc[2], a2), add(acc[3], a3)
-                                for k in range(first_tap, taps, uint32(2)):
-                                    p, at_tap = uint32(j + k), uint32(k * slab_bytes)
+                                for k in range(first_tap, taps, 2):
+                                    p, at_tap = j + k, k * slab_bytes
                                     a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, places[p], at_tap)
-                                    b0, b1, b2, b3 = ptx.ld_shared_v4_b32_at(
-                                        kept, places[uint32(p + uint32(1))], at_tap + slab_bytes
-                                    )
+                                    b0, b1, b2, b3 = ptx.ld_shared_v4_b32_at(kept, places[p + 1], at_tap + slab_bytes)
                                     acc[0], acc[1] = add(acc[0], add(a0, b0)), add(acc[1], add(a1, b1))
                                     acc[2], acc[3] = add(acc[2], add(a2, b2)), add(acc[3], add(a3, b3))
-                            for c in range(uint32(4)):
-                                value, s = acc[c], uint32(j * uint32(4) + c)
+                            for c in range(4):
+                                value, s = acc[c], j * 4 + c
                                 if wide:
                                     if layernorm:
                                         value = value * rate * gammas[s] + betas[s]
@@ -356,30 +351,30 @@ def _warp_gather_pool_kernel(
                     elif halved:
                         put_halves(y, to, channel, channels, pack(best[0], best[1]), pack(best[2], best[3]))
                     elif wide:
-                        for c in range(uint32(4)):
+                        for c in range(4):
                             best[c] = ptx.bitcast_f32(ptx.cvt_tf32(best[c]))
                         if vectors:
                             ptx.st_global_v4_f32(y, to, best[0], best[1], best[2], best[3])
                         else:
-                            for c in range(uint32(4)):
-                                if uint32(channel + c) < channels:
+                            for c in range(4):
+                                if channel + c < channels:
                                     y.flat[to + uint64(c)] = best[c]
                     else:
                         if rounded:
-                            for c in range(uint32(4)):
+                            for c in range(4):
                                 best[c] = ptx.cvt_bf16x2_f16x2(best[c])
                         if eighths:
                             best[0] = ptx.cvt_e4m3x4_f16x2(best[0], best[1])
                             best[1] = ptx.cvt_e4m3x4_f16x2(best[2], best[3])
                         if not vectors:
                             for c in range(channels_held):
-                                if uint32(channel + c) < channels:
-                                    by = digits * uint32(c % in_word)
-                                    y.flat[to + uint64(c)] = uint32(best[uint32(c // in_word)] >> by) & mask
+                                if channel + c < channels:
+                                    by = digits * (c % in_word)
+                                    y.flat[to + uint64(c)] = uint32(best[c // in_word] >> by) & mask
                         elif eighths:
                             ptx.st_global_v2_b32(y, to, best[0], best[1])
                         else:
                             ptx.st_global_v4_b32(y, to, best[0], best[1], best[2], best[3])
-                    to = to + uint64(pooled) * row_out
+                    to += uint64(pooled) * row_out
 
     return kernel

@@ -105,10 +105,10 @@ def make_multiply(tile: MmaStepTile) -> Any:
 
 def make_advance(stages: int) -> Any:
     """advance(slot): the next slot of a ring."""
-    zero, one, last = uint32(0), uint32(1), uint32(stages - 1)
+    last = stages - 1
 
     @inline
     def advance(slot):
-        return zero if slot == last else uint32(slot + one)
+        return uint32(0) if slot == last else slot + 1
 
     return advance

@@ -14,6 +14,10 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.mma.steps import common
@@ -36,11 +40,10 @@ def make_kernel(tile: common.MmaStepTile) -> Any:
     m_tile_acc, a_size, b_size = 4 * n_tiles, 4 * m_tiles, 2 * n_tiles  # of a lane
     acc_size = m_tiles * m_tile_acc
     a_copies, b_copies = tile.a_bytes // 16 // threads, tile.b_bytes // 16 // threads
-    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(ladder.K_BLOCK)
-    warp_m, warp_n, warps_m = uint32(tile.warp_m), uint32(tile.warp_n), uint32(tile.warps_m)
-    b_at, b_bytes, row_bytes = uint32(tile.b_at), uint32(tile.b_bytes), uint32(ladder.ROW_BYTES)
+    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
+    warp_m, warp_n, warps_m = tile.warp_m, tile.warp_n, tile.warps_m
+    b_at, b_bytes, row_bytes = tile.b_at, uint32(tile.b_bytes), ladder.ROW_BYTES
     zero, one, two, three, four, five = (uint32(i) for i in range(6))
-    seven, eight, fifteen, sixteen = (uint32(i) for i in (7, 8, 15, 16))
 
     @jit(launch_bounds=(threads, BLOCKS))
     def kernel(x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out):
@@ -48,53 +51,53 @@ def make_kernel(tile: common.MmaStepTile) -> Any:
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
         a, b = cuda.local.array(a_size, types.uint32), cuda.local.array(b_size, types.uint32)
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
-        warp, lane = uint32(thread >> five), uint32(thread & uint32(31))
-        n_tile = uint32(cuda.blockIdx.x % uint32(c_out // block_n))
-        first_row = uint32(cuda.blockIdx.x // uint32(c_out // block_n) * block_m)
-        warp_row, warp_column = uint32(warp % warps_m * warp_m), uint32(warp // warps_m * warp_n)
-        column = uint32(n_tile * block_n + warp_column + uint32(lane & three) * eight)
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
+        warp, lane = thread >> five, thread & 31
+        n_tile = block_idx_x() % (c_out // block_n)
+        first_row = block_idx_x() // (c_out // block_n) * block_m
+        warp_row, warp_column = warp % warps_m * warp_m, warp // warps_m * warp_n
+        column = n_tile * block_n + warp_column + (lane & three) * 8
         source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
         for i in range(m_tiles):
             start(acc, bias, column, i * m_tile_acc)
-        a_row, a_piece = uint32(warp_row + uint32(lane & fifteen)), uint32(lane >> four)
-        b_row, b_piece = uint32(lane >> four) * eight + uint32(lane & seven), uint32(uint32(lane >> three) & one)
-        b_row = uint32(warp_column + b_row)
-        a_from = uint32(base + a_row * row_bytes + uint32(a_piece ^ uint32(a_row & seven)) * sixteen)
-        b_from = uint32(base + b_at + b_row * row_bytes + uint32(b_piece ^ uint32(b_row & seven)) * sixteen)
+        a_row, a_piece = warp_row + (lane & 15), lane >> four
+        b_row, b_piece = (lane >> four) * 8 + (lane & 7), lane >> three & one
+        b_row = warp_column + b_row
+        a_from = base + a_row * row_bytes + (a_piece ^ a_row & 7) * 16
+        b_from = base + b_at + b_row * row_bytes + (b_piece ^ b_row & 7) * 16
 
         # Main loop.
         for k_block in range(k_blocks):
             for tap in range(taps):
                 for i in range(a_copies):
-                    place = uint32(thread + uint32(i * threads))
-                    row, piece = uint32(place >> three), uint32(place & seven)
-                    to = uint32(base + row * row_bytes + uint32(piece ^ uint32(row & seven)) * sixteen)
-                    row = uint32(first_row + row + tap)
+                    place = thread + i * threads
+                    row, piece = place >> three, place & 7
+                    to = base + row * row_bytes + (piece ^ row & 7) * 16
+                    row = first_row + row + tap
                     channel = uint64(row) * uint64(k_blocks * k_block_size) + uint64(k_block * k_block_size)
                     p, q, r, s = zero, zero, zero, zero
                     if row < rows:
-                        p, q, r, s = ptx.ld_global_v4_b32(x + (channel + uint64(piece * eight)) * uint64(2))
+                        p, q, r, s = ptx.ld_global_v4_b32(x + (channel + uint64(piece * 8)) * uint64(2))
                     ptx.st_shared_v4_b32(to, p, q, r, s)
                 for i in range(b_copies):
-                    place = uint32(uint32(thread + uint32(i * threads)) * sixteen)
+                    place = (thread + i * threads) * 16
                     p, q, r, s = ptx.ld_global_v4_b32(source + uint64(place))
-                    ptx.st_shared_v4_b32(uint32(base + b_at + place), p, q, r, s)
+                    ptx.st_shared_v4_b32(base + b_at + place, p, q, r, s)
                 source += uint64(b_bytes)
                 cuda.syncthreads()
                 for k in range(4):  # 16 channels each
                     for i in range(m_tiles):
-                        at = uint32(uint32(a_from ^ uint32(32 * k)) + uint32(16 * i) * row_bytes)
+                        at = (a_from ^ 32 * k) + 16 * i * row_bytes
                         a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3] = ldmatrix(at)
                     for j in range(0, n_tiles, 2):
-                        at = uint32(uint32(b_from ^ uint32(32 * k)) + uint32(8 * j) * row_bytes)
+                        at = (b_from ^ 32 * k) + 8 * j * row_bytes
                         b[2 * j], b[2 * j + 1], b[2 * j + 2], b[2 * j + 3] = ldmatrix(at)
                     multiply(acc, a, b)
                 cuda.syncthreads()
 
         # Epilogue.
         for i in range(m_tiles):
-            row = uint32(first_row + warp_row + uint32(16 * i) + uint32(lane >> two))
+            row = first_row + warp_row + 16 * i + (lane >> two)
             store(acc, y, c_out, column, row, rows, length, length_out, i * m_tile_acc)
 
     return kernel

@@ -17,6 +17,10 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.mma.steps import common
@@ -39,10 +43,9 @@ def make_kernel(tile: common.MmaStepTile) -> Any:
     m_tile_acc, a_size, b_size = 4 * n_tiles, 4 * m_tiles, 2 * n_tiles  # of a lane
     acc_size = m_tiles * m_tile_acc
     a_copies, b_copies = tile.a_bytes // 16 // threads, tile.b_bytes // 16 // threads
-    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(ladder.K_BLOCK)
-    warp_m, warp_n, warps_m = uint32(tile.warp_m), uint32(tile.warp_n), uint32(tile.warps_m)
+    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
+    warp_m, warp_n, warps_m = tile.warp_m, tile.warp_n, tile.warps_m
     b_at, b_bytes, row_words = uint32(tile.b_at), uint32(tile.b_bytes), uint32(ladder.ROW_BYTES // 4)
-    zero, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 2, 3, 5, 7, 8, 16))
 
     @jit(launch_bounds=(threads, BLOCKS))
     def kernel(x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out):
@@ -50,51 +53,51 @@ def make_kernel(tile: common.MmaStepTile) -> Any:
         smem = cuda.shared.array(0, types.uint32, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
         a, b = cuda.local.array(a_size, types.uint32), cuda.local.array(b_size, types.uint32)
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
-        warp, lane = uint32(thread >> five), uint32(thread & uint32(31))
-        n_tile = uint32(cuda.blockIdx.x % uint32(c_out // block_n))
-        first_row = uint32(cuda.blockIdx.x // uint32(c_out // block_n) * block_m)
-        warp_row, warp_column = uint32(warp % warps_m * warp_m), uint32(warp // warps_m * warp_n)
-        column = uint32(n_tile * block_n + warp_column + uint32(lane & three) * eight)
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
+        warp, lane = thread >> 5, thread & 31
+        n_tile = block_idx_x() % (c_out // block_n)
+        first_row = block_idx_x() // (c_out // block_n) * block_m
+        warp_row, warp_column = warp % warps_m * warp_m, warp // warps_m * warp_n
+        column = n_tile * block_n + warp_column + (lane & 3) * 8
         source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
         for i in range(m_tiles):
             start(acc, bias, column, i * m_tile_acc)
-        group, word = uint32(lane >> two), uint32(lane & three)
-        a_word = uint32(uint32(warp_row + group) * row_words + word)
-        b_word = uint32(uint32(b_at >> two) + uint32(warp_column + group) * row_words + word)
+        group, word = lane >> 2, lane & 3
+        a_word = (warp_row + group) * row_words + word
+        b_word = (b_at >> 2) + (warp_column + group) * row_words + word
 
         # Main loop.
         for k_block in range(k_blocks):
             for tap in range(taps):
                 for i in range(a_copies):
-                    place = uint32(thread + uint32(i * threads))
-                    row, piece = uint32(first_row + uint32(place >> three) + tap), uint32(place & seven)
+                    place = thread + i * threads
+                    row, piece = first_row + (place >> 3) + tap, place & 7
                     channel = uint64(row) * uint64(k_blocks * k_block_size) + uint64(k_block * k_block_size)
-                    p, q, r, s = zero, zero, zero, zero
+                    p, q, r, s = uint32(0), uint32(0), uint32(0), uint32(0)
                     if row < rows:
-                        p, q, r, s = ptx.ld_global_v4_b32(x + (channel + uint64(piece * eight)) * uint64(2))
-                    ptx.st_shared_v4_b32(uint32(base + place * sixteen), p, q, r, s)
+                        p, q, r, s = ptx.ld_global_v4_b32(x + (channel + uint64(piece * 8)) * uint64(2))
+                    ptx.st_shared_v4_b32(base + place * 16, p, q, r, s)
                 for i in range(b_copies):
-                    place = uint32(uint32(thread + uint32(i * threads)) * sixteen)
+                    place = (thread + i * threads) * 16
                     p, q, r, s = ptx.ld_global_v4_b32(source + uint64(place))
-                    ptx.st_shared_v4_b32(uint32(base + b_at + place), p, q, r, s)
+                    ptx.st_shared_v4_b32(base + b_at + place, p, q, r, s)
                 source += uint64(b_bytes)
                 cuda.syncthreads()
                 for k in range(4):  # 16 channels each
                     for i in range(m_tiles):
-                        at = uint32(a_word + uint32(16 * i) * row_words + uint32(8 * k))
-                        a[4 * i], a[4 * i + 1] = smem[at], smem[uint32(at + eight * row_words)]
-                        at = uint32(at + uint32(4))
-                        a[4 * i + 2], a[4 * i + 3] = smem[at], smem[uint32(at + eight * row_words)]
+                        at = a_word + 16 * i * row_words + 8 * k
+                        a[4 * i], a[4 * i + 1] = smem[at], smem[at + 8 * row_words]
+                        at += 4
+                        a[4 * i + 2], a[4 * i + 3] = smem[at], smem[at + 8 * row_words]
                     for j in range(n_tiles):
-                        at = uint32(b_word + uint32(8 * j) * row_words + uint32(8 * k))
-                        b[2 * j], b[2 * j + 1] = smem[at], smem[uint32(at + uint32(4))]
+                        at = b_word + 8 * j * row_words + 8 * k
+                        b[2 * j], b[2 * j + 1] = smem[at], smem[at + 4]
                     multiply(acc, a, b)
                 cuda.syncthreads()
 
         # Epilogue.
         for i in range(m_tiles):
-            row = uint32(first_row + warp_row + uint32(16 * i) + uint32(lane >> two))
+            row = first_row + warp_row + 16 * i + (lane >> 2)
             store(acc, y, c_out, column, row, rows, length, length_out, i * m_tile_acc)
 
     return kernel

@@ -80,8 +80,8 @@ def make_stage_for_pool(case: Case, itemsize: int, stage_octet: Any) -> Any:
         """This pass's columns, for the warpgroup that pools."""
         for k in range(octets):
             i = (pool_pass * octets + k) * 16
-            at = base + (exchange_at + warpgroup * exchange_bytes + uint32(k) * octet_bytes)
-            at = at + (thread & in_warpgroup) * 16
+            at = base + (exchange_at + warpgroup * exchange_bytes + k * octet_bytes)
+            at += (thread & in_warpgroup) * 16
             stage_octet(acc, i, at, scale)
             stage_octet(acc, i + 2, at + row_bytes, scale)
 
@@ -106,8 +106,8 @@ def make_store(case: Case, itemsize: int, store_octet: Any) -> Any:
                 rest(acc, pool_pass, base, thread, column, row, row_8, scale, y, c_out)
             for k in range(begin, end):
                 i = (pool_pass * octets + k) * 16
-                at = base + (exchange_at + uint32(k) * octet_bytes)
-                at = at + (thread & in_warpgroup) * 16
+                at = base + (exchange_at + k * octet_bytes)
+                at += (thread & in_warpgroup) * 16
                 to = column + uint32((pool_pass * octets + k) * 32)
                 store_octet(acc, i, at, to, row, scale, y, c_out)
                 store_octet(acc, i + 2, at + row_bytes, to, row_8, scale, y, c_out)
@@ -139,7 +139,7 @@ def make_store_lines(case: Case, itemsize: int, read_runs: Any, terms: int = 1) 
         for k in range(lines):
             i = columns // 2 * k + first
             own, others = read_runs(acc, i, scale), read_runs(acc, i + columns // 4, scale)
-            inside = full_n_tiles or at + uint32(columns * k) < c_out
+            inside = full_n_tiles or at + columns * k < c_out
             for term in range(terms):
                 a, b, c, d, e, f, g, h = exchange(own[term], others[term], odd)
                 behind = uint64(term) * uint64(c_out) * size + uint64(128 * k)

@@ -18,9 +18,9 @@ def make_e4m3(case: Case, read_four: Any) -> tuple[Any, Any, int]:
     pooled, full_n_tiles, passes = case.pooled, case.full_n_tiles, case.passes(1)
     octets = case.octets(passes)
     narrow = ptx.cvt_relu_e4m3x4 if case.rectified else ptx.cvt_e4m3x4
-    exchange_at, exchange_bytes = uint32(case.config.exchange_at), uint32(case.config.exchange_bytes)
+    exchange_at, exchange_bytes = case.config.exchange_at, case.config.exchange_bytes
     pack, pack_max, exchange = ptx.cvt_f16x2("f16"), ptx.max_nan_f16x2("f16"), ptx.shfl_exchange(2, 1)
-    one, in_warpgroup, place, no_row = (uint32(i) for i in (1, 127, PLACE, NO_ROW))
+    in_warpgroup, place, no_row = 127, PLACE, NO_ROW
 
     @inline
     def read_words(acc, i, scale):
@@ -41,8 +41,8 @@ def make_e4m3(case: Case, read_four: Any) -> tuple[Any, Any, int]:
         """All columns, for the warpgroup that pools: a row's octets two by two, which share 16 bytes."""
         for k in range(octets):
             i = k // 2 * 32 + k % 2 * 2
-            at = uint32(base + uint32(exchange_at + warpgroup * exchange_bytes + uint32(k) * place))
-            at = uint32(at + uint32(thread & in_warpgroup) * uint32(16))
+            at = base + (exchange_at + warpgroup * exchange_bytes + k * place)
+            at += (thread & in_warpgroup) * 16
             a, b = read_words(acc, i, scale)
             c, d = read_words(acc, i + 16, scale)
             ptx.st_shared_v4_b32(at, a, b, c, d)
@@ -60,22 +60,22 @@ def make_e4m3(case: Case, read_four: Any) -> tuple[Any, Any, int]:
         for half in range(2):
             a, b, c, d = read_halves(acc, i + 16 * half, scale)
             for giver in range(2):
-                e, f = ptx.ld_shared_v2_b32(uint32(at + uint32(giver) * exchange_bytes + uint32(8 * half)))
+                e, f = ptx.ld_shared_v2_b32(at + giver * exchange_bytes + 8 * half)
                 a, b = greater(e, a, b)
                 c, d = greater(f, c, d)
             # In the branch they would cost registers.
             low, high = ptx.cvt_e4m3x4_f16x2(a, b), ptx.cvt_e4m3x4_f16x2(c, d)
             if row != no_row and column < c_out:
                 ptx.st_global_v2_b32(to, low, high)
-            to, column = to + uint64(32), uint32(column + uint32(32))
+            to, column = to + uint64(32), column + 32
 
     @inline
     def store_pooled(acc, pool_pass, base, thread, column, row, row_8, scale, y, c_out):
         """All columns' maxima, of this thread's two rows."""
         for k in range(octets):
-            at = uint32(base + uint32(exchange_at + uint32(k) * place))
-            at = uint32(at + uint32(thread & in_warpgroup) * uint32(16))
-            i, to = k // 2 * 32 + k % 2 * 2, uint32(column + uint32(k // 2 * 64))
+            at = base + (exchange_at + k * place)
+            at += (thread & in_warpgroup) * 16
+            i, to = k // 2 * 32 + k % 2 * 2, column + k // 2 * 64
             store_pool_max(acc, i, at, to, row_8 if k % 2 else row, scale, y, c_out)
 
     @inline
@@ -87,19 +87,19 @@ def make_e4m3(case: Case, read_four: Any) -> tuple[Any, Any, int]:
     @inline
     def store_row(acc, first, odd, column, row, scale, y, c_out):
         """All columns of a row, together with the lane after this one, or before where `odd`: 16 bytes at once."""
-        at = uint32(column + uint32(24)) if odd else column
+        at = column + 24 if odd else column
         to = y + (uint64(row) * uint64(c_out) + uint64(at))
         for k in range(octets // 2):
             i = 32 * k + first
             a, b, c, d = exchange(read_words(acc, i, scale), read_words(acc, i + 16, scale), odd)
-            if row != no_row and (full_n_tiles or uint32(at + uint32(64 * k)) < c_out):
+            if row != no_row and (full_n_tiles or at + uint32(64 * k) < c_out):
                 ptx.st_global_v4_b32(to + uint64(64 * k), a, b, c, d)
 
     @inline
     def store_row_pairs(acc, pool_pass, base, thread, column, row, row_8, scale, y, c_out):
         """All columns of this thread's two rows."""
-        store_row(acc, 0, uint32(thread & one), column, row, scale, y, c_out)
-        store_row(acc, 2, uint32(thread & one), column, row_8, scale, y, c_out)
+        store_row(acc, 0, thread & 1, column, row, scale, y, c_out)
+        store_row(acc, 2, thread & 1, column, row_8, scale, y, c_out)
 
     if pooled:
         return stage_for_pool, store_pooled, passes

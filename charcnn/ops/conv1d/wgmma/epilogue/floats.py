@@ -94,7 +94,7 @@ def make_32_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
         to = y + (uint64(row) * uint64(c_out) + uint64(column)) * uint64(4)
         for half in range(2):
             a, b, c, d = read_four(acc, i + 8 * half, scale)
-            a, b, c, d = pool_max(at + uint32(half) * place, a, b, c, d)
+            a, b, c, d = pool_max(at + half * place, a, b, c, d)
             if row != no_row:
                 store_floats(to, column, a, b, c, d, c_out)
             to, column = to + uint64(16), column + 4

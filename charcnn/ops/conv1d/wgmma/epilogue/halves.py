@@ -39,7 +39,7 @@ def make_16_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
     def pool_max(at, a, b, c, d):
         """Of eight channels, the greater of them, of what the others staged, and of 0: ReLU is done."""
         for giver in range(2):
-            e, f, g, h = ptx.ld_shared_v4_b32(at + uint32(giver) * exchange_bytes)
+            e, f, g, h = ptx.ld_shared_v4_b32(at + giver * exchange_bytes)
             a, b, c, d = pack_max(a, e), pack_max(b, f), pack_max(c, g), pack_max(d, h)
         return pack_max(a, uint32(0)), pack_max(b, uint32(0)), pack_max(c, uint32(0)), pack_max(d, uint32(0))
 

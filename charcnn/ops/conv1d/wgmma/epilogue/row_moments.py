@@ -37,9 +37,9 @@ def make_row_moments(case: Case) -> Any:
         mean = ptx.quad_sum(total) / count
         total = float32(0)
         for k in range(runs):
-            i, at = k * 8 + second, column + uint32(k // 2 * 32 + k % 2 * 4)
+            i, at = k * 8 + second, column + (k // 2 * 32 + k % 2 * 4)
             total += deviation(acc[i], mean, at, c_out) + deviation(acc[i + 1], mean, at + 1, c_out)
-            at = at + 2
+            at += 2
             total += deviation(acc[i + 4], mean, at, c_out) + deviation(acc[i + 5], mean, at + 1, c_out)
         total = ptx.quad_sum(total)
         if scaled:

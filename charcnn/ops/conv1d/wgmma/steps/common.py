@@ -7,7 +7,6 @@ from enum import IntEnum
 from typing import Any
 
 from charcnn.gpu import ptx, tensor_map
-from charcnn.gpu.device import uint32
 from charcnn.ops.conv1d.ladder import K_BLOCK, ROW_BYTES, inline
 
 WGMMA_M = 64
@@ -122,36 +121,10 @@ def whole_groups(rows: int) -> int:
 
 def make_descriptor() -> Any:
     """descriptor(address): of a matrix in shared memory, for wgmma."""
-    four, low = uint32(4), uint32(ptx.DESCRIPTOR_LOW)
+    low = ptx.DESCRIPTOR_LOW
 
     @inline
     def descriptor(address):
-        return uint32(uint32(address >> four) | low)
+        return address >> 4 | low
 
     return descriptor
-
-
-def make_advance(stages: int) -> Any:
-    """advance(slot, phase): the next slot of a ring, and the parity of its mbarrier's phase."""
-    zero, one, last = uint32(0), uint32(1), uint32(stages - 1)
-
-    @inline
-    def advance(slot, phase):
-        if slot == last:
-            return zero, uint32(phase ^ one)
-        return uint32(slot + one), phase
-
-    return advance
-
-
-def make_ring(stages: int, readers: int) -> tuple[Any, Any]:
-    """init(full, empty), of the mbarriers of a ring whose stages so many warpgroups read; and `make_advance`'s."""
-    one, all_readers, eight = uint32(1), uint32(readers), uint32(8)
-
-    @inline
-    def init(full, empty):
-        for i in range(stages):
-            ptx.mbarrier_init(uint32(full + uint32(i) * eight), one)
-            ptx.mbarrier_init(uint32(empty + uint32(i) * eight), all_readers)
-
-    return init, make_advance(stages)

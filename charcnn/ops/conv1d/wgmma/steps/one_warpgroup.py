@@ -17,6 +17,10 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.wgmma.steps import common
@@ -41,20 +45,19 @@ def make_kernel(tile: common.WgmmaStepTile) -> Any:
     copies_done = ptx.cp_async_wait_group(0)
     threads, acc_size = tile.threads, tile.block_n // 2
     a_copies, b_copies = tile.a_bytes // 16 // threads, tile.b_bytes // 16 // threads
-    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(ladder.K_BLOCK)
-    b_at, b_bytes, row_bytes = uint32(tile.b_at), uint32(tile.b_bytes), uint32(ladder.ROW_BYTES)
-    zero, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 2, 3, 5, 7, 8, 16))
+    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
+    b_at, b_bytes, row_bytes = tile.b_at, uint32(tile.b_bytes), ladder.ROW_BYTES
 
     @jit(launch_bounds=(threads, BLOCKS))
     def kernel(x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out):
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
-        warp, lane = uint32(thread >> five), uint32(thread & uint32(31))
-        n_tiles = uint32(c_out // block_n)
-        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
-        column = uint32(n_tile * block_n + uint32(lane & three) * eight)
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
+        warp, lane = thread >> 5, thread & 31
+        n_tiles = c_out // block_n
+        n_tile, first_row = block_idx_x() % n_tiles, block_idx_x() // n_tiles * block_m
+        column = n_tile * block_n + (lane & 3) * 8
         source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
         start(acc, bias, column)
 
@@ -62,28 +65,28 @@ def make_kernel(tile: common.WgmmaStepTile) -> Any:
         for k_block in range(k_blocks):
             for tap in range(taps):
                 for i in range(a_copies):
-                    place = uint32(thread + uint32(i * threads))
-                    row, piece = uint32(place >> three), uint32(place & seven)
-                    to = uint32(base + row * row_bytes + uint32(piece ^ uint32(row & seven)) * sixteen)
-                    row = uint32(first_row + row + tap)
+                    place = thread + i * threads
+                    row, piece = place >> 3, place & 7
+                    to = base + row * row_bytes + (piece ^ row & 7) * 16
+                    row = first_row + row + tap
                     channel = uint64(row) * uint64(k_blocks * k_block_size) + uint64(k_block * k_block_size)
-                    wanted = sixteen if row < rows else zero  # the rest of 16 bytes becomes zeros
-                    ptx.cp_async_16(to, x + (channel + uint64(piece * eight)) * uint64(2), wanted)
+                    wanted = uint32(16) if row < rows else uint32(0)  # the rest of 16 bytes becomes zeros
+                    ptx.cp_async_16(to, x + (channel + uint64(piece * 8)) * uint64(2), wanted)
                 for i in range(b_copies):
-                    place = uint32(uint32(thread + uint32(i * threads)) * sixteen)
-                    ptx.cp_async_16(uint32(base + b_at + place), source + uint64(place), sixteen)
+                    place = (thread + i * threads) * 16
+                    ptx.cp_async_16(base + b_at + place, source + uint64(place), uint32(16))
                 source += uint64(b_bytes)
                 ptx.cp_async_commit_group()
                 copies_done()
                 ptx.fence_proxy_async()  # wgmma reads shared memory by another way than threads write it
                 cuda.syncthreads()
                 ptx.wgmma_fence()
-                multiply(acc, descriptor(base), descriptor(uint32(base + b_at)))
+                multiply(acc, descriptor(base), descriptor(base + b_at))
                 wait_all()
                 cuda.syncthreads()
 
         # Epilogue.
-        row = uint32(first_row + warp * sixteen + uint32(lane >> two))
+        row = first_row + warp * 16 + (lane >> 2)
         store(acc, y, c_out, column, row, rows, length, length_out)
 
     return kernel

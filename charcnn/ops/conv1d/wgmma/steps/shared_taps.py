@@ -14,7 +14,12 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
+from charcnn.ops.common import ring
 from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.wgmma.steps import common
 
@@ -38,31 +43,31 @@ def config(taps: int, block_n: int) -> common.WgmmaStepTile:
 def make_kernel(tile: common.WgmmaStepTile) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, _, store = ladder.make_accumulators(tile.block_n)
-    descriptor, (init_a, advance_a) = common.make_descriptor(), common.make_ring(tile.a_stages, tile.math_warpgroups)
-    init_b, advance_b = common.make_ring(tile.b_stages, tile.math_warpgroups)
+    descriptor = common.make_descriptor()
+    init_a, advance_a = ring.make_init(tile.a_stages, tile.math_warpgroups), ring.make_advance(tile.a_stages)
+    init_b, advance_b = ring.make_init(tile.b_stages, tile.math_warpgroups), ring.make_advance(tile.b_stages)
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
-    threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, uint32(tile.math_warpgroups)
-    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(ladder.K_BLOCK)
-    a_bytes, b_at, b_bytes = uint32(tile.a_bytes), uint32(tile.b_at), uint32(tile.b_bytes)
-    group_bytes, row_bytes = uint32(common.WGMMA_M * ladder.ROW_BYTES), uint32(ladder.ROW_BYTES)
+    threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, tile.math_warpgroups
+    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
+    a_bytes, b_at, b_bytes = tile.a_bytes, tile.b_at, uint32(tile.b_bytes)
+    group_bytes, row_bytes = common.WGMMA_M * ladder.ROW_BYTES, ladder.ROW_BYTES
     b_full_at, b_empty_at, a_full_at, a_empty_at = (uint32(tile.barriers_at + kind) for kind in common.Barriers)
-    zero, one, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 7, 8, 16))
 
     @jit(launch_bounds=(threads, 1))
     def kernel(x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out):
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
-        warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & uint32(31))
-        leads = uint32(thread & uint32(127)) == zero  # of a warpgroup
-        n_tiles = uint32(c_out // block_n)
-        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
-        column = uint32(n_tile * block_n + uint32(lane & three) * eight)
-        b_full, b_empty = uint32(base + b_full_at), uint32(base + b_empty_at)
-        a_full, a_empty = uint32(base + a_full_at), uint32(base + a_empty_at)
-        if thread == zero:
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
+        warpgroup, warp, lane = thread >> 7, thread >> 5, thread & 31
+        leads = thread & 127 == 0  # of a warpgroup
+        n_tiles = c_out // block_n
+        n_tile, first_row = block_idx_x() % n_tiles, block_idx_x() // n_tiles * block_m
+        column = n_tile * block_n + (lane & 3) * 8
+        b_full, b_empty = base + b_full_at, base + b_empty_at
+        a_full, a_empty = base + a_full_at, base + a_empty_at
+        if thread == 0:
             init_a(a_full, a_empty)
             init_b(b_full, b_empty)
             ptx.fence_mbarrier_init()
@@ -74,50 +79,50 @@ def make_kernel(tile: common.WgmmaStepTile) -> Any:
             if leads:
                 ptx.fence_proxy_tensormap(x)
                 source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
-                a_slot, a_phase, b_slot, b_phase = zero, one, zero, one  # the phase before a first one has ended
+                a_stage, b_stage = ring.to_fill(), ring.to_fill()
                 for k_block in range(k_blocks):
-                    barrier = uint32(a_full + a_slot * eight)
-                    ptx.mbarrier_wait(uint32(a_empty + a_slot * eight), a_phase)
+                    barrier = ring.barrier(a_full, a_stage)
+                    ring.wait(a_empty, a_stage)
                     ptx.mbarrier_arrive_expect_tx(barrier, a_bytes)
-                    channel = uint32(k_block * k_block_size)
-                    ptx.tma_load_2d(uint32(base + a_slot * a_bytes), x, barrier, channel, first_row)
-                    a_slot, a_phase = advance_a(a_slot, a_phase)
+                    channel = k_block * k_block_size
+                    ptx.tma_load_2d(base + a_stage.slot * a_bytes, x, barrier, channel, first_row)
+                    a_stage = advance_a(a_stage)
                     for _ in range(taps):
-                        barrier = uint32(b_full + b_slot * eight)
-                        ptx.mbarrier_wait(uint32(b_empty + b_slot * eight), b_phase)
+                        barrier = ring.barrier(b_full, b_stage)
+                        ring.wait(b_empty, b_stage)
                         ptx.mbarrier_arrive_expect_tx(barrier, b_bytes)
-                        ptx.bulk_load(uint32(base + b_at + b_slot * b_bytes), source, b_bytes, barrier)
+                        ptx.bulk_load(base + b_at + b_stage.slot * b_bytes, source, b_bytes, barrier)
                         source += uint64(b_bytes)
-                        b_slot, b_phase = advance_b(b_slot, b_phase)
+                        b_stage = advance_b(b_stage)
             return
         alloc()
 
         # Main loop.
         start(acc, bias, column)
-        a_slot, a_phase, a_before = zero, zero, zero
-        b_slot, b_phase, b_before = zero, zero, zero
+        a_stage = a_before = ring.to_read()
+        b_stage = b_before = ring.to_read()
         for k_block in range(k_blocks):
-            ptx.mbarrier_wait(uint32(a_full + a_slot * eight), a_phase)
-            a = uint32(base + a_slot * a_bytes + warpgroup * group_bytes)
+            ring.wait(a_full, a_stage)
+            a = base + a_stage.slot * a_bytes + warpgroup * group_bytes
             for tap in range(taps):
-                ptx.mbarrier_wait(uint32(b_full + b_slot * eight), b_phase)
+                ring.wait(b_full, b_stage)
                 ptx.wgmma_fence()
-                b = uint32(base + b_at + b_slot * b_bytes)
-                multiply(acc, descriptor(uint32(a + tap * row_bytes)), descriptor(b))
+                b = base + b_at + b_stage.slot * b_bytes
+                multiply(acc, descriptor(a + tap * row_bytes), descriptor(b))
                 wait_one()
-                if leads and k_block + tap > zero:  # the step before was read, and with a last tap its A
-                    ptx.mbarrier_arrive(uint32(b_empty + b_before * eight))
-                    if tap == zero:
-                        ptx.mbarrier_arrive(uint32(a_empty + a_before * eight))
+                if leads and k_block + tap > 0:  # the step before was read, and with a last tap its A
+                    ring.arrive(b_empty, b_before)
+                    if tap == 0:
+                        ring.arrive(a_empty, a_before)
                 cuda.syncwarp()
-                b_before = b_slot
-                b_slot, b_phase = advance_b(b_slot, b_phase)
-            a_before = a_slot
-            a_slot, a_phase = advance_a(a_slot, a_phase)
+                b_before = b_stage
+                b_stage = advance_b(b_stage)
+            a_before = a_stage
+            a_stage = advance_a(a_stage)
         wait_all()
 
         # Epilogue.
-        row = uint32(first_row + warp * sixteen + uint32(lane >> two))
+        row = first_row + warp * 16 + (lane >> 2)
         store(acc, y, c_out, column, row, rows, length, length_out)
 
     return kernel

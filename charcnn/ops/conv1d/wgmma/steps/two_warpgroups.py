@@ -14,6 +14,10 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.wgmma.steps import common
@@ -34,26 +38,25 @@ def make_kernel(tile: common.WgmmaStepTile) -> Any:
     descriptor = common.make_descriptor()
     multiply, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(0)
     threads, acc_size = tile.threads, tile.block_n // 2
-    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(ladder.K_BLOCK)
-    b_at, b_bytes, stage_bytes = uint32(tile.b_at), uint32(tile.b_bytes), uint32(tile.a_bytes + tile.b_bytes)
-    group_bytes = uint32(tile.a_bytes // tile.math_warpgroups)
-    full_at = uint32(tile.barriers_at + common.Barriers.FULL)
-    zero, one, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 7, 8, 16))
+    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
+    b_at, b_bytes, stage_bytes = tile.b_at, uint32(tile.b_bytes), tile.a_bytes + tile.b_bytes
+    group_bytes = tile.a_bytes // tile.math_warpgroups
+    full_at = tile.barriers_at + common.Barriers.FULL
 
     @jit(launch_bounds=(threads, 1))
     def kernel(x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out):
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
-        warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & uint32(31))
-        n_tiles = uint32(c_out // block_n)
-        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
-        column = uint32(n_tile * block_n + uint32(lane & three) * eight)
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
+        warpgroup, warp, lane = thread >> 7, thread >> 5, thread & 31
+        n_tiles = c_out // block_n
+        n_tile, first_row = block_idx_x() % n_tiles, block_idx_x() // n_tiles * block_m
+        column = n_tile * block_n + (lane & 3) * 8
         source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
-        full, phase = uint32(base + full_at), zero
-        if thread == zero:
-            ptx.mbarrier_init(full, one)
+        full, phase = base + full_at, uint32(0)
+        if thread == 0:
+            ptx.mbarrier_init(full, 1)
             ptx.fence_mbarrier_init()
             ptx.fence_proxy_tensormap(x)
         cuda.syncthreads()
@@ -62,21 +65,21 @@ def make_kernel(tile: common.WgmmaStepTile) -> Any:
         # Main loop.
         for k_block in range(k_blocks):
             for tap in range(taps):
-                if thread == zero:
+                if thread == 0:
                     ptx.mbarrier_arrive_expect_tx(full, stage_bytes)
-                    ptx.tma_load_2d(base, x, full, uint32(k_block * k_block_size), uint32(first_row + tap))
-                    ptx.bulk_load(uint32(base + b_at), source, b_bytes, full)
+                    ptx.tma_load_2d(base, x, full, k_block * k_block_size, first_row + tap)
+                    ptx.bulk_load(base + b_at, source, b_bytes, full)
                 cuda.syncwarp()
                 source += uint64(b_bytes)
                 ptx.mbarrier_wait(full, phase)
-                phase = uint32(phase ^ one)
+                phase ^= 1
                 ptx.wgmma_fence()
-                multiply(acc, descriptor(uint32(base + warpgroup * group_bytes)), descriptor(uint32(base + b_at)))
+                multiply(acc, descriptor(base + warpgroup * group_bytes), descriptor(base + b_at))
                 wait_all()
                 cuda.syncthreads()
 
         # Epilogue.
-        row = uint32(first_row + warp * sixteen + uint32(lane >> two))
+        row = first_row + warp * 16 + (lane >> 2)
         store(acc, y, c_out, column, row, rows, length, length_out)
 
     return kernel

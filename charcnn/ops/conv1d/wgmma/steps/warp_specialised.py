@@ -14,7 +14,12 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
+from charcnn.ops.common import ring
 from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.wgmma.steps import common
 
@@ -26,7 +31,7 @@ PRODUCER_REGISTERS, MATH_REGISTERS = 56, 224
 
 
 def config(taps: int, block_n: int) -> common.WgmmaStepTile:
-    """As many stages as shared memory holds."""
+    """Four stages, which shared memory holds."""
     rows = MATH_WARPGROUPS * common.WGMMA_M
     return common.WgmmaStepTile(rows, rows, STAGES, STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True)
 
@@ -35,29 +40,29 @@ def config(taps: int, block_n: int) -> common.WgmmaStepTile:
 def make_kernel(tile: common.WgmmaStepTile) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, _, store = ladder.make_accumulators(tile.block_n)
-    descriptor, (init, advance) = common.make_descriptor(), common.make_ring(tile.b_stages, tile.math_warpgroups)
+    descriptor = common.make_descriptor()
+    init, advance = ring.make_init(tile.b_stages, tile.math_warpgroups), ring.make_advance(tile.b_stages)
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
-    threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, uint32(tile.math_warpgroups)
-    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(ladder.K_BLOCK)
-    a_bytes, b_at, b_bytes = uint32(tile.a_bytes), uint32(tile.b_at), uint32(tile.b_bytes)
-    stage_bytes, group_bytes = uint32(tile.a_bytes + tile.b_bytes), uint32(tile.a_bytes // tile.math_warpgroups)
+    threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, tile.math_warpgroups
+    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
+    a_bytes, b_at, b_bytes = tile.a_bytes, tile.b_at, uint32(tile.b_bytes)
+    stage_bytes, group_bytes = tile.a_bytes + tile.b_bytes, tile.a_bytes // tile.math_warpgroups
     full_at, empty_at, *_ = (uint32(tile.barriers_at + kind) for kind in common.Barriers)
-    zero, one, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 7, 8, 16))
 
     @jit(launch_bounds=(threads, 1))
     def kernel(x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out):
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
-        warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & uint32(31))
-        leads = uint32(thread & uint32(127)) == zero  # of a warpgroup
-        n_tiles = uint32(c_out // block_n)
-        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
-        column, steps = uint32(n_tile * block_n + uint32(lane & three) * eight), uint32(k_blocks * taps)
-        full, empty = uint32(base + full_at), uint32(base + empty_at)
-        if thread == zero:
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
+        warpgroup, warp, lane = thread >> 7, thread >> 5, thread & 31
+        leads = thread & 127 == 0  # of a warpgroup
+        n_tiles = c_out // block_n
+        n_tile, first_row = block_idx_x() % n_tiles, block_idx_x() // n_tiles * block_m
+        column, steps = n_tile * block_n + (lane & 3) * 8, k_blocks * taps
+        full, empty = base + full_at, base + empty_at
+        if thread == 0:
             init(full, empty)
             ptx.fence_mbarrier_init()
         cuda.syncthreads()
@@ -68,38 +73,38 @@ def make_kernel(tile: common.WgmmaStepTile) -> Any:
             if leads:
                 ptx.fence_proxy_tensormap(x)
                 source = weight + uint64(n_tile * steps) * uint64(b_bytes)
-                slot, phase = zero, one  # of a new mbarrier, the phase before the first has ended
+                stage = ring.to_fill()
                 for k_block in range(k_blocks):
                     for tap in range(taps):
-                        barrier = uint32(full + slot * eight)
-                        ptx.mbarrier_wait(uint32(empty + slot * eight), phase)
+                        barrier = ring.barrier(full, stage)
+                        ring.wait(empty, stage)
                         ptx.mbarrier_arrive_expect_tx(barrier, stage_bytes)
-                        channel, row = uint32(k_block * k_block_size), uint32(first_row + tap)
-                        ptx.tma_load_2d(uint32(base + slot * a_bytes), x, barrier, channel, row)
-                        ptx.bulk_load(uint32(base + b_at + slot * b_bytes), source, b_bytes, barrier)
+                        channel, row = k_block * k_block_size, first_row + tap
+                        ptx.tma_load_2d(base + stage.slot * a_bytes, x, barrier, channel, row)
+                        ptx.bulk_load(base + b_at + stage.slot * b_bytes, source, b_bytes, barrier)
                         source += uint64(b_bytes)
-                        slot, phase = advance(slot, phase)
+                        stage = advance(stage)
             return
         alloc()
 
         # Main loop.
         start(acc, bias, column)
-        slot, phase, before = zero, zero, zero
+        stage = before = ring.to_read()
         for step in range(steps):
-            ptx.mbarrier_wait(uint32(full + slot * eight), phase)
+            ring.wait(full, stage)
             ptx.wgmma_fence()
-            a = descriptor(uint32(base + slot * a_bytes + warpgroup * group_bytes))
-            multiply(acc, a, descriptor(uint32(base + b_at + slot * b_bytes)))
+            a = descriptor(base + stage.slot * a_bytes + warpgroup * group_bytes)
+            multiply(acc, a, descriptor(base + b_at + stage.slot * b_bytes))
             wait_one()
-            if leads and step > zero:
-                ptx.mbarrier_arrive(uint32(empty + before * eight))  # the step before was read
+            if leads and step > 0:
+                ring.arrive(empty, before)  # the step before was read
             cuda.syncwarp()
-            before = slot
-            slot, phase = advance(slot, phase)
+            before = stage
+            stage = advance(stage)
         wait_all()
 
         # Epilogue.
-        row = uint32(first_row + warp * sixteen + uint32(lane >> two))
+        row = first_row + warp * 16 + (lane >> 2)
         store(acc, y, c_out, column, row, rows, length, length_out)
 
     return kernel

@@ -9,13 +9,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from charcnn import catalog
+from charcnn.aliases import Record
 from charcnn.catalog import measured
 from charcnn.classify import engine
 from charcnn.gpu import simulator
 from charcnn.host import machine
+from charcnn.host.install import module_environment
 from charcnn.levels.runner.options import UNUSABLE
 from charcnn.levels.runner.peaks import Peaks
 
@@ -32,7 +33,7 @@ SCHEMA, NOT_ASKED = "report", "nobody asked for it"
 
 
 def here() -> dict[str, str]:
-    """Of each level "", or why this machine cannot run it."""
+    """By level, "" or why this machine cannot run it."""
     gpu = simulator.gpu_present() and os.environ.get("NUMBA_ENABLE_CUDASIM", "0") in ("", "0")
     found = {}
     for level in catalog.LEVELS:
@@ -47,14 +48,14 @@ def here() -> dict[str, str]:
 def measure(
     names: Sequence[str] | None = None,
     seconds: float = SECONDS,
-    told: Callable[[str], object] = lambda line: None,
-) -> dict[str, Any]:
+    tell: Callable[[str], object] = lambda line: None,
+) -> Record:
     """Run levels one after the other, on one GPU where they need one.
 
     Args:
         names: which; all that run here where None.
         seconds: about how long each computes at a time.
-        told: is handed a line for each that is done.
+        tell: is handed a line for each that is done.
 
     Returns:
         schema, machine, commit; cpu, flop_per_second and bytes_per_second that its cores reach at most; and levels: of
@@ -69,14 +70,14 @@ def measure(
             raise ValueError(f"{name}: need one of {', '.join(able)}")
         if able[name]:
             raise ValueError(f"{name} does not run here: {able[name]}")
-    levels: dict[str, dict[str, Any]] = {}
+    levels: dict[str, Record] = {}
     for level in catalog.LEVELS:
         if why := able[level.name] or (NOT_ASKED if names and level.name not in names else ""):
             levels[level.name] = {"why": why}
             continue
         row = levels[level.name] = _measured(level, seconds)
         rate = f"{row['inputs_per_second']:,.2f} inputs/s" if "why" not in row else row["why"]
-        told(f"{level.name:<4} {rate:>23}   {level.title}" if "why" not in row else f"{level.name:<4} {rate}")
+        tell(f"{level.name:<4} {rate:>23}   {level.title}" if "why" not in row else f"{level.name:<4} {rate}")
     peaks = Peaks.of(catalog.level("l0"))
     return {
         "schema": SCHEMA,
@@ -87,7 +88,7 @@ def measure(
     }
 
 
-def _measured(level: catalog.Level, seconds: float) -> dict[str, Any]:
+def _measured(level: catalog.Level, seconds: float) -> Record:
     """A level's report: of so many inputs that they take about so long, after a run that says how many these are."""
     shipped = [one["levels"][level.name] for one in measured.machines().values() if level.name in one["levels"]]
     batch = shipped[-1]["batch"] if shipped else FIRST
@@ -98,18 +99,16 @@ def _measured(level: catalog.Level, seconds: float) -> dict[str, Any]:
     return _run(level, count, REPEAT, *(["--profile"] if level.name in PROFILED else []))
 
 
-def _run(level: catalog.Level, inputs: int, repeat: int, *more: str) -> dict[str, Any]:
+def _run(level: catalog.Level, inputs: int, repeat: int, *options: str) -> Record:
     """What its command says, or why it says nothing."""
-    home = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
-        words = ["--inputs", str(inputs), "--repeat", str(repeat), "--json", str(file), *more]
-        words += ["--gpus", "1"] if level.device == "cuda" else []
-        started = [sys.executable, "-m", f"charcnn.levels.{level.name}", *words]
-        done = subprocess.run(started, env=environment, capture_output=True, text=True, check=False)
+        arguments = ["--inputs", str(inputs), "--repeat", str(repeat), "--json", str(file), *options]
+        arguments += ["--gpus", "1"] if level.device == "cuda" else []
+        started = [sys.executable, "-m", f"charcnn.levels.{level.name}", *arguments]
+        done = subprocess.run(started, env=module_environment(), capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            found: Record = json.loads(file.read_text(encoding="utf-8"))
             return found
         if done.returncode < 0:
             raise KeyboardInterrupt if done.returncode == -2 else RuntimeError(f"{level.name} ended by a signal")

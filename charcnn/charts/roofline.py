@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from charcnn.report.svg import Axis, Picture, short
+from charcnn.charts.svg import Axis, Picture, short
 
 LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 62, 26, 40, 46, 470
 ROOFS = {"fp32": "s0", "fp16": "s1", "fp8": "s2"}
@@ -25,11 +25,11 @@ class Point(NamedTuple):
     """FLOP a second."""
     kind: str
     """Its colour: c0 and so on."""
-    told: str
+    title: str
     """Shown where the pointer rests on it."""
     label: str = ""
     """Beside it."""
-    said: bool = False
+    bright: bool = False
     """Whether the label is bright."""
 
 
@@ -62,9 +62,9 @@ def roofline(
     _roofs(picture, across, up, roofs, memory, called)
     for one in points:
         x, y = across(one.use), up(one.rate)
-        picture.dot(x, y, one.kind, one.told)
+        picture.dot(x, y, one.kind, one.title)
         if one.label:
-            picture.text(x + 8, y + 5, one.label, "small said" if one.said else "small")
+            picture.text(x + 8, y + 5, one.label, "small said" if one.bright else "small")
     picture.legend(legend, LEFT, 14, 90)
     return str(picture)
 

@@ -10,17 +10,17 @@ from typing import Any
 
 from charcnn import catalog
 from charcnn.catalog import measured
+from charcnn.charts.history import history
+from charcnn.charts.roofline import Point, roofline
+from charcnn.charts.stages import stages
+from charcnn.charts.svg import short
 from charcnn.config import SMALL
 from charcnn.host import machine
 from charcnn.layers import Node
 from charcnn.levels.runner.work import products_of_level
-from charcnn.report.history import history
-from charcnn.report.roofline import Point, roofline
-from charcnn.report.stages import stages
-from charcnn.report.svg import short
 
 Report = Mapping[str, Any]
-"""As `measure.measure` gives it."""
+"""What `measure.measure` gives."""
 
 GPU = "nvidia-h200"
 """Of the machines whose results ship, the one that the pictures have beside."""
@@ -48,42 +48,35 @@ figure { margin: 1rem 0; } figure img { width: 100%; min-width: 30rem; height: a
 """
 
 
+HEAD = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+<h1>{title}</h1>"""
+
+
 def page(found: Report) -> str:
     """The whole file."""
     where = machine_called(found["machine"])
     ran = {name: row for name, row in found["levels"].items() if "why" not in row}
-    parts = [
-        "<!doctype html>",
-        '<html lang="en">',
-        '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>charcnn on {escape(where)}</title>",
-        f"<style>{STYLE}</style>",
-        f"<h1>charcnn on {escape(where)}</h1>",
-        *_headline(ran),
-        "<h2>How fast</h2>",
-        *_rates(found, ran),
-        *_pictures(found, ran),
-        "<h2>What does not run here</h2>",
-        *_missing(found),
-        "<h2>The machine</h2>",
-        *_machine(found),
-        "</html>",
-        "",
-    ]
-    return "\n".join(parts)
+    head = HEAD.format(title=f"charcnn on {escape(where)}", style=STYLE)
+    parts = [head, *_headline(ran), "<h2>How fast</h2>", *_rates(found, ran), *_pictures(found, ran)]
+    parts += ["<h2>What does not run here</h2>", *_missing(found), "<h2>The machine</h2>", *_machine(found)]
+    return "\n".join([*parts, "</html>", ""])
 
 
-def machine_called(of: Mapping[str, Any]) -> str:
+def machine_called(host: Mapping[str, Any]) -> str:
     """The GPU that levels used, or the processor."""
-    return of["gpus"][0] if of["gpus"] else f"{of['cpu'] or 'an unknown processor'}, {of['cores']} cores"
+    return host["gpus"][0] if host["gpus"] else f"{host['cpu'] or 'an unknown processor'}, {host['cores']} cores"
 
 
 def _headline(ran: Report) -> Iterator[str]:
     if not ran:
         yield "<p>No level gave right logits here.</p>"
         return
-    best, slowest = (of(ran, key=lambda name: ran[name]["inputs_per_second"]) for of in (max, min))
+    best, slowest = (extreme(ran, key=lambda name: ran[name]["inputs_per_second"]) for extreme in (max, min))
     row = ran[best]
     yield f'<p class="big">{row["inputs_per_second"]:,.0f} inputs a second by {best}, in {escape(row["precision"])}</p>'
     times = row["inputs_per_second"] / ran[slowest]["inputs_per_second"]
@@ -99,8 +92,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[
 
     def cells(row: Sequence[str], kind: str) -> str:
         numbered = [' class="number"' if place in numbers else "" for place in range(len(row))]
-        made = (f"<{kind}{of}>{cell}</{kind}>" for of, cell in zip(numbered, row, strict=True))
-        return f"<tr>{''.join(made)}</tr>"
+        marked = (f"<{kind}{attribute}>{cell}</{kind}>" for attribute, cell in zip(numbered, row, strict=True))
+        return f"<tr>{''.join(marked)}</tr>"
 
     yield '<div class="wide" tabindex="0"><table>'
     yield f"<thead>{cells(head, 'th')}</thead><tbody>"
@@ -145,18 +138,18 @@ def _whole(one: Mapping[str, Any]) -> str:
 
 
 def _beside(rate: float, shipped: float) -> str:
-    said = f"{shipped:,.4g}" if shipped < 100 else f"{shipped:,.0f}"
-    return f"{said} ({rate / shipped:.0%})"
+    rate_shipped = f"{shipped:,.4g}" if shipped < 100 else f"{shipped:,.0f}"
+    return f"{rate_shipped} ({rate / shipped:.0%})"
 
 
-def figure(drawn: str, said: str) -> Iterator[str]:
+def figure(drawn: str, caption: str) -> Iterator[str]:
     """A picture in the page, with a text for those who do not see it: its title, and what is said below."""
     found = re.search(r"<title>(.*?)</title>", drawn)
     title = found[1] if found else ""  # escaped there
     data = base64.b64encode(drawn.encode()).decode()
-    alt = f"{title}. {escape(said)}".replace('"', "&quot;")
+    alt = f"{title}. {escape(caption)}".replace('"', "&quot;")
     yield f'<figure><div class="wide" tabindex="0"><img alt="{alt}" src="data:image/svg+xml;base64,{data}"></div>'
-    yield f"<figcaption>{title}. {escape(said)}</figcaption></figure>"
+    yield f"<figcaption>{title}. {escape(caption)}</figcaption></figure>"
 
 
 def _pictures(found: Report, ran: Report) -> Iterator[str]:
@@ -213,8 +206,8 @@ def _rooflines(found: Report, ran: Report, where: str) -> Iterator[str]:
         memory = next(iter(profiled.values()))["peak_bytes_per_second"]
         legend = [(COLOURS[name], f"{name}, {ran[name]['precision']}") for name in profiled]
         drawn = roofline(f"Roofline of {where}: kernels of levels", points, roofs, memory, legend)
-        said = "; ".join(dict.fromkeys(f"{ran[name]['precision']}: {of['peaks']}" for name, of in profiled.items()))
-        yield from figure(drawn, f"Roofs are {said}.")
+        peaks = "; ".join(dict.fromkeys(f"{ran[name]['precision']}: {of['peaks']}" for name, of in profiled.items()))
+        yield from figure(drawn, f"Roofs are {peaks}.")
     shipped = measured.machines()[GPU]
     yield f"<details{' open' * (not points)}><summary>Of the {escape(shipped['called'])}</summary>"
     kept = [row for row in shipped["layers"] if row["level"] in COLOURS]
@@ -237,8 +230,8 @@ def _blocks(name: str, row: Report, kind: str) -> Iterator[Point]:
         if nodes and not (stage == "conv_block_1" and catalog.level(name).gathered):
             flop = sum(node.flops for node in nodes)
             rate, use = flop / spent[stage] * 1e3, flop / _moved(nodes, row["batch"])
-            told = f"{name}, {stage}: {short(rate, 'FLOP/s')} at {use:.0f} FLOP a byte"
-            yield Point(use, rate, kind, told)
+            title = f"{name}, {stage}: {short(rate, 'FLOP/s')} at {use:.0f} FLOP a byte"
+            yield Point(use, rate, kind, title)
 
 
 def _moved(nodes: Sequence[Node], batch: int) -> float:
@@ -246,12 +239,12 @@ def _moved(nodes: Sequence[Node], batch: int) -> float:
     return sum(node.bytes(batch) for node in nodes) / batch
 
 
-def _kernels(name: str, precision: str, of: Report) -> Iterator[Point]:
-    for row in of["kernels"]:
+def _kernels(name: str, precision: str, report: Report) -> Iterator[Point]:
+    for row in report["kernels"]:
         if row["flop"] and row["bytes"]:
             rate, use = row["flop"] / row["microseconds"] * 1e6, row["flop"] / row["bytes"]
-            told = f"{name}, {row['layer']}, {precision}: {short(rate, 'FLOP/s')} at {use:.0f} FLOP a byte"
-            yield Point(use, rate, COLOURS.get(name, "c4"), told)
+            title = f"{name}, {row['layer']}, {precision}: {short(rate, 'FLOP/s')} at {use:.0f} FLOP a byte"
+            yield Point(use, rate, COLOURS.get(name, "c4"), title)
 
 
 def _missing(found: Report) -> Iterator[str]:
@@ -276,5 +269,5 @@ def _machine(found: Report) -> Iterator[str]:
         ["called", machine.name(of)],
         ["charcnn", found["commit"] or "a release"],
     ]
-    yield from table(["", ""], [[name, escape(str(said))] for name, said in rows])
+    yield from table(["", ""], [[name, escape(str(value))] for name, value in rows])
     yield '<p class="small">Written by charcnn report. Levels used one GPU at most.</p>'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from charcnn.report.svg import Picture
+from charcnn.charts.svg import Picture
 
 LEFT, RIGHT, TOP, ROW = 40, 88, 52, 22
 BLOCKS = (
@@ -30,9 +30,9 @@ def stages(title: str, rows: Sequence[Row]) -> str:
         picture.text(LEFT - 8, y + 13, level, "said", "end")
         for stage, spent in spans.items():
             part = width * spent / whole
-            told = f"{level}, {stage}: {_time(spent / 1e3)} an input"
+            title = f"{level}, {stage}: {_time(spent / 1e3)} an input"
             kind = f"c{BLOCKS.index(stage)}" if stage in BLOCKS else JOINED[stage]
-            picture.rect(x, y, part, ROW - 5, kind, told)
+            picture.rect(x, y, part, ROW - 5, kind, title)
             if stage not in BLOCKS and part > 90:
                 picture.text(x + part / 2, y + 13, "one graph" if stage == "network" else stage, "small", "middle")
             x += part

@@ -21,7 +21,7 @@ INSIDE = ("#ffffff", "#0d1117")
 
 
 def _style() -> str:
-    def of(shade: int) -> str:
+    def rules_of(shade: int) -> str:
         rules = [
             f"text {{ fill: {MUTED[shade]}; }} .said {{ fill: {BRIGHT[shade]}; }} .on {{ fill: {INSIDE[shade]}; }}"
         ]
@@ -36,7 +36,7 @@ def _style() -> str:
         "\n  text { font: 13px system-ui, sans-serif; } .small { font-size: 11px; }\n"
         "  .grid { stroke: #8c959f; stroke-opacity: 0.3; } .thick { stroke-width: 2; }\n"
         "  .dashed { stroke-dasharray: 6 4; stroke-width: 2; }\n"
-        f"  {of(0)}\n  @media (prefers-color-scheme: dark) {{\n  {of(1)}\n  }}\n"
+        f"  {rules_of(0)}\n  @media (prefers-color-scheme: dark) {{\n  {rules_of(1)}\n  }}\n"
     )
 
 
@@ -56,29 +56,31 @@ class Picture:
         joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         self.marks.append(f'<polyline class="{kind}" points="{joined}"/>')
 
-    def rect(self, x: float, y: float, width: float, height: float, kind: str, told: str = "") -> None:
-        """A box; `told` is shown where the pointer rests on it."""
-        inside = f"<title>{escape(told)}</title>" if told else ""
+    def rect(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
+        """A box; `title` is shown where the pointer rests on it."""
+        inside = f"<title>{escape(title)}</title>" if title else ""
         place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
         self.marks.append(f'<rect class="{kind}" {place}>{inside}</rect>')
 
-    def dot(self, x: float, y: float, kind: str, told: str = "", radius: float = 4.5) -> None:
-        """A circle; `told` as of a box."""
-        inside = f"<title>{escape(told)}</title>" if told else ""
+    def dot(self, x: float, y: float, kind: str, title: str = "", radius: float = 4.5) -> None:
+        """A circle; `title` as of a box."""
+        inside = f"<title>{escape(title)}</title>" if title else ""
         self.marks.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}">{inside}</circle>')
 
-    def text(self, x: float, y: float, said: str, kind: str = "", anchor: str = "start") -> None:
-        """A line of text; `anchor` is start, middle or end."""
-        named = f' class="{kind}"' if kind else ""
-        self.marks.append(f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(said)}</text>')
+    def text(
+        self, x: float, y: float, text: str, kind: str = "", anchor: str = "start", *, turned: float = 0.0
+    ) -> None:
+        """A line of text; `anchor` is start, middle or end; `turned` by so many degrees, clockwise."""
+        named = f' class="{kind}"' * bool(kind) + f' transform="rotate({turned:g} {x:.1f} {y:.1f})"' * bool(turned)
+        self.marks.append(f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>')
 
     def legend(self, entries: Sequence[tuple[str, str]], x: float, y: float, step: float) -> None:
-        """What colours are: (class, said), `step` apart, as many rows as it takes."""
+        """What colours are: (class, label), `step` apart, as many rows as it takes."""
         across = max(1, int((self.width - x) // step))
-        for i, (kind, said) in enumerate(entries):
+        for i, (kind, label) in enumerate(entries):
             left, top = x + i % across * step, y + i // across * 18
             self.rect(left, top - 10, 11, 11, kind)
-            self.text(left + 16, top, said, "small")
+            self.text(left + 16, top, label, "small")
 
     def __str__(self) -> str:
         size = f' width="{self.width:g}"' if self.width < WIDTH else ""  # or it would be drawn as wide as the page

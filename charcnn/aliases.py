@@ -1,0 +1,42 @@
+"""Names for types that annotations cannot say: of arrays of several libraries, of Numba, of MPI, of JSON.
+
+Data alone: nothing is imported that a start would wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+Array: TypeAlias = Any
+"""An array on the host or on a GPU: NumPy's, Numba's, or another library's with `__cuda_array_interface__`."""
+
+DType: TypeAlias = Any
+"""A NumPy dtype, or what makes one."""
+
+Stream: TypeAlias = Any
+"""A CUDA stream: Numba's; of users also CuPy's, PyTorch's, cuda.core's, an address, or None."""
+
+Event: TypeAlias = Any
+"""A CUDA event of Numba's."""
+
+Kernel: TypeAlias = Any
+"""What `gpu.launch.jit` makes: Numba's dispatcher, or the simulator's."""
+
+Intrinsic: TypeAlias = Any
+"""An instruction as a function that kernels call, as `gpu.ptx` makes them."""
+
+NumbaType: TypeAlias = Any
+"""Numba's type of a value."""
+
+Builder: TypeAlias = Any
+"""LLVM's, of llvmlite."""
+
+Comm: TypeAlias = Any
+"""An MPI communicator of mpi4py's."""
+
+Record: TypeAlias = dict[str, Any]
+"""Values by name: a JSON object, or keyword arguments."""
+
+Function: TypeAlias = Callable[..., Any]
+"""A function of any signature."""
