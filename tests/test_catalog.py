@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import pickle
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
+from operator_cases import CASES
 
 import charcnn
 from charcnn import catalog, ops
@@ -27,10 +33,10 @@ from charcnn.catalog import (
     level_ranges,
     operator,
 )
-from charcnn.catalog.operators import IMAGES, STEPPING
 from charcnn.model.rounding import ROUNDINGS
-from charcnn.ops import reference
+from charcnn.ops import functions, reference
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
+from charcnn.ops.table import IMAGES, STEPPING
 
 PACKAGE = Path(charcnn.__file__).parent
 KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
@@ -92,23 +98,21 @@ def defined_in(module):
     }
 
 
-def modules_on_disk():
-    for path in sorted((PACKAGE / "ops").rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        yield import_module(".".join(("charcnn", *parts)).removesuffix(".__init__"))
-
-
-def test_variants_are_the_functions_on_disk_that_an_operator_begins():
-    helpers = {f"charcnn.ops.common.{name}" for name in ("shapes", "shapes2d", "arrays")}
-    helpers |= {"charcnn.ops.conv1d.one_shot", *REFERENCES}
+def test_launches_are_those_on_disk():
+    """Of modules that the table names, all that are called so and defined there; no function spells a row's name."""
+    named = {row.launch for row in VARIANTS}
+    modules = {name: import_module(f"charcnn.ops.{name}") for name in {launch.partition(":")[0] for launch in named}}
+    chains = {"chain.blocks", "chain.blocks2d"}
     on_disk = {
-        name: function
-        for module in modules_on_disk()
-        if module.__name__ not in helpers
+        f"{home}:{name}"
+        for home, module in modules.items()
         for name, function in defined_in(module).items()
-        if any(name.startswith(f"{row.name}_") for row in OPERATORS) or name.rpartition("_")[2] in TECHNIQUES
+        if name.startswith("launch") or home in chains
     }
-    assert {row.function: getattr(ops, row.function) for row in VARIANTS} == on_disk
+    on_disk |= {name for name in named if callable(getattr(modules[name.partition(":")[0]], name.partition(":")[2]))}
+    assert named == on_disk
+    functions = {row.function for row in VARIANTS}
+    assert not any(functions & defined_in(module).keys() for module in modules.values())
 
 
 def test_operators_are_the_references():
@@ -179,6 +183,60 @@ def test_variant(variant):
     expected += [(name, inspect.Parameter.KEYWORD_ONLY, default) for name, default in more]
     given = inspect.signature(launcher).parameters
     assert [(name, parameter.kind, parameter.default) for name, parameter in given.items()] == expected
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(row.function for row in VARIANTS))
+def test_docstrings_say_each_parameter(name):
+    said, source = inspect.getdoc(getattr(ops, name)), inspect.getsource(getattr(ops, name))
+    assert source.startswith(f"def {name}(")
+    arguments = said.partition("\nArgs:\n")[2].partition("\n\nReturns:\n")[0]
+    found = re.findall(r"^    (\w+): (.+)", arguments, re.MULTILINE)
+    assert [each for each, _ in found] == list(inspect.signature(getattr(ops, name)).parameters)
+    assert all(len(meaning) > 12 for _, meaning in found)
+    assert re.search(r"\nReturns:\n    \w+ \(.*\nRaises:\n    ValueError: ", said, re.DOTALL)
+
+
+@pytest.mark.parametrize("rows", functions.FUNCTIONS.values(), ids=functions.FUNCTIONS)
+def test_launches_get_what_the_caller_gave(rows, monkeypatch):
+    """Also of rows that only a GPU runs: arrays in order, then options, and what the row says."""
+    row, real = rows[-1], functions.launch_of(rows[0])
+    given = []
+
+    @wraps(real)
+    def launch(*arguments, **options):
+        given.append((arguments, options))
+
+    monkeypatch.setattr(functions, "launch_of", lambda row: launch)
+    case, of = CASES[row.operator].build(CASES[row.operator].edges[0]), operator(row.operator)
+    signature = inspect.signature(of.reference).parameters
+    parameters = [name for name in signature if name != "dtype" and name not in row.left_out]
+    options = {name: value for name, value in case.options.items() if name not in row.left_out}
+    if row.precision:
+        options["precision"] = row.precision
+    functions.make(row.function)(**case.inputs, **options)
+    ((found, said),) = given
+    if of.shape_check is not None:
+        found = found[1:]
+        assert said == {
+            **({"precision": row.precision} if row.precision else {}),
+            **({"epilogue": of.epilogue} if "epilogue" in inspect.signature(real).parameters else {}),
+        }
+    for name, value in zip(parameters, found, strict=True):
+        if name in case.inputs:
+            np.testing.assert_array_equal(value if isinstance(value, np.ndarray) else value.copy_to_host(),
+                                          case.inputs[name])  # fmt: skip
+        else:
+            assert value == options.get(name, signature[name].default)
+
+
+def test_functions_pickle():
+    assert pickle.loads(pickle.dumps(ops.conv1d_loops)) is ops.conv1d_loops
+
+
+def test_the_stub_is_what_the_table_gives():
+    stub = (PACKAGE / "ops" / "__init__.pyi").read_text()
+    assert stub == functions.stub(), "run python bench/report.py"
+    assert {node.name for node in ast.parse(stub).body if isinstance(node, ast.FunctionDef)} == set(functions.FUNCTIONS)
 
 
 def test_ops_export_every_launcher():

@@ -7,7 +7,6 @@ import pytest
 from conftest import quick
 from prepared import prepared
 
-from charcnn.catalog.operators import FILTERED, FLOAT32
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.layers.windows import window
@@ -25,6 +24,7 @@ from charcnn.ops.conv1d.tile import NARROW, Tile, filling
 from charcnn.ops.conv1d.winograd import WinogradConv
 from charcnn.ops.conv1d.winograd_images_plan import ERROR, Axis, WinogradPlan, axes, plan
 from charcnn.ops.conv1d.winograd_transforms import growth, matrices
+from charcnn.ops.table import FILTERED, FLOAT32
 
 TILES = (Tile(16, 16, 4, 4, 4), Tile(16, 8, 8, 4, 4, stages=3), Tile(32, 16, 32, 4, 4))
 WINDOWS = (  # (N, H, W, C_in), (KH, KW, C_in / groups, C_out), moves
@@ -236,7 +236,7 @@ def test_what_is_not_finite_makes_its_tiles_nan():
 @pytest.mark.parametrize("moves", [{"stride": 2}, {"dilation": (1, 2)}, {"groups": 2}], ids=str)
 def test_moves_that_only_the_others_have(moves):
     arrays = draw((1, 7, 7, 4), (3, 3, 4 // moves.get("groups", 1), 4))
-    with pytest.raises(ValueError, match=r"Winograd's filtering needs 1; conv2d_nhwc's double_buffered"):
+    with pytest.raises(ValueError, match=r"Winograd's filtering needs 1; double_buffered"):
         conv2d_nhwc_winograd(*arrays, **moves)
     assert np.isfinite(conv2d_nhwc_double_buffered(*arrays, **moves)).all()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from charcnn.model import network, params
 from charcnn.model.validation import expected as expected_of
 from charcnn.model.validation import in_sigmas
 from charcnn.ops import reference
+from charcnn.ops.common import epilogues
 from charcnn.ops.common.mma_layout import encode
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d import one_shot
@@ -78,29 +80,55 @@ def test_variant(name, sizes, machine):
     check(row, row.launcher(**case.inputs, **case.options), expected)
 
 
-@pytest.mark.parametrize("row", [row for row in catalog.VARIANTS if row.technique == "mma"], ids=lambda row: row.name)
-def test_every_variant_asks_for_its_method_and_precision(row, monkeypatch):
-    asked, options = [], {"precision": row.precision, "out": "out", "stream": "s"}
-    for kind in ("conv1d", "conv1d_moving", "conv1d_stat", "conv2d", "linear"):
-        monkeypatch.setattr(one_shot, kind, lambda *given, kind=kind, **options: asked.append((kind, given, options)))
-    operator, pool = row.operator.removesuffix("_nlc").removesuffix("_nhwc"), (3,) if "maxpool" in row.operator else ()
-    epilogue = "relu" if "relu" in operator else ""
-    moves, window = {"stride": 2, "padding": 3, "dilation": 4}, row.operator in ("conv1d_nlc", "conv1d_relu_nlc")
-    row.launcher("x", "w", "b", *pool, **(moves if window or "conv2d" in operator else {}), out="out", stream="s")
-    ((kind, given, found),) = asked
-    if "conv2d" in operator:
-        assert (kind, given) == ("conv2d", (layer.compute, epilogue, "x", "w", "b"))
-        options |= {**moves, "groups": 1}
-    elif window:
-        assert (kind, given[1:]) == (
-            "conv1d_moving",
-            (layer.compute, epilogue, "x", "w", "b", *moves.values()),
-        )
-    else:
-        assert kind == ("linear" if "linear" in operator else "conv1d_stat" if "stat" in operator else "conv1d")
-        method = [] if kind == "conv1d_stat" else [operator.replace("linear", "conv1d")]
-        assert given[1:] == (*method, "x", "w", "b", *pool)
-    assert found == options
+def test_launches_ask_for_their_method_and_precision():
+    """What a technique prepares and asks for, where a GPU would run it."""
+    asked = []
+
+    class Kept:
+        def __init__(self, pattern, weights, precision, unit, stream, moments):
+            self.asks = epilogues.read(pattern)[1].kind if not moments else "stat"
+            asked.append((weights["weight"].shape, precision, unit, stream))
+
+        @staticmethod
+        def unit(call, x, precision):
+            return 0.5
+
+        def run(self, call, x, y):
+            asked.append((self.asks, x.shape, y.shape))
+
+        def stat(self, call, x, y, moments):
+            asked.append((self.asks, x.shape, y.shape, moments))
+
+    def compute(call, x, weight, bias, precision, **options):
+        asked.append((x.shape, weight.shape, precision, options))
+
+    launch, pooled, stat, linear = one_shot.launches(Kept, "said", compute)
+    assert launch.__doc__ == linear.__doc__ == "said"
+    x, weight = np.zeros((2, 9, 4)), np.zeros((3, 4, 5))
+    call = SimpleNamespace(out=np.zeros((2, 7, 5)), moments="m", stream="s")
+    once, run = ((3, 4, 5), "bf16", 0.5, "s"), ((2, 9, 4), (2, 7, 5))
+    launch(call, x, weight, None, precision="bf16", epilogue="relu")
+    assert asked == [once, ("relu", *run)]
+    launch.prepare(weight, None, precision="bf16", epilogue="")(call, x)
+    assert asked[2:] == [((3, 4, 5), "bf16", 1.0, 0), ("store", *run)]
+    launch(call, x, weight, None, 2, 3, 4, precision="fp8", epilogue="tanh")
+    moves = {"stride": (1, 2), "padding": (0, 0, 3, 3), "dilation": (1, 4)}
+    assert asked[4:] == [((2, 1, 9, 4), (1, 3, 4, 5), "fp8", {"epilogue": "tanh", **moves})]
+    with pytest.raises(ValueError, match=r"stride, padding, dilation = \(2, 3, 4\): need 1, 0, 1"):
+        launch.prepare(weight, None, 2, 3, 4, precision="fp8", epilogue="tanh")
+    pooled(call, x, weight, None, 3, precision="bf16")
+    pooled.prepare(weight, None, 3, precision="bf16")(call, x)
+    assert asked[5:] == [once, last := ("pool", *run), ((3, 4, 5), "bf16", 1.0, 0), last]
+    stat(call, x, weight, None, precision="bf16")
+    assert asked[9:] == [once, ("stat", *run, "m")]
+    call.out = np.zeros((2, 5))
+    linear(call, np.zeros((2, 4)), weight[0], None, precision="fp16", epilogue="relu")
+    assert asked[11:] == [((1, 4, 5), "fp16", 0.5, "s"), ("relu", (2, 1, 4), (2, 1, 5))]
+    linear.prepare(weight[0], None, precision="fp16", epilogue="relu")(call, np.zeros((2, 4)))
+    assert asked[13:] == [((1, 4, 5), "fp16", 1.0, 0), ("relu", (2, 1, 4), (2, 1, 5))]
+    one_shot.launch_conv2d(compute, "said")(call, x, weight, None, 2, 3, 4, 5, precision="fp16", epilogue="relu")
+    moves = {"stride": 2, "padding": 3, "dilation": 4, "groups": 5}
+    assert asked[15:] == [((2, 9, 4), (3, 4, 5), "fp16", {"epilogue": "relu", **moves})]
 
 
 def run(pointwise, pool_size, x, weight, bias, precision, **options):

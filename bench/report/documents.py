@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from charcnn.files import replacing
+from charcnn.ops.functions import stub
 from report.checks import agreement, dram, gpus, precisions, sanitizer, validation
 from report.claims import layer_costs, op_times, op_times_here
 from report.classify import accuracy, classify, engines, training
@@ -38,6 +39,9 @@ _BLOCKS = (
     parallel, fused_alexnet, ideas, tried, gpus, engines,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
+
+STUB = ROOT / "charcnn" / "ops" / "__init__.pyi"
+"""What editors show of the operators."""
 
 
 def documents() -> list[Path]:
@@ -77,13 +81,13 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(
         description="Fill the generated blocks of README.md, docs and the model's card, draw the pictures, and write "
-        "what ships of the raw results."
+        "what ships of the raw results, and the operators' stub."
     )
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is out of date")
     check = parser.parse_args().check
     try:
         made = {document: filled(document) for document in documents()} | {PLOT: drawn()}
-        made |= {file: make() for file, make in {**PICTURES, **SHIPPED}.items()}
+        made |= {file: make() for file, make in {**PICTURES, **SHIPPED, STUB: stub}.items()}
     except ReportError as error:
         print(error, file=sys.stderr)
         return 1

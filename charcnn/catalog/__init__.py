@@ -1,7 +1,7 @@
 """The table of operators, their variants, layers and levels. Everything that lists them enumerates this one.
 
-Rows stand in the order of the story. A new variant is a kernel, a launcher, its line in `charcnn/ops/__init__.pyi` and
-one row of VARIANTS; a new level is a file under charcnn/levels and a row of LEVELS. A kernel loads when it is used.
+Rows stand in the order of the story. A new variant is a launch and a row of `charcnn/ops/table.py`; a
+new level is a file under charcnn/levels and a row of LEVELS. A kernel loads when it is used.
 """
 
 from __future__ import annotations
@@ -14,13 +14,28 @@ from pathlib import Path
 from types import ModuleType
 
 from charcnn.aliases import Function
-
-# ruff: noqa: F403, F405 - one table of all
-from charcnn.catalog.networks import *
-from charcnn.catalog.operators import *
-from charcnn.catalog.programs import *
+from charcnn.catalog.networks import NETWORK_TECHNIQUES as NETWORK_TECHNIQUES
+from charcnn.catalog.networks import NETWORKS as NETWORKS
+from charcnn.catalog.networks import NetworkTechnique as NetworkTechnique
+from charcnn.catalog.networks import fused_technique as fused_technique
+from charcnn.catalog.networks import network as network
+from charcnn.catalog.networks import network_technique as network_technique
+from charcnn.catalog.programs import PRECISIONS as PRECISIONS
+from charcnn.catalog.programs import Program as Program
 from charcnn.host.terminal import runs
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
+from charcnn.ops.table import CHAIN as CHAIN
+from charcnn.ops.table import EXACT as EXACT
+from charcnn.ops.table import FLOAT32 as FLOAT32
+from charcnn.ops.table import IMAGE_CHAIN as IMAGE_CHAIN
+from charcnn.ops.table import OPERATORS as OPERATORS
+from charcnn.ops.table import TECHNIQUES as TECHNIQUES
+from charcnn.ops.table import UNSCALED as UNSCALED
+from charcnn.ops.table import VARIANTS as VARIANTS
+from charcnn.ops.table import Operator as Operator
+from charcnn.ops.table import Variant as Variant
+from charcnn.ops.table import operator as operator
+from charcnn.ops.table import tolerance as tolerance
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from charcnn import ops
 from charcnn.classify.engine import Engine, overflowed
 from charcnn.classify.explain import Explanation, occlude
 from charcnn.classify.multi_label import MIN_PROBABILITY, members, sigmoid
@@ -18,7 +19,6 @@ from charcnn.classify.unsure import UNSURE, check_min_probability, check_unsure_
 from charcnn.files import Path
 from charcnn.model import params as params_module
 from charcnn.model.params import Params
-from charcnn.ops.softmax import loops as softmax
 from charcnn.runtime import ordered
 from charcnn.text import encodings
 from charcnn.text.columns import columns
@@ -241,7 +241,7 @@ class Classifier:
 
     def shares(self, logits: np.ndarray) -> np.ndarray:
         """Logits, float32 (N, C), as probabilities, which may take their memory."""
-        return sigmoid(logits) if self.config.multi_label else softmax.softmax_loops(logits, out=logits)
+        return sigmoid(logits) if self.config.multi_label else ops.softmax_loops(logits, out=logits)
 
     def _each(self, texts: Any) -> Iterator[np.ndarray]:
         if isinstance(texts, (list, tuple)) and len(texts) <= FEW:

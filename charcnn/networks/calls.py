@@ -14,52 +14,18 @@ import numpy as np
 
 from charcnn import ops
 from charcnn.catalog import VARIANTS
-from charcnn.layers import (
-    AvgPool2d,
-    BatchNorm2d,
-    Conv2d,
-    Gelu,
-    GlobalAvgPool2d,
-    Layer,
-    LeakyRelu,
-    Linear,
-    LocalResponseNorm,
-    MaxPool2d,
-    Node,
-    Pixels,
-    Relu,
-    Sigmoid,
-    Softmax,
-    Tanh,
-)  # fmt: skip
+from charcnn.layers import MaxPool2d, Node, Pixels
 from charcnn.networks.lowering import Op, Params, Rewrite, weights_of
 from charcnn.networks.lowering.fusing import absorb_pointwise, absorb_pooling
 from charcnn.ops.common.pixel_tables import pixel_tables
-
-OPERATORS: dict[type[Layer], str] = {
-    Pixels: "pixels",
-    Conv2d: "conv2d",
-    BatchNorm2d: "batchnorm2d",
-    Relu: "relu",
-    Tanh: "tanh",
-    Gelu: "gelu",
-    Sigmoid: "sigmoid",
-    LeakyRelu: "leaky_relu",
-    MaxPool2d: "maxpool2d",
-    AvgPool2d: "avgpool2d",
-    GlobalAvgPool2d: "global_avgpool2d",
-    LocalResponseNorm: "local_response_norm",
-    Linear: "linear",
-    Softmax: "softmax",
-}
-"""What an operator that computes the layer is called."""
+from charcnn.ops.patterns import operator_name, options
 
 FUNCTIONS = {row.function for row in VARIANTS}
 
 
 def operator(nodes: Sequence[Node]) -> str:
     """The name of an operator that computes these layers, whether there is one or not."""
-    return "_".join(OPERATORS.get(type(node.layer), "?") for node in nodes)
+    return operator_name([node.layer for node in nodes])
 
 
 def fused(technique: str, before: Op, op: Op) -> bool:
@@ -88,22 +54,9 @@ def launcher(op: Op, *techniques: str) -> Callable[..., Any]:
 
 def arguments(op: Op, params: Params) -> tuple[list[Any], dict[str, Any]]:
     """What the op's operator takes beside x, in order and by name."""
-    found, options = list[Any](), dict[str, Any]()
-    for place, node in enumerate(op.nodes):
+    found: list[Any] = []
+    for node in op.nodes:
         found += weights_of(node, params)
-        match node.layer:
-            case Pixels(_, height, width, mean, std):
-                found += [pixel_tables(mean, std).astype(np.float32), height, width]
-            case Conv2d() as of:
-                options |= of.moves
-            case BatchNorm2d(eps):
-                options["eps"] = eps
-            case MaxPool2d(size, stride, padding) | AvgPool2d(size, stride, padding):
-                found.append(size)
-                options |= {"pool_stride": stride} if place else {"stride": stride, "padding": padding}
-            case LeakyRelu(slope) if len(op.nodes) == 1:
-                found.append(slope)
-            case LocalResponseNorm(size, alpha, beta, k):
-                found.append(size)
-                options |= {"alpha": alpha, "beta": beta, "k": k}
-    return found, options
+        if isinstance(of := node.layer, Pixels):
+            found += [pixel_tables(of.mean, of.std).astype(np.float32), of.height, of.width]
+    return found, options([node.layer for node in op.nodes])

@@ -1,191 +1,5711 @@
-"""What `charcnn.ops` offers: a name loads, with its own module alone, when it is first used."""
+"""What `charcnn.ops` offers: a name loads, with its own module alone, when it is first used.
+
+Written by `python bench/report.py` from charcnn/ops/table.py.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from charcnn.layers.windows import Padding, Pair
 
 from . import chain as chain
 from . import reference as reference
-from .argmax import argmax_loops as argmax_loops
-from .argmax import argmax_naive as argmax_naive
-from .batchnorm2d import batchnorm2d_loops as batchnorm2d_loops
-from .batchnorm2d import batchnorm2d_naive as batchnorm2d_naive
-from .batchnorm2d import batchnorm2d_relu_naive as batchnorm2d_relu_naive
-from .chain.blocks import (
-    conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs as conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs,
-)
-from .chain.blocks import (
-    conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole as conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole,
-)
-from .chain.blocks2d import (
-    conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_rolling as conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_rolling,
-)
-from .chain.blocks2d import (
-    conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_tiles as conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_tiles,
-)
-from .chain.blocks2d import (
-    conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_whole as conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_whole,
-)
-from .collapse import collapse_loops as collapse_loops
-from .collapse import collapse_naive as collapse_naive
-from .conv1d.coalesced import conv1d_nlc_coalesced as conv1d_nlc_coalesced
-from .conv1d.cpu_gemm import conv1d_cpu_gemm as conv1d_cpu_gemm
-from .conv1d.cpu_gemm import conv1d_relu_cpu_gemm as conv1d_relu_cpu_gemm
-from .conv1d.double_buffered_variants import conv1d_nlc_double_buffered as conv1d_nlc_double_buffered
-from .conv1d.double_buffered_variants import (
-    conv1d_relu_maxpool1d_nlc_double_buffered as conv1d_relu_maxpool1d_nlc_double_buffered,
-)
-from .conv1d.double_buffered_variants import conv1d_relu_nlc_double_buffered as conv1d_relu_nlc_double_buffered
-from .conv1d.double_buffered_variants import conv1d_stat_nlc_double_buffered as conv1d_stat_nlc_double_buffered
-from .conv1d.loops import conv1d_loops as conv1d_loops
-from .conv1d.mma.variants import conv1d_nlc_mma as conv1d_nlc_mma
-from .conv1d.mma.variants import conv1d_relu_maxpool1d_nlc_mma as conv1d_relu_maxpool1d_nlc_mma
-from .conv1d.mma.variants import conv1d_relu_nlc_mma as conv1d_relu_nlc_mma
-from .conv1d.mma.variants import conv1d_stat_nlc_mma as conv1d_stat_nlc_mma
-from .conv1d.mma.variants import linear_nlc_mma as linear_nlc_mma
-from .conv1d.mma.variants import linear_relu_nlc_mma as linear_relu_nlc_mma
-from .conv1d.naive import conv1d_naive as conv1d_naive
-from .conv1d.naive import conv1d_relu_maxpool1d_naive as conv1d_relu_maxpool1d_naive
-from .conv1d.naive import conv1d_relu_naive as conv1d_relu_naive
-from .conv1d.naive import conv1d_stat_naive as conv1d_stat_naive
-from .conv1d.register_tiled import conv1d_nlc_register_tiled as conv1d_nlc_register_tiled
-from .conv1d.small_batch import conv1d_nlc_small_batch as conv1d_nlc_small_batch
-from .conv1d.small_batch import conv1d_relu_maxpool1d_nlc_small_batch as conv1d_relu_maxpool1d_nlc_small_batch
-from .conv1d.small_batch import conv1d_relu_nlc_small_batch as conv1d_relu_nlc_small_batch
-from .conv1d.tiled import conv1d_nlc_tiled as conv1d_nlc_tiled
-from .conv1d.vectorized import conv1d_nlc_vectorized as conv1d_nlc_vectorized
-from .conv1d.wgmma.variants import conv1d_nlc_wgmma as conv1d_nlc_wgmma
-from .conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma as conv1d_relu_maxpool1d_nlc_wgmma
-from .conv1d.wgmma.variants import conv1d_relu_nlc_wgmma as conv1d_relu_nlc_wgmma
-from .conv1d.wgmma.variants import conv1d_stat_nlc_wgmma as conv1d_stat_nlc_wgmma
-from .conv1d.wgmma.variants import linear_nlc_wgmma as linear_nlc_wgmma
-from .conv1d.wgmma.variants import linear_relu_nlc_wgmma as linear_relu_nlc_wgmma
-from .conv1d.winograd import conv1d_nlc_winograd as conv1d_nlc_winograd
-from .conv1d.winograd import conv1d_relu_maxpool1d_nlc_winograd as conv1d_relu_maxpool1d_nlc_winograd
-from .conv1d.winograd import conv1d_relu_nlc_winograd as conv1d_relu_nlc_winograd
-from .conv1d.winograd import conv1d_stat_nlc_winograd as conv1d_stat_nlc_winograd
-from .conv1d.winograd_cpu import conv1d_nlc_winograd_cpu as conv1d_nlc_winograd_cpu
-from .conv1d.winograd_cpu import (
-    conv1d_relu_maxpool1d_nlc_winograd_cpu as conv1d_relu_maxpool1d_nlc_winograd_cpu,
-)
-from .conv1d.winograd_cpu import conv1d_relu_nlc_winograd_cpu as conv1d_relu_nlc_winograd_cpu
-from .conv2d.cpu_direct import conv2d_cpu_direct as conv2d_cpu_direct
-from .conv2d.cpu_direct import conv2d_relu_cpu_direct as conv2d_relu_cpu_direct
-from .conv2d.cpu_gemm import conv2d_cpu_gemm as conv2d_cpu_gemm
-from .conv2d.cpu_gemm import conv2d_nhwc_cpu_gemm as conv2d_nhwc_cpu_gemm
-from .conv2d.cpu_gemm import conv2d_relu_cpu_gemm as conv2d_relu_cpu_gemm
-from .conv2d.cpu_gemm import conv2d_relu_nhwc_cpu_gemm as conv2d_relu_nhwc_cpu_gemm
-from .conv2d.direct import conv2d_direct as conv2d_direct
-from .conv2d.direct import conv2d_relu_direct as conv2d_relu_direct
-from .conv2d.direct import conv2d_relu_maxpool2d_direct as conv2d_relu_maxpool2d_direct
-from .conv2d.direct import conv2d_tanh_direct as conv2d_tanh_direct
-from .conv2d.direct import conv2d_tanh_maxpool2d_direct as conv2d_tanh_maxpool2d_direct
-from .conv2d.direct_mma import conv2d_direct_mma as conv2d_direct_mma
-from .conv2d.direct_mma import conv2d_relu_direct_mma as conv2d_relu_direct_mma
-from .conv2d.direct_mma import conv2d_tanh_direct_mma as conv2d_tanh_direct_mma
-from .conv2d.double_buffered import conv2d_nhwc_double_buffered as conv2d_nhwc_double_buffered
-from .conv2d.double_buffered import conv2d_relu_nhwc_double_buffered as conv2d_relu_nhwc_double_buffered
-from .conv2d.loops import conv2d_loops as conv2d_loops
-from .conv2d.mma import conv2d_nhwc_mma as conv2d_nhwc_mma
-from .conv2d.mma import conv2d_relu_nhwc_mma as conv2d_relu_nhwc_mma
-from .conv2d.naive import conv2d_leaky_relu_naive as conv2d_leaky_relu_naive
-from .conv2d.naive import conv2d_naive as conv2d_naive
-from .conv2d.naive import conv2d_relu_global_avgpool2d_naive as conv2d_relu_global_avgpool2d_naive
-from .conv2d.naive import conv2d_relu_maxpool2d_naive as conv2d_relu_maxpool2d_naive
-from .conv2d.naive import conv2d_relu_naive as conv2d_relu_naive
-from .conv2d.naive import conv2d_sigmoid_naive as conv2d_sigmoid_naive
-from .conv2d.naive import conv2d_tanh_maxpool2d_naive as conv2d_tanh_maxpool2d_naive
-from .conv2d.naive import conv2d_tanh_naive as conv2d_tanh_naive
-from .conv2d.wgmma import conv2d_nhwc_wgmma as conv2d_nhwc_wgmma
-from .conv2d.wgmma import conv2d_relu_nhwc_wgmma as conv2d_relu_nhwc_wgmma
-from .conv2d.winograd import conv2d_nhwc_winograd as conv2d_nhwc_winograd
-from .conv2d.winograd import conv2d_relu_nhwc_winograd as conv2d_relu_nhwc_winograd
-from .conv2d.winograd_cpu import conv2d_nhwc_winograd_cpu as conv2d_nhwc_winograd_cpu
-from .conv2d.winograd_cpu import conv2d_relu_nhwc_winograd_cpu as conv2d_relu_nhwc_winograd_cpu
-from .conv2d.winograd_rows import conv2d_relu_winograd_rows_cpu as conv2d_relu_winograd_rows_cpu
-from .conv2d.winograd_rows import conv2d_winograd_rows_cpu as conv2d_winograd_rows_cpu
-from .images_cpu import avgpool2d_nhwc_cpu_vector as avgpool2d_nhwc_cpu_vector
-from .images_cpu import gelu_cpu_vector as gelu_cpu_vector
-from .images_cpu import leaky_relu_cpu_vector as leaky_relu_cpu_vector
-from .images_cpu import local_response_norm_nhwc_cpu_vector as local_response_norm_nhwc_cpu_vector
-from .images_cpu import maxpool2d_nhwc_cpu_vector as maxpool2d_nhwc_cpu_vector
-from .images_cpu import pixels_nhwc_cpu_vector as pixels_nhwc_cpu_vector
-from .images_cpu import sigmoid_cpu_vector as sigmoid_cpu_vector
-from .images_cpu import tanh_cpu_vector as tanh_cpu_vector
-from .layernorm.layernorm import layernorm_loops as layernorm_loops
-from .layernorm.layernorm import layernorm_naive as layernorm_naive
-from .layernorm.layernorm import layernorm_relu_naive as layernorm_relu_naive
-from .layernorm.relu_maxpool1d import layernorm_relu_maxpool1d_naive as layernorm_relu_maxpool1d_naive
-from .layernorm.relu_maxpool1d_nlc import (
-    layernorm_relu_maxpool1d_nlc_coalesced as layernorm_relu_maxpool1d_nlc_coalesced,
-)
-from .layernorm.relu_maxpool1d_nlc_precisions import (
-    layernorm_relu_maxpool1d_nlc_vectorized as layernorm_relu_maxpool1d_nlc_vectorized,
-)
-from .linear.linear import collapse_linear_naive as collapse_linear_naive
-from .linear.linear import linear_cpu_gemm as linear_cpu_gemm
-from .linear.linear import linear_gelu_naive as linear_gelu_naive
-from .linear.linear import linear_leaky_relu_naive as linear_leaky_relu_naive
-from .linear.linear import linear_loops as linear_loops
-from .linear.linear import linear_maxout_naive as linear_maxout_naive
-from .linear.linear import linear_naive as linear_naive
-from .linear.linear import linear_relu_cpu_gemm as linear_relu_cpu_gemm
-from .linear.linear import linear_relu_naive as linear_relu_naive
-from .linear.linear import linear_sigmoid_naive as linear_sigmoid_naive
-from .linear.linear import linear_tanh_naive as linear_tanh_naive
-from .linear.linear_kn import linear_nlc_double_buffered as linear_nlc_double_buffered
-from .linear.linear_kn import linear_relu_nlc_double_buffered as linear_relu_nlc_double_buffered
-from .linear.linear_relu_linear import linear_gelu_linear_naive as linear_gelu_linear_naive
-from .linear.linear_relu_linear import linear_relu_linear_naive as linear_relu_linear_naive
-from .linear.softmax_argmax import linear_argmax_naive as linear_argmax_naive
-from .linear.softmax_argmax import linear_softmax_naive as linear_softmax_naive
-from .local_response_norm import local_response_norm_loops as local_response_norm_loops
-from .local_response_norm import local_response_norm_naive as local_response_norm_naive
-from .local_response_norm_nhwc import local_response_norm_nhwc_coalesced as local_response_norm_nhwc_coalesced
-from .local_response_norm_nhwc import local_response_norm_nhwc_vectorized as local_response_norm_nhwc_vectorized
-from .maxpool1d import maxpool1d_loops as maxpool1d_loops
-from .maxpool1d import maxpool1d_naive as maxpool1d_naive
-from .maxpool1d import relu_maxpool1d_naive as relu_maxpool1d_naive
-from .one_hot import one_hot_loops as one_hot_loops
-from .one_hot import one_hot_naive as one_hot_naive
-from .one_hot_nlc import one_hot_nlc_coalesced as one_hot_nlc_coalesced
-from .pixels import pixels_loops as pixels_loops
-from .pixels import pixels_naive as pixels_naive
-from .pixels_nhwc import pixels_nhwc_coalesced as pixels_nhwc_coalesced
-from .pixels_nhwc import pixels_nhwc_vectorized as pixels_nhwc_vectorized
-from .pointwise import gelu_loops as gelu_loops
-from .pointwise import gelu_naive as gelu_naive
-from .pointwise import leaky_relu_loops as leaky_relu_loops
-from .pointwise import leaky_relu_naive as leaky_relu_naive
-from .pointwise import maxout_loops as maxout_loops
-from .pointwise import maxout_naive as maxout_naive
-from .pointwise import relu_loops as relu_loops
-from .pointwise import relu_naive as relu_naive
-from .pointwise import sigmoid_loops as sigmoid_loops
-from .pointwise import sigmoid_naive as sigmoid_naive
-from .pointwise import tanh_loops as tanh_loops
-from .pointwise import tanh_naive as tanh_naive
-from .pool2d import avgpool2d_loops as avgpool2d_loops
-from .pool2d import avgpool2d_naive as avgpool2d_naive
-from .pool2d import global_avgpool2d_loops as global_avgpool2d_loops
-from .pool2d import global_avgpool2d_naive as global_avgpool2d_naive
-from .pool2d import maxpool2d_loops as maxpool2d_loops
-from .pool2d import maxpool2d_naive as maxpool2d_naive
-from .pool2d_nhwc import avgpool2d_nhwc_coalesced as avgpool2d_nhwc_coalesced
-from .pool2d_nhwc import avgpool2d_nhwc_vectorized as avgpool2d_nhwc_vectorized
-from .pool2d_nhwc import global_avgpool2d_nhwc_coalesced as global_avgpool2d_nhwc_coalesced
-from .pool2d_nhwc import global_avgpool2d_nhwc_vectorized as global_avgpool2d_nhwc_vectorized
-from .pool2d_nhwc import maxpool2d_nhwc_coalesced as maxpool2d_nhwc_coalesced
-from .pool2d_nhwc import maxpool2d_nhwc_vectorized as maxpool2d_nhwc_vectorized
-from .softmax.loops import softmax_loops as softmax_loops
-from .softmax.naive import softmax_naive as softmax_naive
-from .token_conv1d.cpu import one_hot_conv1d_cpu_gather as one_hot_conv1d_cpu_gather
-from .token_conv1d.gather import (
-    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather as one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
-)
-from .token_conv1d.gather import one_hot_conv1d_nlc_gather as one_hot_conv1d_nlc_gather
-from .token_conv1d.gather import one_hot_conv1d_relu_maxpool1d_nlc_gather as one_hot_conv1d_relu_maxpool1d_nlc_gather
-from .token_conv1d.lag_sums import one_hot_conv1d_stat_nlc_lag_sums as one_hot_conv1d_stat_nlc_lag_sums
-from .token_conv1d.lags import one_hot_conv1d_stat_nlc_lags as one_hot_conv1d_stat_nlc_lags
-from .token_conv1d.weights import (
-    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather as one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather,
-)
-from .token_conv1d.weights import (
-    one_hot_conv1d_relu_maxpool1d_nlc_warp_gather as one_hot_conv1d_relu_maxpool1d_nlc_warp_gather,
-)
+from .prepared import prepare as prepare
+
+Array: TypeAlias = Any
+"""NumPy's, or on the device: Numba's, CuPy's, PyTorch's, any with __cuda_array_interface__."""
+Stream: TypeAlias = Any
+"""Numba's, CuPy's, PyTorch's, or an address."""
+
+# one_hot
+
+def one_hot_loops(ids: np.ndarray, depth: int = 70, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.one_hot` by the technique `loops`.
+
+    Token ids (N, L) -> (N, depth, L): column t is 1 in row ids[n, t]; an id >= depth is blank, all zero.
+
+    Compiled plain loops on one CPU core.
+
+    Position after position.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        depth: int, default 70: values of a one-hot vector.
+        out: where to write, float32 (N, depth, L); made where None.
+
+    Returns:
+        float32 (N, depth, L).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def one_hot_naive(ids: Array, depth: int = 70, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.one_hot` by the technique `naive`.
+
+    Token ids (N, L) -> (N, depth, L): column t is 1 in row ids[n, t]; an id >= depth is blank, all zero.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads write neighbouring positions.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        depth: int, default 70: values of a one-hot vector.
+        out: where to write, float32 (N, depth, L); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, depth, L), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# conv1d
+
+def conv1d_loops(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv1d` by the technique `loops`.
+
+    Cross-correlation, as deep-learning frameworks define it.
+
+    Compiled plain loops on one CPU core.
+
+    Output after output.
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous.
+        weight: float32 (C_out, C_in, K), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        out: where to write, float32 (N, C_out, L_out); made where None.
+
+    Returns:
+        float32 (N, C_out, L_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def conv1d_cpu_gemm(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv1d` by the technique `cpu_gemm`.
+
+    Cross-correlation, as deep-learning frameworks define it.
+
+    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
+
+    Transposes x and packs the weights at each call; `CpuConv1d` keeps both as the micro-kernel wants them.
+
+    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous.
+        weight: float32 (C_out, C_in, K), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        out: where to write, float32 (N, C_out, L_out); made where None.
+
+    Returns:
+        float32 (N, C_out, L_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
+    """
+
+def conv1d_naive(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d` by the technique `naive`.
+
+    Cross-correlation, as deep-learning frameworks define it.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    ReLU is in the same kernel: one write of y less, and one read.
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous.
+        weight: float32 (C_out, C_in, K), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        out: where to write, float32 (N, C_out, L_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, L_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# conv1d_relu
+
+def conv1d_relu_cpu_gemm(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv1d_relu` by the technique `cpu_gemm`.
+
+    relu(conv1d(...)).
+
+    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
+
+    Transposes x and packs the weights at each call; `CpuConv1d` keeps both as the micro-kernel wants them.
+
+    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous.
+        weight: float32 (C_out, C_in, K), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        out: where to write, float32 (N, C_out, L_out); made where None.
+
+    Returns:
+        float32 (N, C_out, L_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
+    """
+
+def conv1d_relu_naive(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_relu` by the technique `naive`.
+
+    relu(conv1d(...)).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    ReLU is in the same kernel: one write of y less, and one read.
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous.
+        weight: float32 (C_out, C_in, K), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        out: where to write, float32 (N, C_out, L_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, L_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# layernorm
+
+def layernorm_loops(
+    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, eps: float = 1e-05, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.layernorm` by the technique `loops`.
+
+    Each input of x (N, ...) minus its mean, over the root of its biased variance + eps, times gamma, plus beta.
+
+    Compiled plain loops on one CPU core.
+
+    Input after input.
+
+    Args:
+        x: float32 (N, ...), C-contiguous.
+        gamma: float32 (...), C-contiguous.
+        beta: float32 (...), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (N, ...) (x itself will do); made where None.
+
+    Returns:
+        float32 (N, ...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def layernorm_naive(
+    x: Array, gamma: Array, beta: Array, *, eps: float = 1e-05, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.layernorm` by the technique `naive`.
+
+    Each input of x (N, ...) minus its mean, over the root of its biased variance + eps, times gamma, plus beta.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block reads its input three times: mean, variance, result.
+
+    Args:
+        x: float32 (N, ...), C-contiguous.
+        gamma: float32 (...), C-contiguous.
+        beta: float32 (...), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (N, ...) (x itself will do); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# relu
+
+def relu_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.relu` by the technique `loops`.
+
+    max(x, 0); NaN stays NaN.
+
+    Compiled plain loops on one CPU core.
+
+    Value after value.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def relu_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.relu` by the technique `naive`.
+
+    max(x, 0); NaN stays NaN.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads have neighbouring values.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# maxpool1d
+
+def maxpool1d_loops(
+    x: np.ndarray, kernel_size: int, *, stride: int | None = None, padding: int = 0, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.maxpool1d` by the technique `loops`.
+
+    The maximum of each window of kernel_size positions; stride defaults to kernel_size; padding is -inf.
+
+    Compiled plain loops on one CPU core.
+
+    NaN wins.
+
+    Args:
+        x: float32 (N, C, L), C-contiguous.
+        kernel_size: int: positions in a window.
+        stride: int | None, default None: positions from one window to the next; that window's size where None.
+        padding: int, default 0: positions added at both ends, of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, C, L_out); made where None.
+
+    Returns:
+        float32 (N, C, L_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def maxpool1d_naive(
+    x: Array,
+    kernel_size: int,
+    *,
+    stride: int | None = None,
+    padding: int = 0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.maxpool1d` by the technique `naive`.
+
+    The maximum of each window of kernel_size positions; stride defaults to kernel_size; padding is -inf.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    NaN wins. ReLU is in the same kernel.
+
+    Args:
+        x: float32 (N, C, L), C-contiguous.
+        kernel_size: int: positions in a window.
+        stride: int | None, default None: positions from one window to the next; that window's size where None.
+        padding: int, default 0: positions added at both ends, of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, C, L_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, L_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# collapse
+
+def collapse_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.collapse` by the technique `loops`.
+
+    (N, C, L) -> (N, C*L), or (N, C, H, W) -> (N, C*H*W), channel-major.
+
+    Compiled plain loops on one CPU core.
+
+    A copy.
+
+    Args:
+        x: float32 (N, C, L) or (N, C, H, W), C-contiguous.
+        out: where to write, float32 (N, C*L) or (N, C*H*W); made where None.
+
+    Returns:
+        float32 (N, C*L) or (N, C*H*W).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def collapse_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.collapse` by the technique `naive`.
+
+    (N, C, L) -> (N, C*L), or (N, C, H, W) -> (N, C*H*W), channel-major.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A copy.
+
+    Args:
+        x: float32 (N, C, L) or (N, C, H, W), C-contiguous.
+        out: where to write, float32 (N, C*L) or (N, C*H*W); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C*L) or (N, C*H*W), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear
+
+def linear_loops(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.linear` by the technique `loops`.
+
+    x (N, C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, C_out).
+
+    Compiled plain loops on one CPU core.
+
+    Output after output.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+
+    Returns:
+        float32 (N, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def linear_cpu_gemm(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.linear` by the technique `cpu_gemm`.
+
+    x (N, C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, C_out).
+
+    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
+
+    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuLinear` keeps them packed.
+
+    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+
+    Returns:
+        float32 (N, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
+    """
+
+def linear_naive(x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.linear` by the technique `naive`.
+
+    x (N, C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, C_out).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_relu
+
+def linear_relu_cpu_gemm(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.linear_relu` by the technique `cpu_gemm`.
+
+    relu(linear(...)).
+
+    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
+
+    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuLinear` keeps them packed.
+
+    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+
+    Returns:
+        float32 (N, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
+    """
+
+def linear_relu_naive(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_relu` by the technique `naive`.
+
+    relu(linear(...)).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# conv1d_stat
+
+def conv1d_stat_naive(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array]:
+    """`reference.conv1d_stat` by the technique `naive`.
+
+    (y, stat(y)) of y = conv1d(...).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    One block takes the moments of a part of an input as it writes it, and a second kernel joins the parts.
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous.
+        weight: float32 (C_out, C_in, K), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        out: where to write, a pair, float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased
+            variance; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# layernorm_relu
+
+def layernorm_relu_naive(
+    x: Array,
+    stat: Array,
+    gamma: Array,
+    beta: Array,
+    *,
+    eps: float = 1e-05,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.layernorm_relu` by the technique `naive`.
+
+    relu(layernorm(...)) with `stat` (N, 2), each input's mean and biased variance, as `stat` gives it.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    The producer of x took its statistics.
+
+    Args:
+        x: float32 (N, ...), C-contiguous.
+        stat: float64 (N, 2), C-contiguous, each input's mean and biased variance.
+        gamma: float32 (...), C-contiguous.
+        beta: float32 (...), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (N, ...) (x itself will do); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# relu_maxpool1d
+
+def relu_maxpool1d_naive(
+    x: Array,
+    kernel_size: int,
+    *,
+    stride: int | None = None,
+    padding: int = 0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.relu_maxpool1d` by the technique `naive`.
+
+    maxpool1d(relu(x), ...).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    NaN wins. ReLU is in the same kernel.
+
+    Args:
+        x: float32 (N, C, L), C-contiguous.
+        kernel_size: int: positions in a window.
+        stride: int | None, default None: positions from one window to the next; that window's size where None.
+        padding: int, default 0: positions added at both ends, of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, C, L_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, L_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# conv1d_relu_maxpool1d
+
+def conv1d_relu_maxpool1d_naive(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    pool_size: int,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    pool_stride: int | None = None,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_relu_maxpool1d` by the technique `naive`.
+
+    maxpool1d(relu(conv1d(...)), pool_size, stride=pool_stride).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread computes the convolution of its whole window, and only the maximum is written.
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous.
+        weight: float32 (C_out, C_in, K), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        pool_stride: int | None, default None: from one of these windows to the next, likewise; pool_size where None.
+        out: where to write, float32 (N, C_out, L_pooled); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, L_pooled), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# layernorm_relu_maxpool1d
+
+def layernorm_relu_maxpool1d_naive(
+    x: Array,
+    stat: Array,
+    gamma: Array,
+    beta: Array,
+    kernel_size: int,
+    *,
+    eps: float = 1e-05,
+    stride: int | None = None,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.layernorm_relu_maxpool1d` by the technique `naive`.
+
+    maxpool1d(layernorm_relu(...), kernel_size).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features are read once, and a stride-th is written.
+
+    Args:
+        x: float32 (N, C, L), C-contiguous.
+        stat: float64 (N, 2), C-contiguous, each input's mean and biased variance.
+        gamma: float32 (C, L), C-contiguous.
+        beta: float32 (C, L), C-contiguous.
+        kernel_size: int: positions in a window.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        stride: int | None, default None: positions from one window to the next; that window's size where None.
+        out: where to write, float32 (N, C, L_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, L_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat
+
+def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    weight3: Array,
+    bias3: Array,
+    weight4: Array,
+    bias4: Array,
+    *,
+    out: tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array]:
+    """`reference.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat` by the technique `whole`.
+
+    The convolutions of blocks 3 to 6, and the statistics for block 6's layernorm: (y, stat(y)).
+
+    CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Four convolutions in one kernel, one block an input, every feature map in shared memory, nothing recomputed.
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous.
+        weight1: float32 (C_out, C_in, K), C-contiguous.
+        bias1: float32 (C_out,), C-contiguous.
+        weight2: float32 (C_out, C_in, K), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        weight3: float32 (C_out, C_in, K), C-contiguous.
+        bias3: float32 (C_out,), C-contiguous.
+        weight4: float32 (C_out, C_in, K), C-contiguous.
+        bias4: float32 (C_out,), C-contiguous.
+        out: where to write, a pair, float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased
+            variance; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; the maps do not fit shared memory.
+        DeviceError: no usable GPU.
+    """
+
+def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    weight3: Array,
+    bias3: Array,
+    weight4: Array,
+    bias4: Array,
+    *,
+    out: tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array]:
+    """`reference.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat` by the technique `pairs`.
+
+    The convolutions of blocks 3 to 6, and the statistics for block 6's layernorm: (y, stat(y)).
+
+    CUDA, a chain of convolutions two a kernel, in tiles of positions whose edges are computed twice. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Two kernels of two convolutions, a block a tile of positions: the tiles' halos are recomputed.
+
+    One map goes through global memory, and a third kernel joins the statistics of an input's tiles. Each call allocates
+    that map: `plan(...).compile()` takes a workspace.
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous.
+        weight1: float32 (C_out, C_in, K), C-contiguous.
+        bias1: float32 (C_out,), C-contiguous.
+        weight2: float32 (C_out, C_in, K), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        weight3: float32 (C_out, C_in, K), C-contiguous.
+        bias3: float32 (C_out,), C-contiguous.
+        weight4: float32 (C_out, C_in, K), C-contiguous.
+        bias4: float32 (C_out,), C-contiguous.
+        out: where to write, a pair, float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased
+            variance; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; the maps do not fit shared memory.
+        DeviceError: no usable GPU.
+    """
+
+# linear_relu_linear
+
+def linear_relu_linear_naive(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.linear_relu_linear` by the technique `naive`.
+
+    linear(linear_relu(x, weight1, bias1), weight2, bias2).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    One block for up to 8 inputs, their middle layer in shared memory; with GELU a transformer's feed-forward block.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight1: float32 (C_mid, C_in), C-contiguous.
+        bias1: float32 (C_mid,), C-contiguous.
+        weight2: float32 (C_out, C_mid), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; C_mid is more than 12,032, which shared
+            memory holds.
+        DeviceError: no usable GPU.
+    """
+
+# one_hot_conv1d
+
+def one_hot_conv1d_cpu_gather(
+    ids: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.one_hot_conv1d` by the technique `cpu_gather`.
+
+    conv1d(one_hot(ids, depth), ...) for a weight (C_out, depth, K).
+
+    All CPU cores, for token ids: of the weights, the rows of the characters are added up.
+
+    The same bits for any number of threads.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        weight: float32 (C_out, depth, K), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out, L_out); made where None.
+
+    Returns:
+        float32 (N, C_out, L_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+# one_hot_nlc
+
+def one_hot_nlc_coalesced(ids: Array, depth: int = 70, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.one_hot_nlc` by the technique `coalesced`.
+
+    one_hot, channels last: (N, L) -> (N, L, depth).
+
+    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    A block for each 64 positions.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        depth: int, default 70: values of a one-hot vector.
+        out: where to write, float32 (N, L, depth); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L, depth), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# conv1d_nlc
+
+def conv1d_nlc_coalesced(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `coalesced`.
+
+    conv1d on channels-last features.
+
+    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    Neighbouring threads read neighbouring weights, and share a feature.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def conv1d_nlc_tiled(x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.conv1d_nlc` by the technique `tiled`.
+
+    conv1d on channels-last features.
+
+    CUDA, a matrix product in tiles of shared memory, one thread an output. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    Each operand is read from global memory once a tile.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def conv1d_nlc_register_tiled(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `register_tiled`.
+
+    conv1d on channels-last features.
+
+    CUDA, as tiled, with a tile of sums in each thread's registers. All arrays are NumPy's, or all lie on the device,
+    and then nothing waits for the result.
+
+    A value from shared memory serves several sums.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def conv1d_nlc_vectorized(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `vectorized`.
+
+    conv1d on channels-last features.
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Loads are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def conv1d_nlc_double_buffered(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `double_buffered`.
+
+    conv1d on channels-last features.
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Rows of the product follow one another in memory, unless a window leaves some out.
+
+    The copies are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_nlc_winograd(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `winograd`.
+
+    conv1d on channels-last features.
+
+    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Weights are transformed first; `WinogradConv` keeps them.
+
+    A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_nlc_winograd_cpu(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.conv1d_nlc` by the technique `winograd_cpu`.
+
+    conv1d on channels-last features.
+
+    All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
+
+    Transforms and packs the weights at each call; `CpuWinogradConv1d` keeps them.
+
+    A feature that is not finite may make NaN of all positions that share a tile with one that reads it. The same bits
+    for any number of threads.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+
+    Returns:
+        float32 (N, L_out, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
+    """
+
+def conv1d_nlc_mma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `mma`.
+
+    conv1d on channels-last features.
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_nlc_wgmma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `wgmma`.
+
+    conv1d on channels-last features.
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+def conv1d_nlc_small_batch(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `small_batch`.
+
+    conv1d on channels-last features.
+
+    Tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    For a few inputs: weights are laid out and features rounded first; `SmallBatchConv` keeps the one.
+
+    K is at most 7, and a pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+# conv1d_relu_nlc
+
+def conv1d_relu_nlc_double_buffered(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_relu_nlc` by the technique `double_buffered`.
+
+    relu(conv1d_nlc(...)).
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Rows of the product follow one another in memory, unless a window leaves some out.
+
+    The copies are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_relu_nlc_winograd(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_relu_nlc` by the technique `winograd`.
+
+    relu(conv1d_nlc(...)).
+
+    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Weights are transformed first; `WinogradConv` keeps them.
+
+    A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_relu_nlc_winograd_cpu(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.conv1d_relu_nlc` by the technique `winograd_cpu`.
+
+    relu(conv1d_nlc(...)).
+
+    All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
+
+    Transforms and packs the weights at each call; `CpuWinogradConv1d` keeps them.
+
+    A feature that is not finite may make NaN of all positions that share a tile with one that reads it. The same bits
+    for any number of threads.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+
+    Returns:
+        float32 (N, L_out, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
+    """
+
+def conv1d_relu_nlc_mma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_relu_nlc` by the technique `mma`.
+
+    relu(conv1d_nlc(...)).
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_relu_nlc_wgmma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_relu_nlc` by the technique `wgmma`.
+
+    relu(conv1d_nlc(...)).
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+def conv1d_relu_nlc_small_batch(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_relu_nlc` by the technique `small_batch`.
+
+    relu(conv1d_nlc(...)).
+
+    Tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    For a few inputs: weights are laid out and features rounded first; `SmallBatchConv` keeps the one.
+
+    K is at most 7, and a pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+# conv1d_relu_maxpool1d_nlc
+
+def conv1d_relu_maxpool1d_nlc_double_buffered(
+    x: Array, weight: Array, bias: Array, pool_size: int, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_relu_maxpool1d_nlc` by the technique `double_buffered`.
+
+    The maximum of each pool_size positions of conv1d_relu_nlc(...): (N, L_out // pool_size, C_out).
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Pooled in the same kernel: a pool_size-th is stored.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out // pool_size, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; or pool_size is more than a tile's
+            positions.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_relu_maxpool1d_nlc_winograd(
+    x: Array, weight: Array, bias: Array, pool_size: int, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_relu_maxpool1d_nlc` by the technique `winograd`.
+
+    The maximum of each pool_size positions of conv1d_relu_nlc(...): (N, L_out // pool_size, C_out).
+
+    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Weights are transformed first; `WinogradConv` keeps them.
+
+    A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out // pool_size, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_relu_maxpool1d_nlc_winograd_cpu(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, pool_size: int, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.conv1d_relu_maxpool1d_nlc` by the technique `winograd_cpu`.
+
+    The maximum of each pool_size positions of conv1d_relu_nlc(...): (N, L_out // pool_size, C_out).
+
+    All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
+
+    Pooled in the last pass: a pool_size-th is stored.
+
+    Transforms and packs the weights at each call. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+
+    Returns:
+        float32 (N, L_out // pool_size, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
+    """
+
+def conv1d_relu_maxpool1d_nlc_mma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    pool_size: int,
+    *,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_relu_maxpool1d_nlc` by the technique `mma`.
+
+    The maximum of each pool_size positions of conv1d_relu_nlc(...): (N, L_out // pool_size, C_out).
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out // pool_size, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_relu_maxpool1d_nlc_wgmma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    pool_size: int,
+    *,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_relu_maxpool1d_nlc` by the technique `wgmma`.
+
+    The maximum of each pool_size positions of conv1d_relu_nlc(...): (N, L_out // pool_size, C_out).
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out // pool_size, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+def conv1d_relu_maxpool1d_nlc_small_batch(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    pool_size: int,
+    *,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_relu_maxpool1d_nlc` by the technique `small_batch`.
+
+    The maximum of each pool_size positions of conv1d_relu_nlc(...): (N, L_out // pool_size, C_out).
+
+    Tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    For a few inputs: weights are laid out and features rounded first; `SmallBatchConv` keeps the one.
+
+    K is at most 7, and a pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out // pool_size, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+# conv1d_stat_nlc
+
+def conv1d_stat_nlc_double_buffered(
+    x: Array, weight: Array, bias: Array, *, out: tuple[Array, Array] | None = None, stream: Stream = None
+) -> tuple[Array, Array]:
+    """`reference.conv1d_stat_nlc` by the technique `double_buffered`.
+
+    (y, stat(y)) of y = conv1d_nlc(...).
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    The moments of a tile are taken before it is stored.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
+            variance; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_stat_nlc_winograd(
+    x: Array, weight: Array, bias: Array, *, out: tuple[Array, Array] | None = None, stream: Stream = None
+) -> tuple[Array, Array]:
+    """`reference.conv1d_stat_nlc` by the technique `winograd`.
+
+    (y, stat(y)) of y = conv1d_nlc(...).
+
+    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Weights are transformed first; `WinogradConv` keeps them.
+
+    A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
+            variance; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_stat_nlc_mma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array]:
+    """`reference.conv1d_stat_nlc` by the technique `mma`.
+
+    (y, stat(y)) of y = conv1d_nlc(...).
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
+            variance; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_stat_nlc_wgmma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array]:
+    """`reference.conv1d_stat_nlc` by the technique `wgmma`.
+
+    (y, stat(y)) of y = conv1d_nlc(...).
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
+            variance; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+# layernorm_relu_maxpool1d_nlc
+
+def layernorm_relu_maxpool1d_nlc_coalesced(
+    x: Array,
+    stat: Array,
+    gamma: Array,
+    beta: Array,
+    kernel_size: int,
+    *,
+    eps: float = 1e-05,
+    stride: int | None = None,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.layernorm_relu_maxpool1d_nlc` by the technique `coalesced`.
+
+    layernorm_relu_maxpool1d on channels-last features: x (N, L, C), gamma and beta (L, C) -> (N, L_out, C).
+
+    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    A block for each pooled position of 8 inputs.
+
+    Args:
+        x: float32 (N, L, C), C-contiguous.
+        stat: float64 (N, 2), C-contiguous, each input's mean and biased variance.
+        gamma: float32 (L, C), C-contiguous.
+        beta: float32 (L, C), C-contiguous.
+        kernel_size: int: positions in a window.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        stride: int | None, default None: positions from one window to the next; that window's size where None.
+        out: where to write, float32 (N, L_out, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def layernorm_relu_maxpool1d_nlc_vectorized(
+    x: Array,
+    stat: Array,
+    gamma: Array,
+    beta: Array,
+    kernel_size: int,
+    *,
+    eps: float = 1e-05,
+    stride: int | None = None,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.layernorm_relu_maxpool1d_nlc` by the technique `vectorized`.
+
+    layernorm_relu_maxpool1d on channels-last features: x (N, L, C), gamma and beta (L, C) -> (N, L_out, C).
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    `normalised_maxima` from float32 to float32, rounded to the precision on the way in and out.
+
+    Args:
+        x: float32 (N, L, C), C-contiguous.
+        stat: float64 (N, 2), C-contiguous, each input's mean and biased variance.
+        gamma: float32 (L, C), C-contiguous.
+        beta: float32 (L, C), C-contiguous.
+        kernel_size: int: positions in a window.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        stride: int | None, default None: positions from one window to the next; that window's size where None.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, float32 (N, L_out, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# linear_nlc
+
+def linear_nlc_double_buffered(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_nlc` by the technique `double_buffered`.
+
+    x (N, C_in), weight (C_in, C_out) as `arrays.pack` gives it, bias (C_out,) -> x @ weight + bias, (N, C_out).
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Sums of many inputs' values are split, and joined by a second kernel.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def linear_nlc_mma(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_nlc` by the technique `mma`.
+
+    x (N, C_in), weight (C_in, C_out) as `arrays.pack` gives it, bias (C_out,) -> x @ weight + bias, (N, C_out).
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def linear_nlc_wgmma(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_nlc` by the technique `wgmma`.
+
+    x (N, C_in), weight (C_in, C_out) as `arrays.pack` gives it, bias (C_out,) -> x @ weight + bias, (N, C_out).
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+# linear_relu_nlc
+
+def linear_relu_nlc_double_buffered(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_relu_nlc` by the technique `double_buffered`.
+
+    relu(linear_nlc(...)).
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Sums of many inputs' values are split, and joined by a second kernel.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def linear_relu_nlc_mma(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_relu_nlc` by the technique `mma`.
+
+    relu(linear_nlc(...)).
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def linear_relu_nlc_wgmma(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_relu_nlc` by the technique `wgmma`.
+
+    relu(linear_nlc(...)).
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+# one_hot_conv1d_nlc
+
+def one_hot_conv1d_nlc_gather(
+    ids: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.one_hot_conv1d_nlc` by the technique `gather`.
+
+    conv1d_nlc(one_hot_nlc(ids), weight, bias): ids (N, L), weight (K, depth, C_out), bias (C_out,).
+
+    CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    One thread an output, which adds up K weights.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        weight: float32 (K, depth, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# one_hot_conv1d_stat_nlc
+
+def one_hot_conv1d_stat_nlc_lags(
+    ids: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.one_hot_conv1d_stat_nlc` by the technique `lags`.
+
+    stat(one_hot_conv1d_nlc(...)) alone: (N, 2).
+
+    CUDA, for token ids: sums looked up by character, and by pair of characters and their distance. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    One block an input. It makes the tables of the weights' products first; `PairTables` keeps them.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        weight: float32 (K, depth, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float64 (N, 2); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float64 (N, 2), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def one_hot_conv1d_stat_nlc_lag_sums(
+    ids: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.one_hot_conv1d_stat_nlc` by the technique `lag_sums`.
+
+    stat(one_hot_conv1d_nlc(...)) alone: (N, 2).
+
+    CUDA, as lags, with a warp an input, and tables in float32 in shared memory. All arrays are NumPy's, or all lie on
+    the device, and then nothing waits for the result.
+
+    On Hopper's GPUs few inputs take `cluster_moments`. It makes the tables first; `SharedPairTables` keeps them.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        weight: float32 (K, depth, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float64 (N, 2); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float64 (N, 2), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; as of `SharedPairTables`.
+        DeviceError: no usable GPU.
+    """
+
+# one_hot_conv1d_relu_maxpool1d_nlc
+
+def one_hot_conv1d_relu_maxpool1d_nlc_gather(
+    ids: Array, weight: Array, bias: Array, pool_size: int, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.one_hot_conv1d_relu_maxpool1d_nlc` by the technique `gather`.
+
+    The maximum of each pool_size positions of relu(one_hot_conv1d_nlc(...)): (N, L_out // pool_size, C_out).
+
+    CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    From a table in shared memory: only results are written.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        weight: float32 (K, depth, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out // pool_size, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; shared memory does not hold the table of
+            four channels, or a window's ids.
+        DeviceError: no usable GPU.
+    """
+
+def one_hot_conv1d_relu_maxpool1d_nlc_warp_gather(
+    ids: Array,
+    weight: Array,
+    bias: Array,
+    pool_size: int,
+    *,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.one_hot_conv1d_relu_maxpool1d_nlc` by the technique `warp_gather`.
+
+    The maximum of each pool_size positions of relu(one_hot_conv1d_nlc(...)): (N, L_out // pool_size, C_out).
+
+    CUDA, as gather, each warp by itself, with sums, LayerNorm and features in the precision. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Rounds the weights first, and widens the result last; `TokenConvWeights` keeps the one, and leaves that out.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        weight: float32 (K, depth, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out // pool_size, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# one_hot_conv1d_layernorm_relu_maxpool1d_nlc
+
+def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather(
+    ids: Array,
+    stat: Array,
+    weight: Array,
+    bias: Array,
+    gamma: Array,
+    beta: Array,
+    pool_size: int,
+    *,
+    eps: float = 1e-05,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc` by the technique `gather`.
+
+    layernorm_relu_maxpool1d_nlc(one_hot_conv1d_nlc(...), stat, gamma, beta, pool_size).
+
+    CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    From a table in shared memory, the whole of block 1 in one pass: gamma and beta are read once for many inputs.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        stat: float64 (N, 2), C-contiguous, each input's mean and biased variance.
+        weight: float32 (K, depth, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        gamma: float32 (L_out, C_out), C-contiguous.
+        beta: float32 (L_out, C_out), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out // pool_size, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; shared memory does not hold the table of
+            four channels, or a window's ids.
+        DeviceError: no usable GPU.
+    """
+
+def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather(
+    ids: Array,
+    stat: Array,
+    weight: Array,
+    bias: Array,
+    gamma: Array,
+    beta: Array,
+    pool_size: int,
+    *,
+    eps: float = 1e-05,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc` by the technique `warp_gather`.
+
+    layernorm_relu_maxpool1d_nlc(one_hot_conv1d_nlc(...), stat, gamma, beta, pool_size).
+
+    CUDA, as gather, each warp by itself, with sums, LayerNorm and features in the precision. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Rounds the weights first, and widens the result last; `TokenConvWeights` keeps the one, and leaves that out.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        stat: float64 (N, 2), C-contiguous, each input's mean and biased variance.
+        weight: float32 (K, depth, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        gamma: float32 (L_out, C_out), C-contiguous.
+        beta: float32 (L_out, C_out), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out // pool_size, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# softmax
+
+def softmax_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.softmax` by the technique `loops`.
+
+    Logits (..., C) -> probabilities (..., C), each row summing to 1; the row's maximum is subtracted first.
+
+    Compiled plain loops on one CPU core.
+
+    Row after row.
+
+    Args:
+        x: float32 (..., C), C-contiguous.
+        out: where to write, float32 (..., C) (x itself will do); made where None.
+
+    Returns:
+        float32 (..., C).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def softmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.softmax` by the technique `naive`.
+
+    Logits (..., C) -> probabilities (..., C), each row summing to 1; the row's maximum is subtracted first.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    One block a row.
+
+    Args:
+        x: float32 (..., C), C-contiguous.
+        out: where to write, float32 (..., C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (..., C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# argmax
+
+def argmax_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.argmax` by the technique `loops`.
+
+    Logits (N, C) -> the index of each row's maximum, (N,) int64; of equals the first, and NaN wins.
+
+    Compiled plain loops on one CPU core.
+
+    Of equals the first; NaN counts as the greatest.
+
+    Args:
+        x: float32 (N, C), C-contiguous.
+        out: where to write, int64 (N,); made where None.
+
+    Returns:
+        int64 (N,).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def argmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.argmax` by the technique `naive`.
+
+    Logits (N, C) -> the index of each row's maximum, (N,) int64; of equals the first, and NaN wins.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Of equals the first; NaN counts as the greatest.
+
+    Args:
+        x: float32 (N, C), C-contiguous.
+        out: where to write, int64 (N,); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        int64 (N,), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# collapse_linear
+
+def collapse_linear_naive(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.collapse_linear` by the technique `naive`.
+
+    linear(collapse(x), weight, bias).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
+
+    Args:
+        x: float32 (N, C, L) or (N, C, H, W), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_softmax
+
+def linear_softmax_naive(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_softmax` by the technique `naive`.
+
+    softmax(linear(...)): x (N, C_in), weight (C_out, C_in), bias (C_out,) -> probabilities (N, C_out).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    One block an input: logits are written once, and turned where they lie.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_argmax
+
+def linear_argmax_naive(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_argmax` by the technique `naive`.
+
+    argmax(linear(...)): x (N, C_in), weight (C_out, C_in), bias (C_out,) -> labels (N,) int64.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    One block an input: no logit leaves the chip. Of equals the first; NaN counts as the greatest.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, int64 or uint8 (N,); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        int64 (N,), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; `out` is of uint8, a byte a label, and
+            there are more than 256 classes.
+        DeviceError: no usable GPU.
+    """
+
+# conv2d
+
+def conv2d_loops(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d` by the technique `loops`.
+
+    Cross-correlation, as deep-learning frameworks define it.
+
+    Compiled plain loops on one CPU core.
+
+    Output after output.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def conv2d_cpu_gemm(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d` by the technique `cpu_gemm`.
+
+    Cross-correlation, as deep-learning frameworks define it.
+
+    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
+
+    Packs the weights at each call, and each task turns its share of x; `CpuConv2d` keeps weights.
+
+    It takes channels-last features. ReLU is in the last pass, over sums in cache. The same bits for any number of
+    threads.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; a group has one input channel; or the
+            environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_cpu_direct(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d` by the technique `cpu_direct`.
+
+    Cross-correlation, as deep-learning frameworks define it.
+
+    All CPU cores, few input channels: neighbouring positions fill the vector registers.
+
+    Nothing is lowered to a matrix, and features stay channels first.
+
+    It is meant for few input channels, of which the GEMM over overlapping rows (`cpu_gemm`) has short rows. ReLU is
+    applied before sums leave the cache. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; groups are more than 1; or the environment's
+            CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_winograd_rows_cpu(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d` by the technique `winograd_rows_cpu`.
+
+    Cross-correlation, as deep-learning frameworks define it.
+
+    As cpu_direct, with rows filtered four outputs at a time: two fifths of the products at best.
+
+    Two fifths of the multiplications of 5 columns, or half of those of 3, for few input channels.
+
+    Stride, dilation and groups are 1, and a kernel has 2 to 5 columns. Weights are transformed at each call. A feature
+    that is not finite may make NaN of all outputs that share a tile with one that reads it. The same bits for any
+    number of threads.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; stride, dilation, groups or columns are others;
+            or the environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_naive(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d` by the technique `naive`.
+
+    Cross-correlation, as deep-learning frameworks define it.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A 2-D grid of blocks of 32 x 32 over (N * P) x (M * Q). Depthwise convolutions (groups = C_in) are served here.
+
+    What follows is in the same kernel: one write of y less, and one read.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def conv2d_direct(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d` by the technique `direct`.
+
+    Cross-correlation, as deep-learning frameworks define it.
+
+    CUDA, few input channels: a block a strip of an image in shared memory, a thread a tile of its outputs. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features and weights are small of up to some six input channels, which it is meant for.
+
+    More work as long as a strip of all of them fits in shared memory.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; groups are more than 1; a strip does not
+            fit in shared memory.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv2d_direct_mma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d` by the technique `direct_mma`.
+
+    Cross-correlation, as deep-learning frameworks define it.
+
+    CUDA, few input channels: an image in shared memory, its weights in registers, by mma.sync. All arrays are NumPy's,
+    or all lie on the device, and then nothing waits for the result.
+
+    All weights of 16 output channels must fit in a thread's registers: it is meant for some six input channels.
+
+    Stride, dilation and groups are 1. In fp16 and fp16x3 x loses digits below 2^-14, as float16 does.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; stride,
+            dilation or groups are more than 1; weights do not fit in registers, or an image not in shared memory.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# tanh
+
+def tanh_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.tanh` by the technique `loops`.
+
+    The hyperbolic tangent of each value; NaN stays NaN.
+
+    Compiled plain loops on one CPU core.
+
+    Value after value.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def tanh_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.tanh` by the technique `naive`.
+
+    The hyperbolic tangent of each value; NaN stays NaN.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads have neighbouring values.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def tanh_cpu_vector(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.tanh` by the technique `cpu_vector`.
+
+    The hyperbolic tangent of each value; NaN stays NaN.
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    Tanh is by a rational function, off by at most 3.4e-7 of each value.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+# gelu
+
+def gelu_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.gelu` by the technique `loops`.
+
+    x times the normal distribution function of x, (1 + erf(x / sqrt(2))) / 2: PyTorch's default, not the tanh form.
+
+    Compiled plain loops on one CPU core.
+
+    Value after value.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def gelu_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.gelu` by the technique `naive`.
+
+    x times the normal distribution function of x, (1 + erf(x / sqrt(2))) / 2: PyTorch's default, not the tanh form.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads have neighbouring values.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def gelu_cpu_vector(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.gelu` by the technique `cpu_vector`.
+
+    x times the normal distribution function of x, (1 + erf(x / sqrt(2))) / 2: PyTorch's default, not the tanh form.
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    Tanh is by a rational function, off by at most 3.4e-7 of each value.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+# sigmoid
+
+def sigmoid_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.sigmoid` by the technique `loops`.
+
+    1 / (1 + exp(-x)); NaN stays NaN.
+
+    Compiled plain loops on one CPU core.
+
+    Value after value.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def sigmoid_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.sigmoid` by the technique `naive`.
+
+    1 / (1 + exp(-x)); NaN stays NaN.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads have neighbouring values.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def sigmoid_cpu_vector(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.sigmoid` by the technique `cpu_vector`.
+
+    1 / (1 + exp(-x)); NaN stays NaN.
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    Tanh is by a rational function, off by at most 3.4e-7 of each value.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+# leaky_relu
+
+def leaky_relu_loops(x: np.ndarray, negative_slope: float = 0.01, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.leaky_relu` by the technique `loops`.
+
+    x, or negative_slope times x where x is below 0; NaN stays NaN.
+
+    Compiled plain loops on one CPU core.
+
+    Value after value.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        negative_slope: float, default 0.01: factor of what is below 0, from 0 to 1.
+        out: where to write, float32 (...) (x itself will do); made where None.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def leaky_relu_naive(
+    x: Array, negative_slope: float = 0.01, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.leaky_relu` by the technique `naive`.
+
+    x, or negative_slope times x where x is below 0; NaN stays NaN.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads have neighbouring values.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        negative_slope: float, default 0.01: factor of what is below 0, from 0 to 1.
+        out: where to write, float32 (...) (x itself will do); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def leaky_relu_cpu_vector(x: np.ndarray, negative_slope: float = 0.01, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.leaky_relu` by the technique `cpu_vector`.
+
+    x, or negative_slope times x where x is below 0; NaN stays NaN.
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    Value after value.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        negative_slope: float, default 0.01: factor of what is below 0, from 0 to 1.
+        out: where to write, float32 (...) (x itself will do); made where None.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+# maxout
+
+def maxout_loops(x: np.ndarray, pieces: int = 2, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.maxout` by the technique `loops`.
+
+    x (N, C, ...) -> (N, C / pieces, ...): the maximum of each `pieces` channels that follow one another; NaN wins.
+
+    Compiled plain loops on one CPU core.
+
+    Group after group; NaN wins.
+
+    Args:
+        x: float32 (N, C, ...), C-contiguous.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
+        out: where to write, float32 (N, C / pieces, ...); made where None.
+
+    Returns:
+        float32 (N, C / pieces, ...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def maxout_naive(x: Array, pieces: int = 2, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.maxout` by the technique `naive`.
+
+    x (N, C, ...) -> (N, C / pieces, ...): the maximum of each `pieces` channels that follow one another; NaN wins.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    NaN wins.
+
+    Args:
+        x: float32 (N, C, ...), C-contiguous.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
+        out: where to write, float32 (N, C / pieces, ...); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C / pieces, ...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# batchnorm2d
+
+def batchnorm2d_loops(
+    x: np.ndarray,
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    *,
+    eps: float = 1e-05,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.batchnorm2d` by the technique `loops`.
+
+    Each channel less its mean, over the root of its variance + eps, times gamma, plus beta: at inference, all given.
+
+    Compiled plain loops on one CPU core.
+
+    Channel after channel.
+
+    Args:
+        x: float32 (N, C, H, W), C-contiguous.
+        gamma: float32 (C,), C-contiguous.
+        beta: float32 (C,), C-contiguous.
+        mean: float32 (C,), C-contiguous.
+        variance: float32 (C,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (N, C, H, W) (x itself will do); made where None.
+
+    Returns:
+        float32 (N, C, H, W).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def batchnorm2d_naive(
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    eps: float = 1e-05,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.batchnorm2d` by the technique `naive`.
+
+    Each channel less its mean, over the root of its variance + eps, times gamma, plus beta: at inference, all given.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    With ReLU in the same kernel where it follows.
+
+    Args:
+        x: float32 (N, C, H, W), C-contiguous.
+        gamma: float32 (C,), C-contiguous.
+        beta: float32 (C,), C-contiguous.
+        mean: float32 (C,), C-contiguous.
+        variance: float32 (C,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (N, C, H, W) (x itself will do); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, H, W), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# maxpool2d
+
+def maxpool2d_loops(
+    x: np.ndarray, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.maxpool2d` by the technique `loops`.
+
+    The maximum of each window; stride defaults to kernel_size; padding is -inf, at most half of kernel_size.
+
+    Compiled plain loops on one CPU core.
+
+    NaN wins.
+
+    Args:
+        x: float32 (N, C, H, W), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, C, H_out, W_out); made where None.
+
+    Returns:
+        float32 (N, C, H_out, W_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def maxpool2d_naive(
+    x: Array,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.maxpool2d` by the technique `naive`.
+
+    The maximum of each window; stride defaults to kernel_size; padding is -inf, at most half of kernel_size.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    NaN wins.
+
+    Args:
+        x: float32 (N, C, H, W), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, C, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# avgpool2d
+
+def avgpool2d_loops(
+    x: np.ndarray,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    count_include_pad: bool = True,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.avgpool2d` by the technique `loops`.
+
+    The mean of each window, padding counted as zeros, or, with count_include_pad=False, not at all.
+
+    Compiled plain loops on one CPU core.
+
+    Sums of a row are taken apart.
+
+    Args:
+        x: float32 (N, C, H, W), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        count_include_pad: bool, default True: whether a mean counts padding, as zeros.
+        out: where to write, float32 (N, C, H_out, W_out); made where None.
+
+    Returns:
+        float32 (N, C, H_out, W_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def avgpool2d_naive(
+    x: Array,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    count_include_pad: bool = True,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.avgpool2d` by the technique `naive`.
+
+    The mean of each window, padding counted as zeros, or, with count_include_pad=False, not at all.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Sums of a row are taken apart.
+
+    Args:
+        x: float32 (N, C, H, W), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        count_include_pad: bool, default True: whether a mean counts padding, as zeros.
+        out: where to write, float32 (N, C, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# global_avgpool2d
+
+def global_avgpool2d_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+    """`reference.global_avgpool2d` by the technique `loops`.
+
+    The mean of each channel: (N, C, H, W) -> (N, C).
+
+    Compiled plain loops on one CPU core.
+
+    Sums of a row are taken apart.
+
+    Args:
+        x: float32 (N, C, H, W), C-contiguous.
+        out: where to write, float32 (N, C); made where None.
+
+    Returns:
+        float32 (N, C).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def global_avgpool2d_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.global_avgpool2d` by the technique `naive`.
+
+    The mean of each channel: (N, C, H, W) -> (N, C).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Sums of a row are taken apart.
+
+    Args:
+        x: float32 (N, C, H, W), C-contiguous.
+        out: where to write, float32 (N, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# local_response_norm
+
+def local_response_norm_loops(
+    x: np.ndarray,
+    size: int,
+    *,
+    alpha: float = 0.0001,
+    beta: float = 0.75,
+    k: float = 1.0,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.local_response_norm` by the technique `loops`.
+
+    Each value over (k + alpha / size * s) ** beta, s the sum of squares of `size` channels about its own.
+
+    Compiled plain loops on one CPU core.
+
+    AlexNet's alpha of 1e-4 is 5e-4 here, with size 5, beta 0.75 and k 2.
+
+    Args:
+        x: float32 (N, C, H, W), C-contiguous.
+        size: int: channels that a value is normalised over, about its own.
+        alpha: float, default 0.0001: factor of their sum of squares, divided by size.
+        beta: float, default 0.75: the power.
+        k: float, default 1.0: added to the sum, greater than 0.
+        out: where to write, float32 (N, C, H, W); made where None.
+
+    Returns:
+        float32 (N, C, H, W).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def local_response_norm_naive(
+    x: Array,
+    size: int,
+    *,
+    alpha: float = 0.0001,
+    beta: float = 0.75,
+    k: float = 1.0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.local_response_norm` by the technique `naive`.
+
+    Each value over (k + alpha / size * s) ** beta, s the sum of squares of `size` channels about its own.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread sums its channels again. AlexNet's alpha of 1e-4 is 5e-4 here, with size 5, beta 0.75 and k 2.
+
+    Args:
+        x: float32 (N, C, H, W), C-contiguous.
+        size: int: channels that a value is normalised over, about its own.
+        alpha: float, default 0.0001: factor of their sum of squares, divided by size.
+        beta: float, default 0.75: the power.
+        k: float, default 1.0: added to the sum, greater than 0.
+        out: where to write, float32 (N, C, H, W); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, H, W), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# conv2d_relu
+
+def conv2d_relu_cpu_gemm(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d_relu` by the technique `cpu_gemm`.
+
+    relu(conv2d(...)).
+
+    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
+
+    Packs the weights at each call, and each task turns its share of x; `CpuConv2d` keeps weights.
+
+    It takes channels-last features. ReLU is in the last pass, over sums in cache. The same bits for any number of
+    threads.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; a group has one input channel; or the
+            environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_relu_cpu_direct(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d_relu` by the technique `cpu_direct`.
+
+    relu(conv2d(...)).
+
+    All CPU cores, few input channels: neighbouring positions fill the vector registers.
+
+    Nothing is lowered to a matrix, and features stay channels first.
+
+    It is meant for few input channels, of which the GEMM over overlapping rows (`cpu_gemm`) has short rows. ReLU is
+    applied before sums leave the cache. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; groups are more than 1; or the environment's
+            CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_relu_winograd_rows_cpu(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d_relu` by the technique `winograd_rows_cpu`.
+
+    relu(conv2d(...)).
+
+    As cpu_direct, with rows filtered four outputs at a time: two fifths of the products at best.
+
+    Two fifths of the multiplications of 5 columns, or half of those of 3, for few input channels.
+
+    Stride, dilation and groups are 1, and a kernel has 2 to 5 columns. Weights are transformed at each call. A feature
+    that is not finite may make NaN of all outputs that share a tile with one that reads it. The same bits for any
+    number of threads.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; stride, dilation, groups or columns are others;
+            or the environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_relu_naive(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu` by the technique `naive`.
+
+    relu(conv2d(...)).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A 2-D grid of blocks of 32 x 32 over (N * P) x (M * Q). Depthwise convolutions (groups = C_in) are served here.
+
+    What follows is in the same kernel: one write of y less, and one read.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def conv2d_relu_direct(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu` by the technique `direct`.
+
+    relu(conv2d(...)).
+
+    CUDA, few input channels: a block a strip of an image in shared memory, a thread a tile of its outputs. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features and weights are small of up to some six input channels, which it is meant for.
+
+    More work as long as a strip of all of them fits in shared memory.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; groups are more than 1; a strip does not
+            fit in shared memory.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv2d_relu_direct_mma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu` by the technique `direct_mma`.
+
+    relu(conv2d(...)).
+
+    CUDA, few input channels: an image in shared memory, its weights in registers, by mma.sync. All arrays are NumPy's,
+    or all lie on the device, and then nothing waits for the result.
+
+    All weights of 16 output channels must fit in a thread's registers: it is meant for some six input channels.
+
+    Stride, dilation and groups are 1. In fp16 and fp16x3 x loses digits below 2^-14, as float16 does.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; stride,
+            dilation or groups are more than 1; weights do not fit in registers, or an image not in shared memory.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# conv2d_tanh
+
+def conv2d_tanh_naive(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_tanh` by the technique `naive`.
+
+    tanh(conv2d(...)).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A 2-D grid of blocks of 32 x 32 over (N * P) x (M * Q). Depthwise convolutions (groups = C_in) are served here.
+
+    What follows is in the same kernel: one write of y less, and one read.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def conv2d_tanh_direct(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_tanh` by the technique `direct`.
+
+    tanh(conv2d(...)).
+
+    CUDA, few input channels: a block a strip of an image in shared memory, a thread a tile of its outputs. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features and weights are small of up to some six input channels, which it is meant for.
+
+    More work as long as a strip of all of them fits in shared memory.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; groups are more than 1; a strip does not
+            fit in shared memory.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv2d_tanh_direct_mma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_tanh` by the technique `direct_mma`.
+
+    tanh(conv2d(...)).
+
+    CUDA, few input channels: an image in shared memory, its weights in registers, by mma.sync. All arrays are NumPy's,
+    or all lie on the device, and then nothing waits for the result.
+
+    All weights of 16 output channels must fit in a thread's registers: it is meant for some six input channels.
+
+    Stride, dilation and groups are 1. In fp16 and fp16x3 x loses digits below 2^-14, as float16 does.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; stride,
+            dilation or groups are more than 1; weights do not fit in registers, or an image not in shared memory.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# conv2d_sigmoid
+
+def conv2d_sigmoid_naive(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_sigmoid` by the technique `naive`.
+
+    sigmoid(conv2d(...)).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A 2-D grid of blocks of 32 x 32 over (N * P) x (M * Q). Depthwise convolutions (groups = C_in) are served here.
+
+    What follows is in the same kernel: one write of y less, and one read.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# conv2d_leaky_relu
+
+def conv2d_leaky_relu_naive(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_leaky_relu` by the technique `naive`.
+
+    leaky_relu(conv2d(...)).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A 2-D grid of blocks of 32 x 32 over (N * P) x (M * Q). Depthwise convolutions (groups = C_in) are served here.
+
+    What follows is in the same kernel: one write of y less, and one read.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# conv2d_relu_maxpool2d
+
+def conv2d_relu_maxpool2d_naive(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    pool_size: Pair,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    pool_stride: Pair | None = None,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu_maxpool2d` by the technique `naive`.
+
+    maxpool2d(relu(conv2d(...)), pool_size, stride=pool_stride).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread computes the convolution of its whole window, and only the maximum is written.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: Pair: of a window of the pooling, an int or (vertical, horizontal).
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
+        out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_pooled, W_pooled), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def conv2d_relu_maxpool2d_direct(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    pool_size: Pair,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    pool_stride: Pair | None = None,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu_maxpool2d` by the technique `direct`.
+
+    maxpool2d(relu(conv2d(...)), pool_size, stride=pool_stride).
+
+    CUDA, few input channels: a block a strip of an image in shared memory, a thread a tile of its outputs. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread's tile holds whole windows, and stores their maxima alone.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: Pair: of a window of the pooling, an int or (vertical, horizontal).
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
+        out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_pooled, W_pooled), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; groups are more than 1; a strip does not
+            fit in shared memory.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# conv2d_tanh_maxpool2d
+
+def conv2d_tanh_maxpool2d_naive(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    pool_size: Pair,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    pool_stride: Pair | None = None,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_tanh_maxpool2d` by the technique `naive`.
+
+    maxpool2d(tanh(conv2d(...)), pool_size, stride=pool_stride).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread computes the convolution of its whole window, and only the maximum is written.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: Pair: of a window of the pooling, an int or (vertical, horizontal).
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
+        out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_pooled, W_pooled), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def conv2d_tanh_maxpool2d_direct(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    pool_size: Pair,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    pool_stride: Pair | None = None,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_tanh_maxpool2d` by the technique `direct`.
+
+    maxpool2d(tanh(conv2d(...)), pool_size, stride=pool_stride).
+
+    CUDA, few input channels: a block a strip of an image in shared memory, a thread a tile of its outputs. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread's tile holds whole windows, and stores their maxima alone.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: Pair: of a window of the pooling, an int or (vertical, horizontal).
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
+        out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_pooled, W_pooled), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; groups are more than 1; a strip does not
+            fit in shared memory.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# conv2d_relu_global_avgpool2d
+
+def conv2d_relu_global_avgpool2d_naive(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu_global_avgpool2d` by the technique `naive`.
+
+    global_avgpool2d(relu(conv2d(...))): (N, C_out).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread computes all of a map, and only its mean is written.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# conv2d_relu_maxpool2d_conv2d_relu_maxpool2d
+
+def conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_whole(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    pool_size: Pair,
+    *,
+    pool_stride: Pair | None = None,
+    strides: Sequence[Pair] = (1, 1),
+    paddings: Sequence[Padding] = (0, 0),
+    groups: Sequence[int] = (1, 1),
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu_maxpool2d_conv2d_relu_maxpool2d` by the technique `whole`.
+
+    conv2d_relu_maxpool2d twice: a stride, padding and groups for each, and both poolings alike.
+
+    CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block an image, nothing recomputed.
+
+    Needs cp.async, of compute capability 8.0.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight1: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias1: float32 (C_out,), C-contiguous.
+        weight2: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        pool_size: Pair: of a window of the pooling, an int or (vertical, horizontal).
+        pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
+        strides: Sequence[Pair], default (1, 1): of the first convolution and of the second.
+        paddings: Sequence[Padding], default (0, 0): of the first convolution and of the second.
+        groups: Sequence[int], default (1, 1): of the first convolution and of the second.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; the maps do not fit shared memory.
+        DeviceError: no usable GPU.
+    """
+
+def conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_tiles(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    pool_size: Pair,
+    *,
+    pool_stride: Pair | None = None,
+    strides: Sequence[Pair] = (1, 1),
+    paddings: Sequence[Padding] = (0, 0),
+    groups: Sequence[int] = (1, 1),
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu_maxpool2d_conv2d_relu_maxpool2d` by the technique `tiles`.
+
+    conv2d_relu_maxpool2d twice: a stride, padding and groups for each, and both poolings alike.
+
+    CUDA, a chain over images in one kernel, one block a tile, whose halo is computed again. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    A block a tile of the result: what their halos share is recomputed.
+
+    Needs cp.async, of compute capability 8.0.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight1: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias1: float32 (C_out,), C-contiguous.
+        weight2: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        pool_size: Pair: of a window of the pooling, an int or (vertical, horizontal).
+        pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
+        strides: Sequence[Pair], default (1, 1): of the first convolution and of the second.
+        paddings: Sequence[Padding], default (0, 0): of the first convolution and of the second.
+        groups: Sequence[int], default (1, 1): of the first convolution and of the second.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; the maps do not fit shared memory.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_rolling(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    pool_size: Pair,
+    *,
+    pool_stride: Pair | None = None,
+    strides: Sequence[Pair] = (1, 1),
+    paddings: Sequence[Padding] = (0, 0),
+    groups: Sequence[int] = (1, 1),
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu_maxpool2d_conv2d_relu_maxpool2d` by the technique `rolling`.
+
+    conv2d_relu_maxpool2d twice: a stride, padding and groups for each, and both poolings alike.
+
+    CUDA, as tiles, by blocks that walk down an image, and keep of each map the rows that are read again. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Blocks walk down the image, and keep of each map the rows that windows share.
+
+    Needs cp.async, of compute capability 8.0.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight1: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias1: float32 (C_out,), C-contiguous.
+        weight2: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        pool_size: Pair: of a window of the pooling, an int or (vertical, horizontal).
+        pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
+        strides: Sequence[Pair], default (1, 1): of the first convolution and of the second.
+        paddings: Sequence[Padding], default (0, 0): of the first convolution and of the second.
+        groups: Sequence[int], default (1, 1): of the first convolution and of the second.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; the maps do not fit shared memory.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# batchnorm2d_relu
+
+def batchnorm2d_relu_naive(
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    eps: float = 1e-05,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.batchnorm2d_relu` by the technique `naive`.
+
+    relu(batchnorm2d(...)).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    With ReLU in the same kernel where it follows.
+
+    Args:
+        x: float32 (N, C, H, W), C-contiguous.
+        gamma: float32 (C,), C-contiguous.
+        beta: float32 (C,), C-contiguous.
+        mean: float32 (C,), C-contiguous.
+        variance: float32 (C,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (N, C, H, W) (x itself will do); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, H, W), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_tanh
+
+def linear_tanh_naive(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_tanh` by the technique `naive`.
+
+    tanh(linear(...)).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_gelu
+
+def linear_gelu_naive(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_gelu` by the technique `naive`.
+
+    gelu(linear(...)).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_sigmoid
+
+def linear_sigmoid_naive(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_sigmoid` by the technique `naive`.
+
+    sigmoid(linear(...)).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_leaky_relu
+
+def linear_leaky_relu_naive(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_leaky_relu` by the technique `naive`.
+
+    leaky_relu(linear(...)).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_maxout
+
+def linear_maxout_naive(
+    x: Array, weight: Array, bias: Array, pieces: int = 2, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_maxout` by the technique `naive`.
+
+    maxout(linear(...), pieces): of two pieces max(w1 x + b1, w2 x + b2).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    An output's channels are computed one after another.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
+        out: where to write, float32 (N, C_out / pieces); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out / pieces), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_gelu_linear
+
+def linear_gelu_linear_naive(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.linear_gelu_linear` by the technique `naive`.
+
+    linear(linear_gelu(x, weight1, bias1), weight2, bias2).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    One block for up to 8 inputs, their middle layer in shared memory; with GELU a transformer's feed-forward block.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight1: float32 (C_mid, C_in), C-contiguous.
+        bias1: float32 (C_mid,), C-contiguous.
+        weight2: float32 (C_out, C_mid), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; C_mid is more than 12,032, which shared
+            memory holds.
+        DeviceError: no usable GPU.
+    """
+
+# conv2d_nhwc
+
+def conv2d_nhwc_mma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_nhwc` by the technique `mma`.
+
+    conv2d on channels-last features, with weights as TensorFlow has them (HWIO).
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; the layer `MmaConv` leaves all that out.
+
+    With more than one group, each has a multiple of 32 output channels, and of 8 input channels, in fp8 of 16.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; groups have
+            other channels; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv2d_nhwc_wgmma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_nhwc` by the technique `wgmma`.
+
+    conv2d on channels-last features, with weights as TensorFlow has them (HWIO).
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; the layer `WgmmaConv` leaves all that out.
+
+    Strides are up to 8, a window spans up to 128 pixels. With more than one group, each has a multiple of 32 output
+    channels, and of 16 bytes of input channels.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; stride,
+            dilation or groups are others.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+def conv2d_nhwc_cpu_gemm(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d_nhwc` by the technique `cpu_gemm`.
+
+    conv2d on channels-last features, with weights as TensorFlow has them (HWIO).
+
+    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
+
+    Packs the weights at each call; `CpuConv2d` keeps them.
+
+    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; a group has one input channel; or the
+            environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_nhwc_winograd_cpu(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d_nhwc` by the technique `winograd_cpu`.
+
+    conv2d on channels-last features, with weights as TensorFlow has them (HWIO).
+
+    All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
+
+    A half to a quarter of the multiplications. Packs the weights at each call; `CpuWinogradConv2d` keeps them.
+
+    Stride and dilation are 1, groups too, or of a kernel of 3 to 5 rows and columns any. A feature that is not finite
+    may make NaN of all pixels that share a tile with one that reads it. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; Winograd's filtering cannot take these moves; or
+            the environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_nhwc_double_buffered(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_nhwc` by the technique `double_buffered`.
+
+    conv2d on channels-last features, with weights as TensorFlow has them (HWIO).
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Nothing is copied beforehand: copies from an image leave zeros in shared memory for what lies outside.
+
+    The copies are of 32 bits where C_in or C_out of a group is no multiple of 4, or an array starts at no multiple of
+    16 bytes.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv2d_nhwc_winograd(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_nhwc` by the technique `winograd`.
+
+    conv2d on channels-last features, with weights as TensorFlow has them (HWIO).
+
+    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    As few multiplications as float32 allows. Weights are transformed first; `WinogradConv` keeps them.
+
+    Stride, dilation and groups are 1. A feature that is not finite may make NaN of all pixels that share a tile with
+    one that reads it.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; stride, dilation or groups are not 1.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# conv2d_relu_nhwc
+
+def conv2d_relu_nhwc_mma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu_nhwc` by the technique `mma`.
+
+    relu(conv2d_nhwc(...)).
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; the layer `MmaConv` leaves all that out.
+
+    With more than one group, each has a multiple of 32 output channels, and of 8 input channels, in fp8 of 16.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; groups have
+            other channels; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv2d_relu_nhwc_wgmma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu_nhwc` by the technique `wgmma`.
+
+    relu(conv2d_nhwc(...)).
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; the layer `WgmmaConv` leaves all that out.
+
+    Strides are up to 8, a window spans up to 128 pixels. With more than one group, each has a multiple of 32 output
+    channels, and of 16 bytes of input channels.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; stride,
+            dilation or groups are others.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+def conv2d_relu_nhwc_cpu_gemm(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d_relu_nhwc` by the technique `cpu_gemm`.
+
+    relu(conv2d_nhwc(...)).
+
+    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
+
+    Packs the weights at each call; `CpuConv2d` keeps them.
+
+    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; a group has one input channel; or the
+            environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_relu_nhwc_winograd_cpu(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d_relu_nhwc` by the technique `winograd_cpu`.
+
+    relu(conv2d_nhwc(...)).
+
+    All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
+
+    A half to a quarter of the multiplications. Packs the weights at each call; `CpuWinogradConv2d` keeps them.
+
+    Stride and dilation are 1, groups too, or of a kernel of 3 to 5 rows and columns any. A feature that is not finite
+    may make NaN of all pixels that share a tile with one that reads it. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; Winograd's filtering cannot take these moves; or
+            the environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_relu_nhwc_double_buffered(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu_nhwc` by the technique `double_buffered`.
+
+    relu(conv2d_nhwc(...)).
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Nothing is copied beforehand: copies from an image leave zeros in shared memory for what lies outside.
+
+    The copies are of 32 bits where C_in or C_out of a group is no multiple of 4, or an array starts at no multiple of
+    16 bytes.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv2d_relu_nhwc_winograd(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu_nhwc` by the technique `winograd`.
+
+    relu(conv2d_nhwc(...)).
+
+    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    As few multiplications as float32 allows. Weights are transformed first; `WinogradConv` keeps them.
+
+    Stride, dilation and groups are 1. A feature that is not finite may make NaN of all pixels that share a tile with
+    one that reads it.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; stride, dilation or groups are not 1.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# maxpool2d_nhwc
+
+def maxpool2d_nhwc_coalesced(
+    x: Array,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.maxpool2d_nhwc` by the technique `coalesced`.
+
+    maxpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C).
+
+    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    NaN wins.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, H_out, W_out, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def maxpool2d_nhwc_vectorized(
+    x: Array,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.maxpool2d_nhwc` by the technique `vectorized`.
+
+    maxpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C).
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    NaN wins. Features are cast to the precision, the result is cast back; layers leave both out.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
+            three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
+            "bf16", 8 bits, float32's range.
+        out: where to write, float32 (N, H_out, W_out, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def maxpool2d_nhwc_cpu_vector(
+    x: np.ndarray, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.maxpool2d_nhwc` by the technique `cpu_vector`.
+
+    maxpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C).
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    NaN wins.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, H_out, W_out, C); made where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+# avgpool2d_nhwc
+
+def avgpool2d_nhwc_coalesced(
+    x: Array,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    count_include_pad: bool = True,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.avgpool2d_nhwc` by the technique `coalesced`.
+
+    avgpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C).
+
+    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    Sums are float32.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        count_include_pad: bool, default True: whether a mean counts padding, as zeros.
+        out: where to write, float32 (N, H_out, W_out, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def avgpool2d_nhwc_vectorized(
+    x: Array,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    count_include_pad: bool = True,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.avgpool2d_nhwc` by the technique `vectorized`.
+
+    avgpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C).
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Sums are float32. Features are cast to the precision, the result is cast back; layers leave both out.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        count_include_pad: bool, default True: whether a mean counts padding, as zeros.
+        precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
+            three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
+            "bf16", 8 bits, float32's range.
+        out: where to write, float32 (N, H_out, W_out, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def avgpool2d_nhwc_cpu_vector(
+    x: np.ndarray,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    count_include_pad: bool = True,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.avgpool2d_nhwc` by the technique `cpu_vector`.
+
+    avgpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C).
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    Sums of a row are taken apart.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        count_include_pad: bool, default True: whether a mean counts padding, as zeros.
+        out: where to write, float32 (N, H_out, W_out, C); made where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+# global_avgpool2d_nhwc
+
+def global_avgpool2d_nhwc_coalesced(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.global_avgpool2d_nhwc` by the technique `coalesced`.
+
+    The mean of each channel: (N, H, W, C) -> (N, C).
+
+    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    Sums are float32.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        out: where to write, float32 (N, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def global_avgpool2d_nhwc_vectorized(
+    x: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.global_avgpool2d_nhwc` by the technique `vectorized`.
+
+    The mean of each channel: (N, H, W, C) -> (N, C).
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Sums are float32. Features are cast to the precision, the result is cast back; layers leave both out.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
+            three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
+            "bf16", 8 bits, float32's range.
+        out: where to write, float32 (N, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# local_response_norm_nhwc
+
+def local_response_norm_nhwc_coalesced(
+    x: Array,
+    size: int,
+    *,
+    alpha: float = 0.0001,
+    beta: float = 0.75,
+    k: float = 1.0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.local_response_norm_nhwc` by the technique `coalesced`.
+
+    local_response_norm on channels-last features: x (N, H, W, C) -> (N, H, W, C).
+
+    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    The power of 0.75 is two instructions. AlexNet's alpha of 1e-4 is 5e-4 here, with size 5, beta 0.75 and k 2.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        size: int: channels that a value is normalised over, about its own.
+        alpha: float, default 0.0001: factor of their sum of squares, divided by size.
+        beta: float, default 0.75: the power.
+        k: float, default 1.0: added to the sum, greater than 0.
+        out: where to write, float32 (N, H, W, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H, W, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def local_response_norm_nhwc_vectorized(
+    x: Array,
+    size: int,
+    *,
+    alpha: float = 0.0001,
+    beta: float = 0.75,
+    k: float = 1.0,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.local_response_norm_nhwc` by the technique `vectorized`.
+
+    local_response_norm on channels-last features: x (N, H, W, C) -> (N, H, W, C).
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Features are cast to the precision, the result is cast back; `VectorizedLocalResponseNorm` leaves both out.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        size: int: channels that a value is normalised over, about its own.
+        alpha: float, default 0.0001: factor of their sum of squares, divided by size.
+        beta: float, default 0.75: the power.
+        k: float, default 1.0: added to the sum, greater than 0.
+        precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
+            three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
+            "bf16", 8 bits, float32's range.
+        out: where to write, float32 (N, H, W, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H, W, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def local_response_norm_nhwc_cpu_vector(
+    x: np.ndarray,
+    size: int,
+    *,
+    alpha: float = 0.0001,
+    beta: float = 0.75,
+    k: float = 1.0,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.local_response_norm_nhwc` by the technique `cpu_vector`.
+
+    local_response_norm on channels-last features: x (N, H, W, C) -> (N, H, W, C).
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    Pixel after pixel.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        size: int: channels that a value is normalised over, about its own.
+        alpha: float, default 0.0001: factor of their sum of squares, divided by size.
+        beta: float, default 0.75: the power.
+        k: float, default 1.0: added to the sum, greater than 0.
+        out: where to write, float32 (N, H, W, C); made where None.
+
+    Returns:
+        float32 (N, H, W, C).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+# pixels
+
+def pixels_loops(
+    images: np.ndarray, tables: np.ndarray, height: int, width: int, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.pixels` by the technique `loops`.
+
+    Rows of bytes as images: what a network of images begins with.
+
+    Compiled plain loops on one CPU core.
+
+    Pixel after pixel.
+
+    Args:
+        images: uint8 (N, C * height * width), C-contiguous, channel after channel.
+        tables: float32 (C, entries), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
+        height: int: of an image.
+        width: int: of an image.
+        out: where to write, float32 (N, C, height, width); made where None.
+
+    Returns:
+        float32 (N, C, height, width).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def pixels_naive(
+    images: Array, tables: Array, height: int, width: int, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.pixels` by the technique `naive`.
+
+    Rows of bytes as images: what a network of images begins with.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads read neighbouring bytes.
+
+    Args:
+        images: uint8 (N, C * height * width), C-contiguous, channel after channel.
+        tables: float32 (C, entries), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
+        height: int: of an image.
+        width: int: of an image.
+        out: where to write, float32 (N, C, height, width); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, height, width), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# pixels_nhwc
+
+def pixels_nhwc_coalesced(
+    images: Array,
+    tables: Array,
+    height: int,
+    width: int,
+    *,
+    channels: int | None = None,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.pixels_nhwc` by the technique `coalesced`.
+
+    pixels, channels last: (N, height, width, channels), zeros beyond the tables' C, which None stands for.
+
+    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    Neighbouring threads write neighbouring channels.
+
+    Args:
+        images: uint8 (N, C * height * width), C-contiguous, channel after channel.
+        tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
+        height: int: of an image.
+        width: int: of an image.
+        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        out: where to write, float32 (N, height, width, channels); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, height, width, channels), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def pixels_nhwc_vectorized(
+    images: Array,
+    tables: Array,
+    height: int,
+    width: int,
+    *,
+    channels: int | None = None,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.pixels_nhwc` by the technique `vectorized`.
+
+    pixels, channels last: (N, height, width, channels), zeros beyond the tables' C, which None stands for.
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    One thread a pixel. Features are in the precision, and are cast back; `VectorizedPixels` leaves the cast out.
+
+    Args:
+        images: uint8 (N, C * height * width), C-contiguous, channel after channel.
+        tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
+        height: int: of an image.
+        width: int: of an image.
+        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
+            three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
+            "bf16", 8 bits, float32's range.
+        out: where to write, float32 (N, height, width, channels); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, height, width, channels), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; there are more
+            than 48 channels of images.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def pixels_nhwc_cpu_vector(
+    images: np.ndarray,
+    tables: np.ndarray,
+    height: int,
+    width: int,
+    *,
+    channels: int | None = None,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.pixels_nhwc` by the technique `cpu_vector`.
+
+    pixels, channels last: (N, height, width, channels), zeros beyond the tables' C, which None stands for.
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    Image after image.
+
+    Args:
+        images: uint8 (N, C * height * width), C-contiguous, channel after channel.
+        tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
+        height: int: of an image.
+        width: int: of an image.
+        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        out: where to write, float32 (N, height, width, channels); made where None.
+
+    Returns:
+        float32 (N, height, width, channels).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """

@@ -6,16 +6,13 @@ They read and write once what a convolution (`charcnn.ops.conv2d.cpu_gemm`) left
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numba import float32, njit, prange
 
 from charcnn.layers import windows
-from charcnn.layers.layer import SLOPE
-from charcnn.layers.windows import Padding, Pair, Window
-from charcnn.ops.common import arrays, shapes, shapes2d, threads
+from charcnn.layers.windows import Padding, Pair
+from charcnn.ops.common import shapes2d, threads
 from charcnn.ops.common.epilogues import EPILOGUES
 
 _gelu, _sigmoid = (njit(EPILOGUES[name]) for name in ("gelu", "sigmoid"))
@@ -138,53 +135,6 @@ def _leaky_relu_kernel(x, y, slope):
             y[i] = slope * x[i] if x[i] < float32(0) else x[i]
 
 
-def maxpool2d_nhwc_cpu_vector(
-    x: Any, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0, out: Any = None
-) -> Any:
-    """`reference.maxpool2d_nhwc` on all CPU cores.
-
-    Args:
-        x: float32 (N, H, W, C), C-contiguous, NumPy.
-        kernel_size, stride, padding: as there.
-        out: where to write, (N, H_out, W_out, C); made where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-    return _pooled(x, kernel_size, stride, padding, False, 0, out)
-
-
-def avgpool2d_nhwc_cpu_vector(
-    x: Any, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0, count_include_pad: bool = True,
-    out: Any = None,
-) -> Any:  # fmt: skip
-    """`reference.avgpool2d_nhwc` on all CPU cores. Arguments as for the maximum, and:
-
-    count_include_pad: whether padding counts, as zeros.
-    """
-    rows, columns = windows.pair("kernel_size", kernel_size)
-    return _pooled(x, kernel_size, stride, padding, True, rows * columns * count_include_pad, out)
-
-
-@lru_cache(typed=True)
-def _window(*arguments: Any) -> tuple[Window, tuple[int, int]]:
-    """That of a pooling, and what it makes of an image's size; kept, as it takes as long as a small pooling."""
-    window = shapes2d.pool2d_window(*arguments)
-    return window, window.out(*arguments[:2])
-
-
-def _pooled(x, kernel_size, stride, padding, mean, area, out):
-    n, height, width, channels = shapes.ranked("x", x, "N, H, W, C")
-    how = (tuple(one) if isinstance(one, list) else one for one in (kernel_size, stride, padding))
-    window, size = _window(height, width, *how)
-    out = arrays.host(out, (n, *size, channels), x=x)
-    threads.launch(_pool_kernel, x, out, window.kernel, window.stride, window.padding, mean, area)
-    return out
-
-
 @njit(cache=True, nogil=True, parallel=True)
 def _pixels_kernel(images, tables, y):
     inputs, height, width, channels = y.shape
@@ -204,78 +154,43 @@ def _pixels_kernel(images, tables, y):
                     of[w * apart + np.uint64(c)] = float32(0)
 
 
-def pixels_nhwc_cpu_vector(
-    images: Any, tables: Any, height: int, width: int, *, channels: int | None = None, out: Any = None
-) -> Any:
-    """`reference.pixels_nhwc` on all CPU cores; a task is a line.
-
-    Args:
-        images: uint8 (N, C * height * width), C-contiguous, channel after channel, NumPy; tables float32 (C, 256)
-            likewise.
-        height, width: of an image.
-        channels: of the features, those beyond C zero; C where None.
-        out: where to write, (N, height, width, channels); made where None.
-
-    Returns:
-        float32 (N, height, width, channels).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-    shape = shapes2d.pixels_nhwc(images, tables, height, width, channels)
-    out = arrays.host(out, shape, images=images, tables=tables)
-    threads.launch(_pixels_kernel, images, tables, out)
-    return out
+def _pooled(out, x, kernel_size, stride, padding, mean, area):
+    window = shapes2d.pool2d_window(*x.shape[1:3], kernel_size, stride, padding)
+    threads.launch(_pool_kernel, x, out, window.kernel, window.stride, window.padding, mean, area)
 
 
-def local_response_norm_nhwc_cpu_vector(
-    x: Any, size: int, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0, out: Any = None
-) -> Any:
-    """`reference.local_response_norm_nhwc` on all CPU cores.
+def launch_max(out: np.ndarray, x: np.ndarray, kernel_size: Pair, stride: Pair | None, padding: Padding) -> None:
+    """NaN wins."""
+    _pooled(out, x, kernel_size, stride, padding, False, 0)
 
-    Args:
-        x: float32 (N, H, W, C), C-contiguous, NumPy.
-        size, alpha, beta, k: as there.
-        out: where to write, (N, H, W, C); made where None.
 
-    Returns:
-        float32 (N, H, W, C).
+def launch_mean(
+    out: np.ndarray, x: np.ndarray, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool
+) -> None:
+    """Sums of a row are taken apart."""
+    rows, columns = windows.pair("kernel_size", kernel_size)
+    _pooled(out, x, kernel_size, stride, padding, True, rows * columns * count_include_pad)
 
-    Raises:
-        ValueError: an argument's shape, dtype, layout or value does not fit.
-    """
-    out = arrays.host(out, shapes2d.local_response_norm_nhwc(x, size, alpha, beta, k), x=x)
+
+def launch_norm(out: np.ndarray, x: np.ndarray, size: int, alpha: float, beta: float, k: float) -> None:
+    """Pixel after pixel."""
     pixels = [array.reshape(math.prod(x.shape[:3]), x.shape[3]) for array in (x, out)]
     threads.launch(_norm_kernel, *pixels, size, np.float32(alpha / size), np.float32(beta), np.float32(k))
-    return out
 
 
-def tanh_cpu_vector(x: Any, *, out: Any = None) -> Any:
-    """`reference.tanh` on all CPU cores, by a rational function, off by at most 3.4e-7 of each value.
-
-    x float32 of any shape, C-contiguous, NumPy -> float32 of that shape, in `out` where given, which may be x.
-    ValueError where an argument's shape, dtype or layout does not fit.
-    """
-    return _pointwise(_tanh_kernel, x, out)
+def launch_pixels(
+    out: np.ndarray, images: np.ndarray, tables: np.ndarray, height: int, width: int, channels: int | None
+) -> None:
+    """Image after image."""
+    threads.launch(_pixels_kernel, images, tables, out)
 
 
-def gelu_cpu_vector(x: Any, *, out: Any = None) -> Any:
-    """`reference.gelu` on all CPU cores. Arguments as for tanh."""
-    return _pointwise(_gelu_kernel, x, out)
+def launch_pointwise(out: np.ndarray, x: np.ndarray, *, epilogue: str) -> None:
+    """Tanh is by a rational function, off by at most 3.4e-7 of each value."""
+    kernel = {"tanh": _tanh_kernel, "gelu": _gelu_kernel, "sigmoid": _sigmoid_kernel}[epilogue]
+    threads.launch(kernel, x.reshape(-1), out.reshape(-1))
 
 
-def sigmoid_cpu_vector(x: Any, *, out: Any = None) -> Any:
-    """`reference.sigmoid` on all CPU cores. Arguments as for tanh."""
-    return _pointwise(_sigmoid_kernel, x, out)
-
-
-def leaky_relu_cpu_vector(x: Any, negative_slope: float = SLOPE, *, out: Any = None) -> Any:
-    """`reference.leaky_relu` on all CPU cores. negative_slope from 0 to 1; other arguments as for tanh."""
-    shapes.leaky_relu(x, negative_slope)
-    return _pointwise(_leaky_relu_kernel, x, out, np.float32(negative_slope))
-
-
-def _pointwise(kernel, x, out, *more):
-    out = arrays.host(out, shapes.relu(x), in_place="x", x=x)
-    threads.launch(kernel, x.reshape(-1), out.reshape(-1), *more)
-    return out
+def launch_leaky_relu(out: np.ndarray, x: np.ndarray, negative_slope: float) -> None:
+    """Value after value."""
+    threads.launch(_leaky_relu_kernel, x.reshape(-1), out.reshape(-1), np.float32(negative_slope))

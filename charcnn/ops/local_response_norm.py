@@ -8,7 +8,6 @@ import numpy as np
 from numba import cuda, float32, njit
 
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import arrays, shapes2d
 
 
 def _normalised(image, c, row, column, size, share, beta, k):
@@ -31,30 +30,6 @@ def _local_response_norm_loops_kernel(x, y, size, share, beta, k):
                     y[n, c, row, column] = _host_normalised(x[n], c, row, column, size, share, beta, k)
 
 
-def local_response_norm_loops(
-    x: Any, size: int, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0, out: Any = None
-) -> Any:
-    """`reference.local_response_norm` as compiled plain loops on one CPU core.
-
-    Args:
-        x: float32 (N, C, H, W), C-contiguous, NumPy.
-        size: channels that a value is normalised over; AlexNet's 5.
-        alpha: of their sum of squares, divided by size, as PyTorch has it; AlexNet's 1e-4 is 5e-4 here.
-        beta, k: the power, and what is added to the sum; AlexNet's 0.75 and 2.
-        out: where to write, of x's shape, not x itself; made where None.
-
-    Returns:
-        float32 (N, C, H, W).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-    shape = shapes2d.local_response_norm(x, size, alpha, beta, k)
-    out = arrays.host(out, shape, x=x)
-    _local_response_norm_loops_kernel(x, out, size, *map(np.float32, (alpha / size, beta, k)))
-    return out
-
-
 @jit()
 def _local_response_norm_naive_kernel(x, y, size, share, beta, k):
     i = cuda.grid(1)
@@ -65,26 +40,12 @@ def _local_response_norm_naive_kernel(x, y, size, share, beta, k):
         y[n, c, row, column] = _device_normalised(x[n], c, row, column, size, share, beta, k)
 
 
-def local_response_norm_naive(
-    x: Any, size: int, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0, out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.local_response_norm` on a GPU, one thread an output, which sums its channels again.
+def launch_loops(out: np.ndarray, x: np.ndarray, size: int, alpha: float, beta: float, k: float) -> None:
+    """AlexNet's alpha of 1e-4 is 5e-4 here, with size 5, beta 0.75 and k 2."""
+    _local_response_norm_loops_kernel(x, out, size, *map(np.float32, (alpha / size, beta, k)))
 
-    Args:
-        x: float32 (N, C, H, W), C-contiguous: a NumPy array, or a device array (Numba's, or any with
-            __cuda_array_interface__).
-        size, alpha, beta, k: as for `local_response_norm_loops`.
-        out: where to write, of x's shape, on the same side, not x itself; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
-    Returns:
-        float32 (N, C, H, W) where x lies; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    call = Call(out, stream, shapes2d.local_response_norm(x, size, alpha, beta, k), x=x)
+def launch_naive(call: Call, x: Any, size: int, alpha: float, beta: float, k: float) -> None:
+    """A thread sums its channels again. AlexNet's alpha of 1e-4 is 5e-4 here, with size 5, beta 0.75 and k 2."""
     values = map(np.float32, (alpha / size, beta, k))
-    call.launch_each(_local_response_norm_naive_kernel, *call.inputs, call.out, size, *values)
-    return call.result()
+    call.launch_each(_local_response_norm_naive_kernel, x, call.out, size, *values)

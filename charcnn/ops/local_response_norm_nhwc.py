@@ -130,49 +130,12 @@ def normalised_features(
     return call.result()
 
 
-def local_response_norm_nhwc_coalesced(
-    x: Any, size: int, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0, out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.local_response_norm_nhwc` on a GPU, one thread an output.
-
-    Args:
-        x: float32 (N, H, W, C), C-contiguous: a NumPy array, or a device array (Numba's, or any with
-            __cuda_array_interface__).
-        size: channels that a value is normalised over; AlexNet's 5.
-        alpha: of their sum of squares, divided by size, as PyTorch has it; AlexNet's 1e-4 is 5e-4 here.
-        beta, k: the power, and what is added to the sum; AlexNet's 0.75 and 2. That power is two instructions.
-        out: where to write, of x's shape, on the same side, not x itself; made where None.
-        stream: a CUDA stream; the default stream where None.
-
-    Returns:
-        float32 (N, H, W, C) where x lies; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    call = Call(out, stream, shapes2d.local_response_norm_nhwc(x, size, alpha, beta, k), x=x)
-    _start(call, call.inputs[0], call.out, size, alpha, beta, k, "fp32", False, False)
-    return call.result()
+def launch_coalesced(call: Call, x: Any, size: int, alpha: float, beta: float, k: float) -> None:
+    """The power of 0.75 is two instructions. AlexNet's alpha of 1e-4 is 5e-4 here, with size 5, beta 0.75 and k 2."""
+    _start(call, x, call.out, size, alpha, beta, k, "fp32", False, False)
 
 
-def local_response_norm_nhwc_vectorized(
-    x: Any,
-    size: int,
-    *,
-    alpha: float = 1e-4,
-    beta: float = 0.75,
-    k: float = 1.0,
-    precision: str = "fp16",
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """The same with 128-bit loads and stores, on features in a precision: x is cast, the result is cast back.
-
-    Layers leave both out (`VectorizedLocalResponseNorm`). Arguments, result and errors as there, and:
-
-    precision: "fp32", "fp16x3", "fp16" or "bf16". DeviceError where the GPU has compute capability below 8.0.
-    """
-    call = Call(out, stream, shapes2d.local_response_norm_nhwc(x, size, alpha, beta, k), x=x)
-    features = narrowed(call, call.inputs[0], precision)
-    return widened(call, precision, lambda y: _start(call, features, y, size, alpha, beta, k, precision, False, True))
+def launch_vectorized(call: Call, x: Any, size: int, alpha: float, beta: float, k: float, *, precision: str) -> None:
+    """Features are cast to the precision, the result is cast back; `VectorizedLocalResponseNorm` leaves both out."""
+    features = narrowed(call, x, precision)
+    widened(call, precision, lambda y: _start(call, features, y, size, alpha, beta, k, precision, False, True))

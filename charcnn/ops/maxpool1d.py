@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from numba import cuda, float32, njit
 
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import arrays, shapes
 
 
 @njit(cache=True, nogil=True)
@@ -32,28 +32,6 @@ def _maxpool1d_loops_kernel(x, y, kernel_size, stride, padding):
         _windows(x, y, 3, 3, 0)  # the network's: sizes that the compiler knows make it 7 times as fast
     else:
         _windows(x, y, kernel_size, stride, padding)
-
-
-def maxpool1d_loops(x: Any, kernel_size: int, *, stride: int | None = None, padding: int = 0, out: Any = None) -> Any:
-    """`reference.maxpool1d` as compiled plain loops on one CPU core.
-
-    Args:
-        x: float32 (N, C, L), C-contiguous, NumPy.
-        kernel_size: positions a window.
-        stride: positions from one window to the next; kernel_size where None.
-        padding: positions of -inf at both ends, at most half of kernel_size.
-        out: where to write, (N, C, L_out); made where None.
-
-    Returns:
-        float32 (N, C, L_out).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-    shape = shapes.maxpool1d(x, kernel_size, stride, padding)
-    out = arrays.host(out, shape, x=x)
-    _maxpool1d_loops_kernel(x, out, kernel_size, kernel_size if stride is None else stride, padding)
-    return out
 
 
 def _maxpool1d_naive_kernel(least):
@@ -80,38 +58,12 @@ _maxpool1d_naive = _maxpool1d_naive_kernel(-math.inf)
 _relu_maxpool1d_naive = _maxpool1d_naive_kernel(0.0)  # the maximum of what ReLU leaves is no less than 0
 
 
-def maxpool1d_naive(
-    x: Any, kernel_size: int, *, stride: int | None = None, padding: int = 0, out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.maxpool1d` on a GPU, one thread an output.
-
-    Args:
-        x: float32 (N, C, L), C-contiguous: a NumPy array, or a device array (Numba's, or any with
-            __cuda_array_interface__).
-        kernel_size: positions a window.
-        stride: positions from one window to the next; kernel_size where None.
-        padding: positions of -inf at both ends, at most half of kernel_size.
-        out: where to write, (N, C, L_out), on the same side; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, C, L_out) where x lies; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    return _launch_naive(_maxpool1d_naive, x, kernel_size, stride, padding, out, stream)
+def launch_loops(out: np.ndarray, x: np.ndarray, kernel_size: int, stride: int | None, padding: int) -> None:
+    """NaN wins."""
+    _maxpool1d_loops_kernel(x, out, kernel_size, kernel_size if stride is None else stride, padding)
 
 
-def relu_maxpool1d_naive(
-    x: Any, kernel_size: int, *, stride: int | None = None, padding: int = 0, out: Any = None, stream: Any = None
-) -> Any:
-    """`maxpool1d_naive` of relu(x) in one kernel. Arguments as there."""
-    return _launch_naive(_relu_maxpool1d_naive, x, kernel_size, stride, padding, out, stream)
-
-
-def _launch_naive(kernel, x, kernel_size, stride, padding, out, stream):
-    call = Call(out, stream, shapes.maxpool1d(x, kernel_size, stride, padding), x=x)
-    call.launch_each(kernel, *call.inputs, call.out, kernel_size, kernel_size if stride is None else stride, padding)
-    return call.result()
+def launch_naive(call: Call, x: Any, kernel_size: int, stride: int | None, padding: int, *, epilogue: str) -> None:
+    """NaN wins. ReLU is in the same kernel."""
+    kernel = _relu_maxpool1d_naive if epilogue else _maxpool1d_naive
+    call.launch_each(kernel, x, call.out, kernel_size, kernel_size if stride is None else stride, padding)

@@ -14,7 +14,6 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import shapes
 
 ROWS = 64
 """Positions of a block."""
@@ -36,23 +35,6 @@ def _kernel(ids, y):
         y.flat[start + place] = float32(1) if hot else float32(0)
 
 
-def one_hot_nlc_coalesced(ids: Any, depth: int = 70, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.one_hot_nlc` on a GPU, a block for each 64 positions.
-
-    Args:
-        ids: uint8 (N, L), C-contiguous: a NumPy array, or a device array (Numba's, or any with
-            __cuda_array_interface__); an id >= depth is blank, an all-zero position.
-        depth: channels.
-        out: where to write, (N, L, depth), on the same side; made where None.
-        stream: a CUDA stream; the default stream where None.
-
-    Returns:
-        float32 (N, L, depth) where ids lies; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    call = Call(out, stream, shapes.one_hot_nlc(ids, depth), ids=ids)
-    call.launch(_kernel, (call.inputs[0].size + ROWS - 1) // ROWS, THREADS, *call.inputs, call.out)
-    return call.result()
+def launch(call: Call, ids: Any, depth: int) -> None:
+    """A block for each 64 positions."""
+    call.launch(_kernel, (ids.size + ROWS - 1) // ROWS, THREADS, ids, call.out)

@@ -134,57 +134,18 @@ def pixel_features(
     return call.result()
 
 
-def pixels_nhwc_coalesced(
-    images: Any,
-    tables: Any,
-    height: int,
-    width: int,
-    *,
-    channels: int | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.pixels_nhwc` on a GPU, one thread an output.
+def launch_coalesced(call: Call, images: Any, tables: Any, height: int, width: int, channels: int | None) -> None:
+    """Neighbouring threads write neighbouring channels."""
+    n, *_, c = call.out.shape
+    call.launch_each(_coalesced_kernel, images, tables, call.out.reshape((n, height * width, c)))
 
-    Args:
-        images: uint8 (N, C * height * width), C-contiguous, channel after channel; tables float32 (C, 256) likewise.
-            NumPy arrays, or device arrays (Numba's, or any with __cuda_array_interface__).
-        height, width: of an image.
-        channels: of the features, those beyond C zero; C where None.
-        out: where to write, (N, height, width, channels), on the same side; made where None.
-        stream: a CUDA stream; the default stream where None.
 
-    Returns:
-        float32 (N, height, width, channels) where images lies; device results are not waited for.
+def launch_vectorized(
+    call: Call, images: Any, tables: Any, height: int, width: int, channels: int | None, *, precision: str
+) -> None:
+    """One thread a pixel. Features are in the precision, and are cast back; `VectorizedPixels` leaves the cast out.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
+        ValueError: there are more than 48 channels of images.
     """
-    n, *_, c = shape = shapes2d.pixels_nhwc(images, tables, height, width, channels)
-    call = Call(out, stream, shape, images=images, tables=tables)
-    call.launch_each(_coalesced_kernel, *call.inputs, call.out.reshape((n, height * width, c)))
-    return call.result()
-
-
-def pixels_nhwc_vectorized(
-    images: Any,
-    tables: Any,
-    height: int,
-    width: int,
-    *,
-    channels: int | None = None,
-    precision: str = "fp16",
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """The same with 128-bit stores, as features in a precision, which are cast back: one thread a pixel.
-
-    The layer `VectorizedPixels` leaves the cast out. Arguments, result and errors as there, and:
-
-    precision: "fp32", "fp16x3", "fp16" or "bf16". ValueError beyond 48 channels of images. DeviceError where the GPU
-    has compute capability below 8.0.
-    """
-    shape = shapes2d.pixels_nhwc(images, tables, height, width, channels)
-    call = Call(out, stream, shape, images=images, tables=tables)
-    return widened(call, precision, lambda y: _start(call, y, precision, False))
+    widened(call, precision, lambda y: _start(call, y, precision, False))

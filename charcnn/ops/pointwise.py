@@ -10,8 +10,6 @@ import numpy as np
 from numba import cuda, float32, njit
 
 from charcnn.gpu.launch import Call, jit
-from charcnn.layers.layer import SLOPE
-from charcnn.ops.common import arrays, shapes
 from charcnn.ops.common.epilogues import EPILOGUES, epilogue
 
 _relu, _tanh, _gelu, _sigmoid = (njit(EPILOGUES[name]) for name in ("relu", "tanh", "gelu", "sigmoid"))
@@ -60,71 +58,6 @@ def _maxout_loops_kernel(x, y):
                 y[n, c, i] = most
 
 
-def relu_loops(x: Any, *, out: Any = None) -> Any:
-    """`reference.relu` as a compiled plain loop on one CPU core.
-
-    Args:
-        x: float32 of any shape, C-contiguous, NumPy.
-        out: where to write, of the same shape (x itself will do); made where None.
-
-    Returns:
-        float32, of x's shape.
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-    return _launch_loops(_relu_loops_kernel, x, out)
-
-
-def tanh_loops(x: Any, *, out: Any = None) -> Any:
-    """`reference.tanh` as a compiled plain loop on one CPU core. Arguments as for `relu_loops`."""
-    return _launch_loops(_tanh_loops_kernel, x, out)
-
-
-def gelu_loops(x: Any, *, out: Any = None) -> Any:
-    """`reference.gelu` as a compiled plain loop on one CPU core. Arguments as for tanh."""
-    return _launch_loops(_gelu_loops_kernel, x, out)
-
-
-def sigmoid_loops(x: Any, *, out: Any = None) -> Any:
-    """`reference.sigmoid` as a compiled plain loop on one CPU core. Arguments as for tanh."""
-    return _launch_loops(_sigmoid_loops_kernel, x, out)
-
-
-def leaky_relu_loops(x: Any, negative_slope: float = SLOPE, *, out: Any = None) -> Any:
-    """`reference.leaky_relu` as a compiled plain loop on one CPU core.
-
-    negative_slope is from 0 to 1; other arguments as for tanh.
-    """
-    shapes.leaky_relu(x, negative_slope)
-    return _launch_loops(_leaky_relu_loops_kernel, x, out, np.float32(negative_slope))
-
-
-def _launch_loops(kernel, x, out, *more):
-    out = arrays.host(out, shapes.relu(x), in_place="x", x=x)
-    kernel(x.reshape(-1), out.reshape(-1), *more)
-    return out
-
-
-def maxout_loops(x: Any, pieces: int = 2, *, out: Any = None) -> Any:
-    """`reference.maxout` as compiled plain loops on one CPU core.
-
-    Args:
-        x: float32 (N, C, ...), C-contiguous, NumPy.
-        pieces: channels of which an output is the maximum; a divisor of C.
-        out: where to write, (N, C / pieces, ...); made where None.
-
-    Returns:
-        float32 (N, C / pieces, ...).
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or value does not fit.
-    """
-    out = arrays.host(out, shapes.maxout(x, pieces), x=x)
-    _maxout_loops_kernel(*_grouped(x, out, pieces))
-    return out
-
-
 def _grouped(x, y, pieces):
     """x and y in the shapes (N, C / pieces, pieces, values) and (N, C / pieces, values)."""
     inner = math.prod(y.shape[2:])
@@ -144,56 +77,11 @@ def _pointwise_naive_kernel(name):
     return kernel
 
 
-def relu_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.relu` on a GPU, one thread an output.
-
-    Args:
-        x: float32 of any shape, C-contiguous: a NumPy array, or a device array (Numba's, or any with
-            __cuda_array_interface__).
-        out: where to write, of the same shape on the same side (x itself will do); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32, of x's shape, where x lies; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    return _launch_naive("relu", x, out, stream)
-
-
-def tanh_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.tanh` on a GPU, one thread an output. Arguments as for `relu_naive`."""
-    return _launch_naive("tanh", x, out, stream)
-
-
-def gelu_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.gelu` on a GPU, one thread an output. Arguments as for tanh."""
-    return _launch_naive("gelu", x, out, stream)
-
-
-def sigmoid_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.sigmoid` on a GPU, one thread an output. Arguments as for tanh."""
-    return _launch_naive("sigmoid", x, out, stream)
-
-
 @jit()
 def _leaky_relu_naive_kernel(x, y, slope):
     i = cuda.grid(1)
     if i < y.size:
         y[i] = slope * x[i] if x[i] < float32(0) else x[i]
-
-
-def leaky_relu_naive(x: Any, negative_slope: float = SLOPE, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.leaky_relu` on a GPU, one thread an output.
-
-    negative_slope is from 0 to 1; other arguments as for tanh.
-    """
-    call = Call(out, stream, shapes.leaky_relu(x, negative_slope), in_place="x", x=x)
-    (x,) = call.inputs
-    call.launch_each(_leaky_relu_naive_kernel, x.reshape(-1), call.out.reshape(-1), np.float32(negative_slope))
-    return call.result()
 
 
 @jit()
@@ -210,30 +98,37 @@ def _maxout_naive_kernel(x, y):
         y[n, c, at] = most
 
 
-def maxout_naive(x: Any, pieces: int = 2, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.maxout` on a GPU, one thread an output.
+_LOOPS = {
+    "relu": _relu_loops_kernel, "tanh": _tanh_loops_kernel, "gelu": _gelu_loops_kernel,
+    "sigmoid": _sigmoid_loops_kernel,
+}  # fmt: skip
 
-    Args:
-        x: float32 (N, C, ...), C-contiguous: a NumPy array, or a device array.
-        pieces: channels of which an output is the maximum; a divisor of C.
-        out: where to write, (N, C / pieces, ...), on the same side; made where None.
-        stream: as for the functions of each value.
 
-    Returns:
-        float32 (N, C / pieces, ...), where x lies; device results are not waited for.
+def launch_loops(out: np.ndarray, x: np.ndarray, *, epilogue: str) -> None:
+    """Value after value."""
+    _LOOPS[epilogue](x.reshape(-1), out.reshape(-1))
 
-    Raises:
-        ValueError: an argument's shape, dtype, layout, side or value does not fit.
-        DeviceError: no usable GPU.
-    """
-    call = Call(out, stream, shapes.maxout(x, pieces), x=x)
-    (x,) = call.inputs
+
+def launch_leaky_relu_loops(out: np.ndarray, x: np.ndarray, negative_slope: float) -> None:
+    """Value after value."""
+    _leaky_relu_loops_kernel(x.reshape(-1), out.reshape(-1), np.float32(negative_slope))
+
+
+def launch_maxout_loops(out: np.ndarray, x: np.ndarray, pieces: int) -> None:
+    """Group after group; NaN wins."""
+    _maxout_loops_kernel(*_grouped(x, out, pieces))
+
+
+def launch_naive(call: Call, x: Any, *, epilogue: str) -> None:
+    """Neighbouring threads have neighbouring values."""
+    call.launch_each(_pointwise_naive_kernel(epilogue), x.reshape(-1), call.out.reshape(-1))
+
+
+def launch_leaky_relu_naive(call: Call, x: Any, negative_slope: float) -> None:
+    """Neighbouring threads have neighbouring values."""
+    call.launch_each(_leaky_relu_naive_kernel, x.reshape(-1), call.out.reshape(-1), np.float32(negative_slope))
+
+
+def launch_maxout_naive(call: Call, x: Any, pieces: int) -> None:
+    """NaN wins."""
     call.launch_each(_maxout_naive_kernel, *_grouped(x, call.out, pieces))
-    return call.result()
-
-
-def _launch_naive(name, x, out, stream):
-    call = Call(out, stream, shapes.relu(x), in_place="x", x=x)
-    (x,) = call.inputs
-    call.launch_each(_pointwise_naive_kernel(name), x.reshape(-1), call.out.reshape(-1))
-    return call.result()

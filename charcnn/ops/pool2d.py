@@ -6,12 +6,12 @@ import math
 from functools import cache
 from typing import Any
 
+import numpy as np
 from numba import cuda, float32, njit
 
 from charcnn.gpu.launch import Call, jit
-from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair, Window
-from charcnn.ops.common import arrays, shapes2d
+from charcnn.ops.common import shapes2d
 
 
 def _maximum(image, top, bottom, left, right, area):
@@ -71,127 +71,52 @@ def _pool2d_naive_kernel(mean):
     return kernel
 
 
-def _launch_loops(x, shape, window, mean, count_include_pad, out):
-    out = arrays.host(out, shape, x=x)
-    y = out.reshape(*shape, *(1,) * (4 - len(shape)))
+def _window(x: Any, *how: Any) -> Window:
+    """Of the pooling; without arguments, of all of an image."""
+    return shapes2d.pool2d_window(*x.shape[2:], *how) if how else Window((int(x.shape[2]), int(x.shape[3])))
+
+
+def _start_loops(out, x, window, mean, count_include_pad=True):
+    y = out.reshape(*out.shape, *(1,) * (4 - out.ndim))
     area = math.prod(window.kernel) * count_include_pad
     _pool2d_loops_kernel(x, y, window.kernel, window.stride, window.padding, mean, area)
-    return out
 
 
-def _launch_naive(x, shape, window, mean, count_include_pad, out, stream):
-    call = Call(out, stream, shape, x=x)
-    y = call.out.reshape(*shape, *(1,) * (4 - len(shape)))
+def _start_naive(call, x, window, mean, count_include_pad=True):
+    y = call.out.reshape(*call.out.shape, *(1,) * (4 - call.out.ndim))
     area = math.prod(window.kernel) * count_include_pad
-    kernel = _pool2d_naive_kernel(mean)
-    call.launch_each(kernel, *call.inputs, y, window.kernel, window.stride, window.padding, area)
-    return call.result()
+    call.launch_each(_pool2d_naive_kernel(mean), x, y, window.kernel, window.stride, window.padding, area)
 
 
-def _pooled(x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding) -> tuple[Shape, Window]:
-    shape = shapes2d.pool2d(x, kernel_size, stride, padding)
-    return shape, shapes2d.pool2d_window(x.shape[2], x.shape[3], kernel_size, stride, padding)
+def launch_max_loops(out: np.ndarray, x: np.ndarray, kernel_size: Pair, stride: Pair | None, padding: Padding) -> None:
+    """NaN wins."""
+    _start_loops(out, x, _window(x, kernel_size, stride, padding), False)
 
 
-def _whole(x: Any) -> tuple[Shape, Window]:
-    return shapes2d.global_avgpool2d(x), Window((int(x.shape[2]), int(x.shape[3])))
+def launch_mean_loops(
+    out: np.ndarray, x: np.ndarray, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool
+) -> None:
+    """Sums of a row are taken apart."""
+    _start_loops(out, x, _window(x, kernel_size, stride, padding), True, count_include_pad)
 
 
-def maxpool2d_loops(
-    x: Any, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0, out: Any = None
-) -> Any:
-    """`reference.maxpool2d` as compiled plain loops on one CPU core.
-
-    Args:
-        x: float32 (N, C, H, W), C-contiguous, NumPy.
-        kernel_size: of a window, an int, or (vertical, horizontal).
-        stride: from one window to the next, likewise; kernel_size where None.
-        padding: -inf, at most half of kernel_size on a side: an int, (vertical, horizontal), (top, bottom, left,
-            right), "valid", or "same" as TensorFlow's.
-        out: where to write, (N, C, H_out, W_out); made where None.
-
-    Returns:
-        float32 (N, C, H_out, W_out).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-    return _launch_loops(x, *_pooled(x, kernel_size, stride, padding), False, True, out)
+def launch_global_loops(out: np.ndarray, x: np.ndarray) -> None:
+    """Sums of a row are taken apart."""
+    _start_loops(out, x, _window(x), True)
 
 
-def avgpool2d_loops(
-    x: Any,
-    kernel_size: Pair,
-    *,
-    stride: Pair | None = None,
-    padding: Padding = 0,
-    count_include_pad: bool = True,
-    out: Any = None,
-) -> Any:
-    """`reference.avgpool2d` as compiled plain loops on one CPU core. Arguments as for `maxpool2d_loops`, and:
-
-    count_include_pad: whether padding counts, as zeros.
-    """
-    return _launch_loops(x, *_pooled(x, kernel_size, stride, padding), True, count_include_pad, out)
+def launch_max_naive(call: Call, x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding) -> None:
+    """NaN wins."""
+    _start_naive(call, x, _window(x, kernel_size, stride, padding), False)
 
 
-def global_avgpool2d_loops(x: Any, *, out: Any = None) -> Any:
-    """`reference.global_avgpool2d` as compiled plain loops on one CPU core.
-
-    x float32 (N, C, H, W), C-contiguous, NumPy -> float32 (N, C), in `out` where given. ValueError as elsewhere.
-    """
-    return _launch_loops(x, *_whole(x), True, True, out)
-
-
-def maxpool2d_naive(
-    x: Any,
-    kernel_size: Pair,
-    *,
-    stride: Pair | None = None,
-    padding: Padding = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.maxpool2d` on a GPU, one thread an output.
-
-    Args:
-        x: float32 (N, C, H, W), C-contiguous: a NumPy array, or a device array (Numba's, or any with
-            __cuda_array_interface__).
-        kernel_size, stride, padding: as on a CPU.
-        out: where to write, (N, C, H_out, W_out), on the same side; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, C, H_out, W_out) where x lies; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    return _launch_naive(x, *_pooled(x, kernel_size, stride, padding), False, True, out, stream)
+def launch_mean_naive(
+    call: Call, x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool
+) -> None:
+    """Sums of a row are taken apart."""
+    _start_naive(call, x, _window(x, kernel_size, stride, padding), True, count_include_pad)
 
 
-def avgpool2d_naive(
-    x: Any,
-    kernel_size: Pair,
-    *,
-    stride: Pair | None = None,
-    padding: Padding = 0,
-    count_include_pad: bool = True,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.avgpool2d` on a GPU, one thread an output. Arguments as for `maxpool2d_naive`, and:
-
-    count_include_pad: whether padding counts, as zeros.
-    """
-    return _launch_naive(x, *_pooled(x, kernel_size, stride, padding), True, count_include_pad, out, stream)
-
-
-def global_avgpool2d_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.global_avgpool2d` on a GPU, one thread an output.
-
-    x float32 (N, C, H, W), C-contiguous, on either side -> float32 (N, C) there, in `out` where given. ValueError as
-    elsewhere, DeviceError where there is no usable GPU.
-    """
-    return _launch_naive(x, *_whole(x), True, True, out, stream)
+def launch_global_naive(call: Call, x: Any) -> None:
+    """Sums of a row are taken apart."""
+    _start_naive(call, x, _window(x), True)

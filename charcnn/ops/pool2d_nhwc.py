@@ -172,127 +172,61 @@ def pooled_shape(x: Shape, window: Window) -> Shape:
     return n, *window.out(height, width), channels
 
 
-def _coalesced(x, shape, window, mean, count_include_pad, out, stream):
-    call = Call(out, stream, shape, x=x)
-    y = call.out if len(shape) == 4 else call.out.reshape((shape[0], 1, 1, shape[1]))
+def _window(x: Any, *how: Any) -> Window:
+    """Of the pooling; without arguments, of all of an image."""
+    return shapes2d.pool2d_window(*x.shape[1:3], *how) if how else Window((int(x.shape[1]), int(x.shape[2])))
+
+
+def _as_images(y: Any) -> Any:
+    return y if len(y.shape) == 4 else y.reshape((y.shape[0], 1, 1, y.shape[1]))
+
+
+def _coalesced(call, x, window, mean, count_include_pad=True):
     area = math.prod(window.kernel) * count_include_pad
-    _start(call, call.inputs[0], y, window, mean, area, "fp32", False, False)
-    return call.result()
+    _start(call, x, _as_images(call.out), window, mean, area, "fp32", False, False)
 
 
-def _vectorized(x, shape, window, mean, count_include_pad, precision, out, stream):
-    call = Call(out, stream, shape, x=x)
-    features, area = narrowed(call, call.inputs[0], precision), math.prod(window.kernel) * count_include_pad
+def _vectorized(call, x, window, mean, precision, count_include_pad=True):
+    features, area = narrowed(call, x, precision), math.prod(window.kernel) * count_include_pad
 
     def start(y: Any) -> None:
-        y = y if len(y.shape) == 4 else y.reshape((y.shape[0], 1, 1, y.shape[1]))
-        _start(call, features, y, window, mean, area, precision, False, True)
+        _start(call, features, _as_images(y), window, mean, area, precision, False, True)
 
-    return widened(call, precision, start)
-
-
-def _pooled(x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding) -> tuple[Shape, Window]:
-    shape = shapes2d.pool2d_nhwc(x, kernel_size, stride, padding)
-    return shape, shapes2d.pool2d_window(x.shape[1], x.shape[2], kernel_size, stride, padding)
+    widened(call, precision, start)
 
 
-def _whole(x: Any) -> tuple[Shape, Window]:
-    return shapes2d.global_avgpool2d_nhwc(x), Window((int(x.shape[1]), int(x.shape[2])))
+def launch_max_coalesced(call: Call, x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding) -> None:
+    """NaN wins."""
+    _coalesced(call, x, _window(x, kernel_size, stride, padding), False)
 
 
-def maxpool2d_nhwc_coalesced(
-    x: Any,
-    kernel_size: Pair,
-    *,
-    stride: Pair | None = None,
-    padding: Padding = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.maxpool2d_nhwc` on a GPU, one thread an output.
-
-    Args:
-        x: float32 (N, H, W, C), C-contiguous: a NumPy array, or a device array (Numba's, or any with
-            __cuda_array_interface__).
-        kernel_size: of a window, an int, or (vertical, horizontal).
-        stride: from one window to the next, likewise; kernel_size where None.
-        padding: -inf, at most half of kernel_size on a side: an int, (vertical, horizontal), (top, bottom, left,
-            right), "valid", or "same" as TensorFlow's.
-        out: where to write, (N, H_out, W_out, C), on the same side; made where None.
-        stream: a CUDA stream; the default stream where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C) where x lies; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    return _coalesced(x, *_pooled(x, kernel_size, stride, padding), False, True, out, stream)
+def launch_mean_coalesced(
+    call: Call, x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool
+) -> None:
+    """Sums are float32."""
+    _coalesced(call, x, _window(x, kernel_size, stride, padding), True, count_include_pad)
 
 
-def maxpool2d_nhwc_vectorized(
-    x: Any,
-    kernel_size: Pair,
-    *,
-    stride: Pair | None = None,
-    padding: Padding = 0,
-    precision: str = "fp16",
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """The same with 128-bit loads and stores, on features in a precision: x is cast, the maxima are cast back.
-
-    Layers leave both out (`VectorizedMaxPool2d`). Arguments, result and errors as there, and:
-
-    precision: "fp32", "fp16x3", "fp16" or "bf16". DeviceError where the GPU has compute capability below 8.0.
-    """
-    return _vectorized(x, *_pooled(x, kernel_size, stride, padding), False, True, precision, out, stream)
+def launch_global_coalesced(call: Call, x: Any) -> None:
+    """Sums are float32."""
+    _coalesced(call, x, _window(x), True)
 
 
-def avgpool2d_nhwc_coalesced(
-    x: Any,
-    kernel_size: Pair,
-    *,
-    stride: Pair | None = None,
-    padding: Padding = 0,
-    count_include_pad: bool = True,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.avgpool2d_nhwc` on a GPU, one thread an output. Arguments as of the maximum's, and:
-
-    count_include_pad: whether padding counts, as zeros.
-    """
-    return _coalesced(x, *_pooled(x, kernel_size, stride, padding), True, count_include_pad, out, stream)
+def launch_max_vectorized(
+    call: Call, x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding, *, precision: str
+) -> None:
+    """NaN wins. Features are cast to the precision, the result is cast back; layers leave both out."""
+    _vectorized(call, x, _window(x, kernel_size, stride, padding), False, precision)
 
 
-def avgpool2d_nhwc_vectorized(
-    x: Any,
-    kernel_size: Pair,
-    *,
-    stride: Pair | None = None,
-    padding: Padding = 0,
-    count_include_pad: bool = True,
-    precision: str = "fp16",
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """The same with 128-bit loads and stores, on features in a precision. Arguments and errors as of the maximum's."""
-    return _vectorized(x, *_pooled(x, kernel_size, stride, padding), True, count_include_pad, precision, out, stream)
+def launch_mean_vectorized(
+    call: Call, x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool, *,
+    precision: str,
+) -> None:  # fmt: skip
+    """Sums are float32. Features are cast to the precision, the result is cast back; layers leave both out."""
+    _vectorized(call, x, _window(x, kernel_size, stride, padding), True, precision, count_include_pad)
 
 
-def global_avgpool2d_nhwc_coalesced(x: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.global_avgpool2d_nhwc` on a GPU, one thread an output.
-
-    x float32 (N, H, W, C), C-contiguous, on either side -> float32 (N, C) there, in `out` where given. Errors as of the
-    others.
-    """
-    return _coalesced(x, *_whole(x), True, True, out, stream)
-
-
-def global_avgpool2d_nhwc_vectorized(
-    x: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
-) -> Any:  # fmt: skip
-    """The same with 128-bit loads, on features in a precision, as of the maximum's."""
-    return _vectorized(x, *_whole(x), True, True, precision, out, stream)
+def launch_global_vectorized(call: Call, x: Any, *, precision: str) -> None:
+    """Sums are float32. Features are cast to the precision, the result is cast back; layers leave both out."""
+    _vectorized(call, x, _window(x), True, precision)

@@ -11,7 +11,6 @@ import base64
 import json
 import posixpath
 import re
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -128,16 +127,19 @@ def _listed(folder: Path) -> str:
 
 
 def _operators() -> str:
-    """The page of operators: all that the package exports, by the room that each is of."""
-    rooms = defaultdict(list)
-    for node in ast.parse((ROOT / "charcnn" / "ops" / "__init__.pyi").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            rooms[node.module.partition(".")[0]] += [alias.asname or alias.name for alias in node.names]
+    """The page of operators: all that the stub shows, by what each computes."""
+    operators: dict[str, list[str]] = {}
+    stub = (ROOT / "charcnn" / "ops" / "__init__.pyi").read_text(encoding="utf-8")
+    for heading, name in re.findall(r"^# (\w+)$|^def (\w+)\(", stub, re.MULTILINE):
+        if heading:
+            names = operators.setdefault(heading, [])
+        else:
+            names.append(name)
     head = (ROOT / "docs" / "site" / "pages" / "api" / "ops.md").read_text(encoding="utf-8")
     options = "    options:\n      heading_level: 3\n      show_symbol_type_heading: false\n"
     blocks = [
-        f"## {room}\n\n" + "\n".join(f"::: charcnn.ops.{name}\n{options}" for name in names)
-        for room, names in rooms.items()
+        f"## {operator}\n\n" + "\n".join(f"::: charcnn.ops.{name}\n{options}" for name in names)
+        for operator, names in operators.items()
     ]
     return "\n".join([head, *blocks])
 

@@ -171,8 +171,8 @@ def narrowed(call: Call, x: Any, precision: str) -> Any:
     return made.reshape((n, height, width, form.terms * channels))
 
 
-def widened(call: Call, precision: str, start: Callable[[Any], None]) -> Any:
-    """The call's float32 result by start(y), which writes features in a precision, one of ROUNDED.
+def widened(call: Call, precision: str, start: Callable[[Any], None]) -> None:
+    """Write the call's float32 result by start(y), which writes features in a precision, one of ROUNDED.
 
     Raises:
         DeviceError: a GPU of compute capability below 8.0.
@@ -185,4 +185,3 @@ def widened(call: Call, precision: str, start: Callable[[Any], None]) -> Any:
         y = call.scratch((*others, form.terms * channels), form.dtype)
         start(y)
         widen(call, y, call.out, form)
-    return call.result()

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from numba import cuda
-
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
+from charcnn.gpu.launch import jit
 
 
 class Stage(NamedTuple):
@@ -22,31 +21,31 @@ class Stage(NamedTuple):
     parity: Any
 
 
-@cuda.jit(device=True, forceinline=True)
+@jit(device=True, forceinline=True)
 def to_read():
     """The first stage, for those who read: its first phase has ended when it is full."""
     return Stage(uint32(0), uint32(0))
 
 
-@cuda.jit(device=True, forceinline=True)
+@jit(device=True, forceinline=True)
 def to_fill():
     """The first stage, for whoever fills: of a new mbarrier the phase before the first has ended, so none waits."""
     return Stage(uint32(0), uint32(1))
 
 
-@cuda.jit(device=True, forceinline=True)
+@jit(device=True, forceinline=True)
 def barrier(barriers, stage):
     """The address of the stage's mbarrier, among those that begin at `barriers`."""
     return barriers + stage.slot * 8
 
 
-@cuda.jit(device=True, forceinline=True)
+@jit(device=True, forceinline=True)
 def wait(barriers, stage):
     """Until the stage is full, or empty."""
     ptx.mbarrier_wait(barriers + stage.slot * 8, stage.parity)
 
 
-@cuda.jit(device=True, forceinline=True)
+@jit(device=True, forceinline=True)
 def arrive(barriers, stage):
     """At the stage's mbarrier: it was read."""
     ptx.mbarrier_arrive(barriers + stage.slot * 8)
@@ -56,7 +55,7 @@ def make_advance(stages: int, turns: bool = True) -> Any:
     """The device function advance(stage): the next one. A ring that is filled once for all never `turns` its parity."""
     flip = 1 if turns else 0
 
-    @cuda.jit(device=True, forceinline=True)
+    @jit(device=True, forceinline=True)
     def advance(stage):
         if stage.slot + 1 == stages:
             return Stage(uint32(0), stage.parity ^ flip)
@@ -68,7 +67,7 @@ def make_advance(stages: int, turns: bool = True) -> Any:
 def make_init(stages: int, readers: int) -> Any:
     """The device function init(full, empty): one thread fills a stage, and so many arrive when it was read."""
 
-    @cuda.jit(device=True, forceinline=True)
+    @jit(device=True, forceinline=True)
     def init(full, empty):
         for i in range(stages):
             ptx.mbarrier_init(full + i * 8, 1)

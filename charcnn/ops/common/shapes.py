@@ -43,12 +43,12 @@ def layernorm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Shape:
 
 
 def relu(x: Any) -> Shape:
-    """Any shape."""
+    """x (...) -> (...)"""
     return shape_of("x", x)
 
 
 def leaky_relu(x: Any, negative_slope: float = SLOPE) -> Shape:
-    """Any shape."""
+    """x (...) -> (...)"""
     if not (isinstance(negative_slope, Real) and 0 <= negative_slope <= 1):
         raise ValueError(f"negative_slope={negative_slope!r}: need a number from 0 to 1")
     return shape_of("x", x)

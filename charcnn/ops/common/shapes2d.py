@@ -6,12 +6,29 @@ and (KH, KW, C_in / groups, C_out), as TensorFlow has them. Everything that move
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from charcnn.gpu.arrays import expect
+from charcnn.layers import windows
 from charcnn.layers.layer import Shape
-from charcnn.layers.windows import Padding, Pair, Window, at_least, pair, window
+from charcnn.layers.windows import Padding, Pair, Window, at_least, pair
 from charcnn.ops.common.shapes import ranked
+
+_kept = lru_cache(512, typed=True)(windows.window)
+
+
+def window_of(
+    height: int, width: int, kernel: tuple[int, int], stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1,
+    of: str = "weight",
+) -> Window:  # fmt: skip
+    """`windows.window`, kept: it takes as long as a small convolution."""
+    sizes = height, width, (kernel[0], kernel[1])
+    moves = (tuple(one) if isinstance(one, list) else one for one in (stride, padding, dilation))
+    try:
+        return _kept(*sizes, *moves, of=of)
+    except TypeError:  # what has no hash is no number either
+        return windows.window(*sizes, stride, padding, dilation, of=of)
 
 
 def conv2d(
@@ -21,7 +38,7 @@ def conv2d(
     n, c_in, height, width = ranked("x", x, "N, C_in, H, W")
     c_out, w_in, rows, columns = ranked("weight", weight, "C_out, C_in/groups, KH, KW")
     _channels(x, weight, bias, c_in, w_in, c_out, groups, 2, (3, 2, 0, 1))
-    found = window(height, width, (rows, columns), stride, padding, dilation)
+    found = window_of(height, width, (rows, columns), stride, padding, dilation)
     return n, c_out, *found.out(height, width)
 
 
@@ -32,7 +49,7 @@ def conv2d_nhwc(
     n, height, width, c_in = ranked("x", x, "N, H, W, C_in")
     rows, columns, w_in, c_out = ranked("weight", weight, "KH, KW, C_in/groups, C_out")
     _channels(x, weight, bias, c_in, w_in, c_out, groups, 1, (2, 3, 1, 0))
-    found = window(height, width, (rows, columns), stride, padding, dilation)
+    found = window_of(height, width, (rows, columns), stride, padding, dilation)
     return n, *found.out(height, width), c_out
 
 
@@ -51,7 +68,14 @@ def conv2d_window(x: Any, weight: Any, stride: Pair, padding: Padding, dilation:
     """The window of a convolution whose shapes `conv2d` has checked."""
     height, width = x.shape[2:]
     rows, columns = weight.shape[2:]
-    return window(int(height), int(width), (int(rows), int(columns)), stride, padding, dilation)
+    return window_of(int(height), int(width), (int(rows), int(columns)), stride, padding, dilation)
+
+
+def conv2d_global_avgpool2d(
+    x: Any, weight: Any, bias: Any, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1
+) -> Shape:
+    """x (N, C_in, H, W), weight (C_out, C_in / groups, KH, KW), bias (C_out,) -> (N, C_out)."""
+    return conv2d(x, weight, bias, stride, padding, dilation, groups)[:2]
 
 
 def conv2d_maxpool2d(
@@ -65,7 +89,7 @@ def conv2d_maxpool2d(
     groups: int = 1,
     pool_stride: Pair | None = None,
 ) -> Shape:
-    """`conv2d` with the pooling that follows -> (N, C_out, H_pooled, W_pooled)."""
+    """x (N, C_in, H, W), weight (C_out, C_in / groups, KH, KW), bias (C_out,) -> (N, C_out, H_pooled, W_pooled)."""
     n, c_out, height, width = conv2d(x, weight, bias, stride, padding, dilation, groups)
     sizes = pair("pool_size", pool_size)
     steps = sizes if pool_stride is None else pair("pool_stride", pool_stride)
@@ -80,7 +104,7 @@ def pool2d_window(
 ) -> Window:
     """The window of a pooling of such images. Each holds a pixel, since no side has more padding than half of it."""
     kernel = pair("kernel_size", kernel_size)
-    found = window(height, width, kernel, kernel if stride is None else stride, padding, of="kernel_size")
+    found = window_of(height, width, kernel, kernel if stride is None else stride, padding, of="kernel_size")
     if any(side > kernel[i // 2] // 2 for i, side in enumerate(found.padding)):
         raise ValueError(f"padding={padding!r}: need at most half of kernel_size={kernel_size!r}")
     return found

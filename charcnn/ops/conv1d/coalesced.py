@@ -11,7 +11,6 @@ from charcnn.gpu.indices import (
     extents,
 )
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import shapes
 
 
 @jit()
@@ -33,23 +32,6 @@ def _kernel(x, weight, bias, y):
         y[n, t, c_out] = total
 
 
-def conv1d_nlc_coalesced(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.conv1d_nlc` on a GPU, one thread an output, neighbours on neighbouring output channels.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous: channels last. weight: (K, C_in, C_out), as `arrays.pack` gives it, and
-            bias (C_out,), likewise. All NumPy arrays, or all device arrays (Numba's, or any with
-            __cuda_array_interface__).
-        out: where to write, (N, L - K + 1, C_out), on the same side; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L - K + 1, C_out) where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    call = Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-    call.launch_each(_kernel, *call.inputs, call.out)
-    return call.result()
+def launch(call: Call, x: Any, weight: Any, bias: Any) -> None:
+    """Neighbouring threads read neighbouring weights, and share a feature."""
+    call.launch_each(_kernel, x, weight, bias, call.out)

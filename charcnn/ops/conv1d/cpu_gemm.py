@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from charcnn.ops.common import arrays, shapes
 from charcnn.ops.common.cpu_gemm import Packed
 from charcnn.ops.common.cpu_tile import Tile
+from charcnn.ops.common.keep import Apply, keeping
 
 
 class CpuConv1d:
@@ -39,38 +37,24 @@ class CpuConv1d:
         return out
 
 
-def conv1d_cpu_gemm(
-    x: Any, weight: Any, bias: Any, *, stride: int = 1, padding: int = 0, dilation: int = 1, out: Any = None
-) -> Any:
-    """`reference.conv1d` on all CPU cores, by the micro-kernel over overlapping rows.
+@keeping
+def launch(
+    weight: np.ndarray, bias: np.ndarray, stride: int, padding: int, dilation: int, *, epilogue: str,
+) -> Apply:  # fmt: skip
+    """Transposes x and packs the weights at each call; `CpuConv1d` keeps both as the micro-kernel wants them.
 
-    Transposes x and packs the weights at each call; `CpuConv1d` keeps both as the micro-kernel wants them.
-
-    Args:
-        x: float32 (N, C_in, L), C-contiguous, NumPy; weight (C_out, C_in, K) and bias (C_out,) likewise.
-        out: where to write, (N, C_out, L_out); made where None.
-
-    Returns:
-        float32 (N, C_out, L_out); the same bits for any number of threads.
+    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
     Raises:
-        ValueError: an argument's shape, dtype or layout does not fit, or the environment's CHARCNN_CPU_TILE.
+        ValueError: or the environment's CHARCNN_CPU_TILE does not.
     """
-    return _launch(x, weight, bias, stride, padding, dilation, out, relu=False)
 
+    conv = CpuConv1d(weight, bias)
 
-def conv1d_relu_cpu_gemm(
-    x: Any, weight: Any, bias: Any, *, stride: int = 1, padding: int = 0, dilation: int = 1, out: Any = None
-) -> Any:
-    """`conv1d_cpu_gemm` with ReLU in its last pass, over sums in cache. Arguments as there."""
-    return _launch(x, weight, bias, stride, padding, dilation, out, relu=True)
+    def apply(out: np.ndarray, x: np.ndarray) -> None:
+        n, c_in, length = x.shape
+        features = np.zeros((n, length + 2 * padding, c_in), np.float32)
+        features[:, padding : padding + length] = x.transpose(0, 2, 1)
+        conv(features, out.transpose(0, 2, 1), stride=stride, dilation=dilation, relu=epilogue == "relu")
 
-
-def _launch(x, weight, bias, stride, padding, dilation, out, *, relu):
-    shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
-    out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
-    n, c_in, length = x.shape
-    features = np.zeros((n, length + 2 * padding, c_in), np.float32)
-    features[:, padding : padding + length] = x.transpose(0, 2, 1)
-    CpuConv1d(weight, bias)(features, out.transpose(0, 2, 1), stride=stride, dilation=dilation, relu=relu)
-    return out
+    return apply

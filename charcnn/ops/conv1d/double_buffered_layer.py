@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn import ops
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.layers import Conv1d, Conv2d, Linear
@@ -15,7 +16,7 @@ from charcnn.ops.common.conv import PreparedConv
 from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
 from charcnn.ops.common.layer import Array, Space
 from charcnn.ops.common.precision import FP32
-from charcnn.ops.conv1d import double_buffered_variants, k_splits
+from charcnn.ops.conv1d import k_splits
 from charcnn.ops.conv1d.double_buffered import launch, launch_windows
 from charcnn.ops.conv1d.tile import fitting
 
@@ -71,7 +72,7 @@ class DoubleBufferedConv(PreparedConv):
     def stat(self, x: Any, moments: Any, space: Space) -> tuple[Any, Any]:
         """Start on features; the result, and its moments, float64 (N, 2)."""
         (y,) = self.writes(x.shape)
-        start, out = double_buffered_variants.conv1d_stat_nlc_double_buffered, (space.device(*y), moments)
+        start, out = ops.conv1d_stat_nlc_double_buffered, (space.device(*y), moments)
         found: tuple[Any, Any] = start(x, self._weight, self._bias, out=out, stream=space.stream)
         return found
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import numpy as np
 from numba import float32, njit
-
-from charcnn.ops.common import arrays, shapes
 
 
 @njit(cache=True, nogil=True)
@@ -25,22 +22,8 @@ def _conv1d_loops_kernel(x, weight, bias, y, stride, padding, dilation):
                 y[n, c_out, t] = total
 
 
-def conv1d_loops(
-    x: Any, weight: Any, bias: Any, *, stride: int = 1, padding: int = 0, dilation: int = 1, out: Any = None
-) -> Any:
-    """`reference.conv1d` as compiled plain loops on one CPU core.
-
-    Args:
-        x: float32 (N, C_in, L), C-contiguous, NumPy; weight (C_out, C_in, K) and bias (C_out,) likewise.
-        out: where to write, (N, C_out, L_out); made where None.
-
-    Returns:
-        float32 (N, C_out, L_out).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-    shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
-    out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
+def launch(
+    out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stride: int, padding: int, dilation: int
+) -> None:
+    """Output after output."""
     _conv1d_loops_kernel(x, weight, bias, out, stride, padding, dilation)
-    return out

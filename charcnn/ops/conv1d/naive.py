@@ -12,8 +12,9 @@ from charcnn.gpu.device import int32, uint32
 from charcnn.gpu.indices import (
     extents,
 )
-from charcnn.gpu.launch import Call, jit, pair
-from charcnn.ops.common import moments, shapes
+from charcnn.gpu.launch import Call, jit
+from charcnn.ops.common import moments
+from charcnn.ops.common.calls import StatCall
 
 
 @cache
@@ -63,61 +64,6 @@ def _conv1d_naive_kernel(kernel_size, relu):
     return kernel
 
 
-def conv1d_naive(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.conv1d` on a GPU, one thread an output.
-
-    Args:
-        x: float32 (N, C_in, L), C-contiguous; weight (C_out, C_in, K) and bias (C_out,) likewise. All NumPy arrays,
-            or all device arrays (Numba's, or any with __cuda_array_interface__).
-        out: where to write, (N, C_out, L_out), on the same side; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, C_out, L_out) where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    return _launch_naive(x, weight, bias, stride, padding, dilation, out, stream, relu=False)
-
-
-def conv1d_relu_naive(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.conv1d_relu` on a GPU, in one kernel: one write of y less, and one read.
-
-    Arguments, result and errors as for the convolution alone.
-    """
-    return _launch_naive(x, weight, bias, stride, padding, dilation, out, stream, relu=True)
-
-
-def _launch_naive(x, weight, bias, stride, padding, dilation, out, stream, *, relu):
-    shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    kernel = _conv1d_naive_kernel(int(weight.shape[2]), relu)
-    call.launch_each(kernel, *call.inputs, call.out, stride, padding, dilation)
-    return call.result()
-
-
 @cache
 def _conv1d_relu_maxpool1d_kernel(kernel_size, stride, padding, dilation, pool_size, pool_stride):
     # All constants of the compiled kernel, so that the positions under one pooled output stay in registers: of
@@ -165,43 +111,6 @@ def _conv1d_relu_maxpool1d_kernel(kernel_size, stride, padding, dilation, pool_s
     return kernel
 
 
-def conv1d_relu_maxpool1d_naive(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    pool_size: int,
-    *,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    pool_stride: int | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.conv1d_relu_maxpool1d` on a GPU, one thread a pooled output: the convolution's output is never stored.
-
-    Args:
-        x: float32 (N, C_in, L), C-contiguous; weight (C_out, C_in, K) and bias (C_out,) likewise; all on one side.
-        pool_size: positions a pooling window.
-        stride, padding, dilation: of the convolution.
-        pool_stride: positions from one window to the next; pool_size where None.
-        out: where to write, (N, C_out, L_pooled), on the same side; made where None.
-        stream: a CUDA stream; the default stream where None.
-
-    Returns:
-        float32 (N, C_out, L_pooled) where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    shape = shapes.conv1d_relu_maxpool1d(x, weight, bias, pool_size, stride, padding, dilation, pool_stride)
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    constants = (int(weight.shape[2]), stride, padding, dilation, pool_size, pool_stride or pool_size)
-    call.launch_each(_conv1d_relu_maxpool1d_kernel(*constants), *call.inputs, call.out)
-    return call.result()
-
-
 @cache
 def _conv1d_stat_naive_kernel(kernel_size):
     output = _output_naive(kernel_size)
@@ -227,53 +136,29 @@ def _conv1d_stat_naive_kernel(kernel_size):
     return kernel
 
 
-def conv1d_stat_naive(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.conv1d_stat` on a GPU: also each input's mean and variance of y, for a LayerNorm that follows.
+def launch(
+    call: Call, x: Any, weight: Any, bias: Any, stride: int, padding: int, dilation: int, *, epilogue: str
+) -> None:
+    """ReLU is in the same kernel: one write of y less, and one read."""
+    kernel = _conv1d_naive_kernel(int(weight.shape[2]), epilogue == "relu")
+    call.launch_each(kernel, x, weight, bias, call.out, stride, padding, dilation)
 
-    Saves LayerNorm its two passes over y. `charcnn.ops.common.moments` says how they stay accurate.
 
-    Args:
-        x, weight, bias, stride, padding, dilation, stream: as for the convolution alone.
-        out: where to write, a pair (y, stat) on the same side; made where None.
+def launch_stat(call: StatCall, x: Any, weight: Any, bias: Any, stride: int, padding: int, dilation: int) -> None:
+    """One block takes the moments of a part of an input as it writes it, and a second kernel joins the parts."""
+    n, c_out, length = call.out.shape
+    size = c_out * length
+    partial_moments = call.scratch((n, moments.part_count(size), moments.PART_VALUES), np.float32)
+    kernel, blocks = _conv1d_stat_naive_kernel(int(weight.shape[2])), n * partial_moments.shape[1]
+    arguments = x, weight, bias, call.out, partial_moments, stride, padding, dilation
+    call.launch(kernel, blocks, moments.PART, *arguments)
+    moments.launch_merge(call, partial_moments, size, call.moments)
 
-    Returns:
-        (y, stat): float32 (N, C_out, L_out), and float64 (N, 2), the mean and the biased variance of each y[n].
 
-    Raises:
-        ValueError, DeviceError: as of the convolution alone.
-    """
-    shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
-    y, given = pair(out)
-    inputs = {"x": x, "weight": weight, "bias": bias}
-    if given is not None:
-        shapes.expect("stat", given, (shape[0], 2))
-        inputs["stat"] = given
-    call = Call(y, stream, shape, **inputs)
-    size = shape[1] * shape[2]
-    partial_moments = call.scratch((shape[0], moments.part_count(size), moments.PART_VALUES), np.float32)
-    kernel = _conv1d_stat_naive_kernel(int(weight.shape[2]))
-    call.launch(
-        kernel,
-        shape[0] * partial_moments.shape[1],
-        moments.PART,
-        *call.inputs[:3],
-        call.out,
-        partial_moments,
-        stride,
-        padding,
-        dilation,
-    )
-    statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
-    moments.launch_merge(call, partial_moments, size, statistics)
-    statistics = call.second(statistics, given)
-    return call.result(), statistics
+def launch_pooled(
+    call: Call, x: Any, weight: Any, bias: Any, pool_size: int, stride: int, padding: int, dilation: int,
+    pool_stride: int | None,
+) -> None:  # fmt: skip
+    """A thread computes the convolution of its whole window, and only the maximum is written."""
+    constants = int(weight.shape[2]), stride, padding, dilation, pool_size, pool_stride or pool_size
+    call.launch_each(_conv1d_relu_maxpool1d_kernel(*constants), x, weight, bias, call.out)

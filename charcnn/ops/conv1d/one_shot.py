@@ -1,123 +1,133 @@
-"""Prepared convolutions as operators on float32 arrays: lay out the weights, cast the features, apply, cast back.
+"""Prepared convolutions as launches on float32 arrays: lay out the weights, cast the features, apply, cast back.
 
-A technique says how it prepares one call, and has its operators here.
+A technique says how it prepares one call, and has its launches here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import numpy as np
-
-from charcnn.gpu.launch import Call, pair
-from charcnn.ops.common import shapes, shapes2d
+from charcnn.gpu.launch import Call
+from charcnn.layers.windows import Padding, Pair
+from charcnn.ops.common.calls import StatCall
 from charcnn.ops.common.epilogues import Pattern, pattern_of
+from charcnn.ops.common.keep import Apply
 
 
-class Prepared(Protocol):
-    """Weights laid out, and features cast, for one call."""
+class Kept(Protocol):
+    """A prepared convolution of sequences, which takes and gives float32 features."""
 
-    def run(self, method: str, y: Any, *pool: int) -> None:
-        """Start a method of the prepared convolution, into y, float32."""
+    def __init__(
+        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Any, moments: bool
+    ) -> None:
+        """Prepare it, for features of which `unit` is 1, with moments where they are asked for."""
 
-    def stat(self, y: Any, moments: Any) -> None:
-        """Start its `conv1d_stat`, into y, float32, and moments, float64 (N, 2)."""
+    @staticmethod
+    def unit(call: Call, x: Any, precision: str) -> float:
+        """What features are divided by to fit the precision."""
 
+    def run(self, call: Call, x: Any, y: Any) -> None:
+        """Start on x (N, L, C_in), into y."""
 
-def pattern(method: str, weight: Any, *pool: int) -> Pattern:
-    """What a method is: the convolution of a weight (K, C_in, C_out), and what its name and `pool` say of the rest."""
-    return pattern_of(weight, "relu" if "relu" in method else "", *pool)
+    def stat(self, call: Call, x: Any, y: Any, moments: Any) -> None:
+        """Start on x, into y, and moments, float64 (N, 2)."""
 
-
-Prepare = Callable[..., Any]
-"""Called with the call; x (N, L, C_in), weight (K, C_in, C_out) and bias, on the GPU; precision; whether it pools.
-Gives a `Prepared`."""
 
 ComputeConv2d = Callable[..., None]
 """Called with the call; x (N, H, W, C_in), weight (KH, KW, C_in / groups, C_out) and bias, on the GPU; precision;
 epilogue, a row of `common.epilogues`; stride, padding, dilation, groups. It computes conv2d_nhwc into the result."""
 
-
-def conv1d(
-    prepare: Prepare, method: str, x: Any, weight: Any, bias: Any, *pool: int, precision: str, out: Any, stream: Any
-) -> Any:
-    """conv1d_nlc, with ReLU, and max-pooling of `pool`, by the method that says so."""
-    of = shapes.conv1d_relu_maxpool1d_nlc if pool else shapes.conv1d_nlc
-    call = Call(out, stream, of(x, weight, bias, *pool), x=x, weight=weight, bias=bias)
-    if 0 in weight.shape:  # of no channels no layer is
-        return call.result()
-    prepare(call, *call.inputs, precision, bool(pool)).run(method, call.out, *pool)
-    return call.result()
+Launch = Any
 
 
-def conv1d_moving(
-    prepare: Prepare, compute: ComputeConv2d, epilogue: str, x: Any, weight: Any, bias: Any, stride: int, padding: int,
-    dilation: int, *, precision: str, out: Any, stream: Any,
-) -> Any:  # fmt: skip
-    """conv1d_nlc, with an epilogue; where the window does not take each position in turn, over an image of one row."""
-    if (stride, padding, dilation) == (1, 0, 1):  # whose taps share a copy of the features
-        method = "_".join(filter(None, ("conv1d", epilogue)))
-        return conv1d(prepare, method, x, weight, bias, precision=precision, out=out, stream=stream)
-    shape = shapes.conv1d_nlc(x, weight, bias, stride, padding, dilation)
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    x, weight, bias = call.inputs
-    if 0 in weight.shape:
-        return call.result()
-    compute(
-        call, x.reshape((x.shape[0], 1, *x.shape[1:])), weight.reshape((1, *weight.shape)), bias, precision,
-        epilogue=epilogue, stride=(1, stride), padding=(0, 0, padding, padding), dilation=(1, dilation),
-    )  # fmt: skip
-    return call.result()
+def launches(kept: Any, said: str, compute: ComputeConv2d | None = None) -> tuple[Launch, Launch, Launch, Launch]:
+    """A technique's launches, of conv1d_nlc, of it with pooling, of it with moments, and of linear_nlc.
+
+    As with `keeping`, the `prepare` of each keeps its weights, for features of unit 1; of a window that does not take
+    each position in turn there is none.
+
+    Args:
+        kept: a class as `Kept` is.
+        said: what their docstring is.
+        compute: what computes where the window does not take each position in turn, over an image of one row.
+    """
+
+    def made(
+        weight: Any, bias: Any, precision: str, epilogue: str, pool_size: int = 1, unit: float = 1.0, stream: Any = 0,
+        *, moments: bool = False,
+    ) -> Kept:  # fmt: skip
+        pattern = pattern_of(weight, epilogue, pool_size)
+        found: Kept = kept(pattern, {"weight": weight, "bias": bias}, precision, unit, stream, moments)
+        return found
+
+    def once(call: Call, x: Any, weight: Any, bias: Any, precision: str, epilogue: str, pool_size: int = 1) -> None:
+        if call.out.size:  # of no channels no layer is
+            unit = kept.unit(call, x, precision)
+            made(weight, bias, precision, epilogue, pool_size, unit, call.stream).run(call, x, call.out)
+
+    def launch(
+        call: Call, x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, dilation: int = 1, *,
+        precision: str = "fp32", epilogue: str,
+    ) -> None:  # fmt: skip
+        if compute is None or (stride, padding, dilation) == (1, 0, 1):  # whose taps share a copy of the features
+            once(call, x, weight, bias, precision, epilogue)
+        elif call.out.size:
+            moves = {"stride": (1, stride), "padding": (0, 0, padding, padding), "dilation": (1, dilation)}
+            image, kernel = x.reshape((x.shape[0], 1, *x.shape[1:])), weight.reshape((1, *weight.shape))
+            compute(call, image, kernel, bias, precision, epilogue=epilogue, **moves)
+
+    def keep_launch(weight: Any, bias: Any, *moves: int, precision: str = "fp32", epilogue: str) -> Apply:
+        if moves not in ((), (1, 0, 1)):
+            raise ValueError(f"stride, padding, dilation = {moves}: need 1, 0, 1 to prepare weights once")
+        conv = made(weight, bias, precision, epilogue)
+        return lambda call, x: conv.run(call, x, call.out)
+
+    def pooled(call: Call, x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp32") -> None:
+        once(call, x, weight, bias, precision, "relu", pool_size)
+
+    def keep_pooled(weight: Any, bias: Any, pool_size: int, *, precision: str = "fp32") -> Apply:
+        conv = made(weight, bias, precision, "relu", pool_size)
+        return lambda call, x: conv.run(call, x, call.out)
+
+    def stat(call: StatCall, x: Any, weight: Any, bias: Any, *, precision: str = "fp32") -> None:
+        unit = kept.unit(call, x, precision)
+        conv = made(weight, bias, precision, "", 1, unit, call.stream, moments=True)
+        conv.stat(call, x, call.out, call.moments)
+
+    def linear(call: Call, x: Any, weight: Any, bias: Any, *, precision: str, epilogue: str) -> None:
+        if call.out.size:
+            x = _positions(x)  # as a convolution of one position
+            unit = kept.unit(call, x, precision)
+            conv = made(weight.reshape((1, *weight.shape)), bias, precision, epilogue, 1, unit, call.stream)
+            conv.run(call, x, _positions(call.out))
+
+    def keep_linear(weight: Any, bias: Any, *, precision: str, epilogue: str) -> Apply:
+        conv = made(weight.reshape((1, *weight.shape)), bias, precision, epilogue)
+        return lambda call, x: conv.run(call, _positions(x), _positions(call.out))
+
+    found: tuple[Launch, ...] = launch, pooled, stat, linear
+    for one, prepare in zip(found, (keep_launch, keep_pooled, None, keep_linear), strict=True):
+        one.__doc__ = said
+        if prepare:
+            one.prepare = prepare
+    return launch, pooled, stat, linear
 
 
-def conv2d(
-    compute: ComputeConv2d,
-    epilogue: str,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    precision: str,
-    out: Any,
-    stream: Any,
-    **moves: Any,
-) -> Any:
-    """conv2d_nhwc, with an epilogue."""
-    shape = shapes2d.conv2d_nhwc(x, weight, bias, **moves)
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    if 0 not in weight.shape:
-        compute(call, *call.inputs, precision, epilogue=epilogue, **moves)
-    return call.result()
+def _positions(x: Any) -> Any:
+    return x.reshape((x.shape[0], 1, x.shape[1]))
 
 
-def conv1d_stat(
-    prepare: Prepare, x: Any, weight: Any, bias: Any, *, precision: str, out: Any, stream: Any
-) -> tuple[Any, Any]:
-    """conv1d_stat_nlc."""
-    shape = shapes.conv1d_nlc(x, weight, bias)
-    y, given = pair(out)
-    inputs = {"x": x, "weight": weight, "bias": bias}
-    if given is not None:
-        shapes.expect("stat", given, (shape[0], 2))
-        inputs["stat"] = given
-    call = Call(y, stream, shape, **inputs)
-    prepared = prepare(call, *call.inputs[:3], precision, False)
-    moments = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
-    prepared.stat(call.out, moments)
-    moments = call.second(moments, given)
-    return call.result(), moments
+def launch_conv2d(compute: ComputeConv2d, said: str) -> Launch:
+    """A technique's launch of conv2d_nhwc; `said` is its docstring."""
 
+    def launch(
+        call: Call, x: Any, weight: Any, bias: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+        *, precision: str, epilogue: str,
+    ) -> None:  # fmt: skip
+        moves = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        if call.out.size:
+            compute(call, x, weight, bias, precision, epilogue=epilogue, **moves)
 
-def linear(
-    prepare: Prepare, method: str, x: Any, weight: Any, bias: Any, *, precision: str, out: Any, stream: Any
-) -> Any:
-    """linear_nlc, as a convolution of one position."""
-    call = Call(out, stream, shapes.linear_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-    x, weight, bias = call.inputs
-    (n, c_in), (_, c_out) = x.shape, weight.shape
-    if 0 in weight.shape:
-        return call.result()
-    prepared = prepare(call, x.reshape((n, 1, c_in)), weight.reshape((1, c_in, c_out)), bias, precision, False)
-    prepared.run(method, call.out.reshape((n, 1, c_out)))
-    return call.result()
+    launch.__doc__ = said
+    return launch

@@ -14,7 +14,6 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import shapes
 from charcnn.ops.conv1d.tile import REGISTERS, Tile
 
 
@@ -100,12 +99,8 @@ def make_kernel(tile: Tile) -> Any:
     return kernel
 
 
-def conv1d_nlc_register_tiled(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.conv1d_nlc` on a GPU as a matrix product, tiles in shared memory and in registers.
-
-    Arguments, result and errors as for the technique `coalesced`.
-    """
-    n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    call.launch(make_kernel(REGISTERS), REGISTERS.blocks(n * length, c_out), REGISTERS.threads, *call.inputs, call.out)
-    return call.result()
+def launch(call: Call, x: Any, weight: Any, bias: Any) -> None:
+    """A value from shared memory serves several sums."""
+    n, length, c_out = call.out.shape
+    blocks = REGISTERS.blocks(n * length, c_out)
+    call.launch(make_kernel(REGISTERS), blocks, REGISTERS.threads, x, weight, bias, call.out)

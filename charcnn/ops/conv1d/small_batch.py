@@ -332,67 +332,35 @@ class SmallBatchConv(PreparedConv):
         call.launch(kernel, (n * tiles, self._n_tiles), THREADS, *arguments, early=True)
 
 
-class _Prepared:
-    """A `one_shot.Prepared`, without `stat`, which no operator asks for."""
+class _Kept:
+    """A `one_shot.Kept`, without `stat`, which no operator asks for."""
 
-    def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
-        # Where x's greatest becomes the greatest that there is.
-        unit = largest(call, x) / LARGEST["e4m3"] or 1.0 if precision == "fp8" else 1.0
+    def __init__(
+        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Any, moments: bool
+    ) -> None:
         results = None if precision in HALF_PRECISIONS else FP32.name
-        self._call, self._x, self._unit, self._weights = call, x, unit, {"weight": weight, "bias": bias}
-        self._options: dict[str, Any] = {"precision": precision, "results": results, "x_unit": unit}
+        options: dict[str, Any] = {"precision": precision, "results": results, "moments": moments}
+        self._conv = SmallBatchConv(pattern, weights, x_unit=unit, stream=stream, **options)
+        self._unit = unit
 
-    def run(self, method: str, y: Any, *pool: int) -> None:
-        call, pattern = self._call, one_shot.pattern(method, self._weights["weight"], *pool)
-        conv = SmallBatchConv(pattern, self._weights, **self._options, stream=call.stream)
-        x = narrow(call, self._x, self._x.shape[1], conv.width, conv.precision, 1 / self._unit)
+    @staticmethod
+    def unit(call: Call, x: Any, precision: str) -> float:
+        # Where x's greatest becomes the greatest that there is.
+        return largest(call, x) / LARGEST["e4m3"] or 1.0 if precision == "fp8" else 1.0
+
+    def run(self, call: Call, x: Any, y: Any) -> None:
+        conv = self._conv
+        taken = narrow(call, x, x.shape[1], conv.width, conv.precision, 1 / self._unit)
         if conv.results is FP32:
-            conv.apply(x, out=y, stream=call.stream)
+            conv.apply(taken, out=y, stream=call.stream)
         else:
-            widen(call, conv.apply(x, stream=call.stream), y, conv.results)
+            widen(call, conv.apply(taken, stream=call.stream), y, conv.results)
 
 
-def conv1d_nlc_small_batch(
-    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.conv1d_nlc` for a few inputs on Hopper's tensor cores, with float32 sums.
+launch, launch_pooled, *_ = one_shot.launches(
+    _Kept,
+    """For a few inputs: weights are laid out and features rounded first; `SmallBatchConv` keeps the one.
 
-    It lays out the weights and rounds the features first, and widens the result; `SmallBatchConv` does not.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous; in fp16 infinite beyond 65,504, the most that it holds.
-        weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous, K at most 7; bias (C_out,) likewise;
-            all on one side.
-        precision: what is multiplied, as for the technique `wgmma`.
-        out: where to write, (N, L - K + 1, C_out), on the same side; made where None.
-        stream: a CUDA stream; the default stream where None.
-
-    Returns:
-        float32 (N, L - K + 1, C_out) where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
-    """
-    return one_shot.conv1d(_Prepared, "conv1d", x, weight, bias, precision=precision, out=out, stream=stream)
-
-
-def conv1d_relu_nlc_small_batch(
-    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.conv1d_relu_nlc`, with ReLU in the same kernel.
-
-    Arguments, result and errors as for the convolution alone.
-    """
-    return one_shot.conv1d(_Prepared, "conv1d_relu", x, weight, bias, precision=precision, out=out, stream=stream)
-
-
-def conv1d_relu_maxpool1d_nlc_small_batch(
-    x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp16", out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.conv1d_relu_maxpool1d_nlc`, pooled in the same kernel: a third is stored.
-
-    Arguments, result and errors as for the convolution alone, and pool_size: 3.
-    """
-    method = "conv1d_relu_maxpool1d"
-    return one_shot.conv1d(_Prepared, method, x, weight, bias, pool_size, precision=precision, out=out, stream=stream)
+    K is at most 7, and a pooling takes the maximum of 3.
+    """,
+)

@@ -14,7 +14,6 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import shapes
 
 SIDE = 4 if device.SIMULATED else 32
 """Rows, columns and depth of a block's tile, which has a thread an output."""
@@ -59,13 +58,8 @@ def _kernel(x, weight, bias, y):
         y.flat[uint64(row) * uint64(c_out) + column] = total + bias[column]
 
 
-def conv1d_nlc_tiled(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.conv1d_nlc` on a GPU as a matrix product in tiles of shared memory, one thread an output.
-
-    Arguments, result and errors as for the technique `coalesced`.
-    """
-    n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
+def launch(call: Call, x: Any, weight: Any, bias: Any) -> None:
+    """Each operand is read from global memory once a tile."""
+    n, length, c_out = call.out.shape
     down, across = (n * length + SIDE - 1) // SIDE, (c_out + SIDE - 1) // SIDE
-    call.launch(_kernel, down * across, _THREADS, *call.inputs, call.out)
-    return call.result()
+    call.launch(_kernel, down * across, _THREADS, x, weight, bias, call.out)

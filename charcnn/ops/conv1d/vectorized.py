@@ -15,7 +15,6 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import shapes
 from charcnn.ops.conv1d.tile import REGISTERS, Tile, vector_width
 
 
@@ -153,14 +152,8 @@ def make_kernel(tile: Tile, width: int) -> Any:
     return kernel
 
 
-def conv1d_nlc_vectorized(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.conv1d_nlc` on a GPU as a matrix product in register tiles, with loads and stores of 128 bits.
-
-    The loads are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes.
-    Arguments, result and errors as for the technique `coalesced`.
-    """
-    n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    kernel = make_kernel(REGISTERS, vector_width(*call.inputs, call.out))
-    call.launch(kernel, REGISTERS.blocks(n * length, c_out), REGISTERS.threads, *call.inputs, call.out)
-    return call.result()
+def launch(call: Call, x: Any, weight: Any, bias: Any) -> None:
+    """Loads are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes."""
+    n, length, c_out = call.out.shape
+    kernel = make_kernel(REGISTERS, vector_width(x, weight, bias, call.out))
+    call.launch(kernel, REGISTERS.blocks(n * length, c_out), REGISTERS.threads, x, weight, bias, call.out)

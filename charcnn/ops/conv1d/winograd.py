@@ -31,8 +31,7 @@ from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
 from charcnn.ops.common.layer import Array, Space
 from charcnn.ops.common.moments import PART_VALUES, block_sum, launch_merge
 from charcnn.ops.common.precision import FP32
-from charcnn.ops.conv1d import one_shot, winograd_images
-from charcnn.ops.conv1d.double_buffered import launch
+from charcnn.ops.conv1d import double_buffered, one_shot, winograd_images
 from charcnn.ops.conv1d.winograd_images_plan import WinogradPlan
 from charcnn.ops.conv1d.winograd_images_plan import plan as planned
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
@@ -294,71 +293,36 @@ class WinogradConv(PreparedConv):
             return
         blocks = x.shape[0] * -(-features.shape[1] // RUN)
         call.launch(_features_kernel(self._taps), blocks, THREADS, x, features)
-        launch(call, (features, self._weight, self._bias), products, "several", products=self._points)
+        double_buffered.launch(call, (features, self._weight, self._bias), products, "several", products=self._points)
         blocks = x.shape[0] * -(-products.shape[1] // (lcm(self.epilogue.pool_size, SPAN) // SPAN))
         last = products if partial_moments is None else partial_moments
         kernel = _outputs_kernel(self._taps, self.epilogue)
         call.launch(kernel, blocks, THREADS, products, self._bias, call.out, last)
 
 
-class _Prepared:
-    """A `one_shot.Prepared`."""
+class _Kept:
+    """A `one_shot.Kept`."""
 
-    def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
-        self._x, self._stream, self._weights = x, call.stream, {"weight": weight, "bias": bias}
+    def __init__(
+        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Any, moments: bool
+    ) -> None:
+        self._conv = WinogradConv(pattern, weights, moments=moments, stream=stream)
 
-    def run(self, method: str, y: Any, *pool: int) -> None:
-        pattern = one_shot.pattern(method, self._weights["weight"], *pool)
-        WinogradConv(pattern, self._weights, stream=self._stream).apply(self._x, out=y, stream=self._stream)
+    @staticmethod
+    def unit(call: Call, x: Any, precision: str) -> float:
+        return 1.0
 
-    def stat(self, y: Any, moments: Any) -> None:
-        conv = WinogradConv(
-            one_shot.pattern("", self._weights["weight"]), self._weights, moments=True, stream=self._stream
-        )
-        conv.with_moments(self._x, out=(y, moments), stream=self._stream)
+    def run(self, call: Call, x: Any, y: Any) -> None:
+        self._conv.apply(x, out=y, stream=call.stream)
 
-
-def conv1d_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.conv1d_nlc` on a GPU with about half the multiplications.
-
-    It transforms the weights first; `WinogradConv` keeps them. Needs compute capability 8.0. A feature that is not
-    finite may make NaN of all positions that share a tile with one that reads it. Arguments, result and errors as for
-    the technique `coalesced`.
-    """
-    return one_shot.conv1d(_Prepared, "conv1d", x, weight, bias, precision="fp32", out=out, stream=stream)
+    def stat(self, call: Call, x: Any, y: Any, moments: Any) -> None:
+        self._conv.with_moments(x, out=(y, moments), stream=call.stream)
 
 
-def conv1d_relu_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.conv1d_relu_nlc`, with ReLU in the last of its kernels.
+launch, launch_pooled, launch_stat, _ = one_shot.launches(
+    _Kept,
+    """Weights are transformed first; `WinogradConv` keeps them.
 
-    Arguments, result and errors as for the convolution alone.
-    """
-    return one_shot.conv1d(_Prepared, "conv1d_relu", x, weight, bias, precision="fp32", out=out, stream=stream)
-
-
-def conv1d_relu_maxpool1d_nlc_winograd(
-    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.conv1d_relu_maxpool1d_nlc`, pooled in the last of its kernels: a pool_size-th is stored.
-
-    Args:
-        x, weight, bias, stream: as for the convolution alone.
-        pool_size: positions a window, and from one window to the next.
-        out: where to write, (N, (L - K + 1) // pool_size, C_out), on the same side; made where None.
-
-    Returns:
-        float32 (N, (L - K + 1) // pool_size, C_out) where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError, DeviceError: as of the convolution alone.
-    """
-    method = "conv1d_relu_maxpool1d"
-    return one_shot.conv1d(_Prepared, method, x, weight, bias, pool_size, precision="fp32", out=out, stream=stream)
-
-
-def conv1d_stat_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.conv1d_stat_nlc`: also the mean and variance of each input's output, for a LayerNorm that follows.
-
-    Arguments, result and errors as for the technique `double_buffered`.
-    """
-    return one_shot.conv1d_stat(_Prepared, x, weight, bias, precision="fp32", out=out, stream=stream)
+    A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
+    """,
+)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
 
 import numba
 import numpy as np
 from numba import njit, prange, types
 
 from charcnn.gpu.arrays import apart
-from charcnn.ops.common import arrays, shapes, threads
+from charcnn.ops.common import threads
 from charcnn.ops.common.cpu_gemm import WRITTEN, copy_line, finish, pack, pack_bias, types_of
 from charcnn.ops.common.cpu_tile import PART, Tile, add_product, add_product_plain, choose_tile
+from charcnn.ops.common.keep import Apply, keeping
 from charcnn.ops.common.tasks import share_out
 from charcnn.ops.conv1d.winograd_sums import outputs, outputs_and_bias, transform
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
@@ -242,45 +242,34 @@ class CpuWinogradConv1d:
         return out
 
 
-def conv1d_nlc_winograd_cpu(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
-    """`reference.conv1d_nlc` on all CPU cores with about half the multiplications.
+@keeping
+def launch(
+    weight: np.ndarray, bias: np.ndarray, *, epilogue: str,
+) -> Apply:  # fmt: skip
+    """Transforms and packs the weights at each call; `CpuWinogradConv1d` keeps them.
 
-    Transforms and packs the weights at each call; `CpuWinogradConv1d` keeps them. A feature that is not finite may make
-    NaN of all positions that share a tile with one that reads it.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous, NumPy; weight (K, C_in, C_out), as `arrays.pack` gives it, and bias
-            (C_out,) likewise.
-        out: where to write, (N, L - K + 1, C_out); made where None.
-
-    Returns:
-        float32 (N, L - K + 1, C_out); the same bits for any number of threads.
+    A feature that is not finite may make NaN of all positions that share a tile with one that reads it. The same bits
+    for any number of threads.
 
     Raises:
-        ValueError: an argument's shape, dtype or layout does not fit, or the environment's CHARCNN_CPU_TILE.
+        ValueError: or the environment's CHARCNN_CPU_TILE does not.
     """
-    return _launch(x, weight, bias, shapes.conv1d_nlc(x, weight, bias), out)
+
+    conv = CpuWinogradConv1d(weight.transpose(2, 1, 0), bias)
+    return lambda out, x: conv(x, out, relu=epilogue == "relu")
 
 
-def conv1d_relu_nlc_winograd_cpu(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
-    """`conv1d_nlc_winograd_cpu` with ReLU in its last pass, over sums in cache. Arguments as there."""
-    return _launch(x, weight, bias, shapes.conv1d_nlc(x, weight, bias), out, relu=True)
+@keeping
+def launch_pooled(
+    weight: np.ndarray, bias: np.ndarray, pool_size: int,
+) -> Apply:  # fmt: skip
+    """Pooled in the last pass: a pool_size-th is stored.
 
+    Transforms and packs the weights at each call. The same bits for any number of threads.
 
-def conv1d_relu_maxpool1d_nlc_winograd_cpu(x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None) -> Any:
-    """`conv1d_relu_nlc_winograd_cpu` with pooling in its last pass: a pool_size-th is stored.
-
-    Args:
-        x, weight, bias: as there.
-        pool_size: positions a window, and from one window to the next.
-        out: where to write, (N, (L - K + 1) // pool_size, C_out); made where None.
-
-    Returns, raises: as there.
+    Raises:
+        ValueError: or the environment's CHARCNN_CPU_TILE does not.
     """
-    shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
-    return _launch(x, weight, bias, shape, out, relu=True, pool_size=pool_size)
 
-
-def _launch(x, weight, bias, shape, out, **options):
-    out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
-    return CpuWinogradConv1d(weight.transpose(2, 1, 0), bias)(x, out, **options)
+    conv = CpuWinogradConv1d(weight.transpose(2, 1, 0), bias)
+    return lambda out, x: conv(x, out, relu=True, pool_size=pool_size)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, lru_cache
-from typing import Any
 
 import numba
 import numpy as np
@@ -19,7 +18,7 @@ from numba import njit, prange, types
 
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair, Window
-from charcnn.ops.common import arrays, shapes2d, threads
+from charcnn.ops.common import threads
 from charcnn.ops.common.cpu_gemm import types_of
 from charcnn.ops.common.cpu_tile import PART, Tile, add_shifted, choose_tile
 from charcnn.ops.conv2d.cpu_gemm import window
@@ -156,54 +155,31 @@ def _arranged(x: Shape, how: Window, lines: int, workers: int) -> tuple[tuple[in
     return (top, left, *how.stride, pitch, *how.kernel, *how.dilation), max(1, min(held, shared))
 
 
-def conv2d_cpu_direct(
-    x: Any, weight: Any, bias: Any, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1,
-    out: Any = None,
-) -> Any:  # fmt: skip
-    """`reference.conv2d` on all CPU cores as it is defined: no matrix is lowered, and features stay channels first.
+def launch(
+    out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stride: Pair, padding: Padding,
+    dilation: Pair, groups: int, *, epilogue: str,
+) -> None:  # fmt: skip
+    """Nothing is lowered to a matrix, and features stay channels first.
 
-    It is meant for few input channels, of which the GEMM over overlapping rows (`conv2d_cpu_gemm`) has short rows.
-
-    Args:
-        x: float32 (N, C_in, H, W), C-contiguous, NumPy; weight (C_out, C_in, KH, KW) and bias (C_out,) likewise.
-        stride, padding, dilation: as `reference.conv2d` takes them.
-        groups: 1.
-        out: where to write, (N, C_out, H_out, W_out); made where None.
-
-    Returns:
-        float32 (N, C_out, H_out, W_out); the same bits for any number of threads.
+    It is meant for few input channels, of which the GEMM over overlapping rows (`cpu_gemm`) has short rows. ReLU is
+    applied before sums leave the cache. The same bits for any number of threads.
 
     Raises:
-        ValueError: an argument's shape, dtype or layout does not fit, groups are more than 1, or the environment's
-            CHARCNN_CPU_TILE.
+        ValueError: groups are more than 1; or the environment's CHARCNN_CPU_TILE does not fit.
     """
-    return _launch(x, weight, bias, out, False, stride=stride, padding=padding, dilation=dilation, groups=groups)
-
-
-def conv2d_relu_cpu_direct(
-    x: Any, weight: Any, bias: Any, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1,
-    out: Any = None,
-) -> Any:  # fmt: skip
-    """`conv2d_cpu_direct` with ReLU, before sums leave the cache. Arguments as there."""
-    return _launch(x, weight, bias, out, True, stride=stride, padding=padding, dilation=dilation, groups=groups)
-
-
-def _launch(x, weight, bias, out, relu, *, groups, **moves):
-    shape = shapes2d.conv2d(x, weight, bias, **moves, groups=groups)
-    how = window(*x.shape[2:], weight.shape[2:], *moves.values())
+    how = window(*x.shape[2:], weight.shape[2:], stride, padding, dilation)
     if groups != 1:
         raise ValueError(f"{groups=}: the technique cpu_direct needs 1; conv2d's cpu_gemm and loops take more")
     if x.shape[1] < 1:
         raise ValueError("x has 0 channels: the technique cpu_direct needs at least 1; conv2d's loops takes any")
-    out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
     if out.size == 0:
-        return out
+        return
     tile = choose(len(weight))
     maps = -(-len(weight) // tile.rows) * tile.rows
     matrix, offsets = np.zeros((maps, weight[0].size), np.float32), np.zeros(maps, np.float32)
     matrix[: len(weight)], offsets[: len(weight)] = weight.reshape(len(weight), -1), bias
-    moved, lines = _arranged(x.shape, how, shape[2], numba.get_num_threads())
+    moved, lines = _arranged(x.shape, how, out.shape[2], numba.get_num_threads())
     threads.launch(
-        _compiled(tile), x.reshape(-1), x.shape, moved, shape[1:], matrix, offsets, lines, relu, out.reshape(-1)
-    )
-    return out
+        _compiled(tile), x.reshape(-1), x.shape, moved, out.shape[1:], matrix, offsets, lines, epilogue == "relu",
+        out.reshape(-1),
+    )  # fmt: skip

@@ -9,9 +9,9 @@ import numpy as np
 
 from charcnn.layers import windows
 from charcnn.layers.windows import Padding, Pair, Window
-from charcnn.ops.common import arrays, shapes2d
 from charcnn.ops.common.cpu_gemm import Packed
 from charcnn.ops.common.cpu_tile import Tile
+from charcnn.ops.common.keep import Apply, keeping
 
 
 @lru_cache
@@ -59,73 +59,37 @@ class CpuConv2d:
         return out
 
 
-def conv2d_cpu_gemm(
-    x: Any, weight: Any, bias: Any, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1,
-    out: Any = None,
-) -> Any:  # fmt: skip
-    """`reference.conv2d` on all CPU cores, by the micro-kernel over overlapping rows.
+@keeping
+def launch(
+    weight: np.ndarray, bias: np.ndarray, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+    *, epilogue: str,
+) -> Apply:  # fmt: skip
+    """Packs the weights at each call, and each task turns its share of x; `CpuConv2d` keeps weights.
 
-    Packs the weights at each call, and each task turns its share of x; `CpuConv2d` keeps weights, and takes
-    channels-last features.
-
-    Args:
-        x: float32 (N, C_in, H, W), C-contiguous, NumPy; weight (C_out, C_in / groups, KH, KW) and bias (C_out,)
-            likewise.
-        stride, padding, dilation, groups: as `reference.conv2d` takes them.
-        out: where to write, (N, C_out, H_out, W_out); made where None.
-
-    Returns:
-        float32 (N, C_out, H_out, W_out); the same bits for any number of threads.
+    It takes channels-last features. ReLU is in the last pass, over sums in cache. The same bits for any number of
+    threads.
 
     Raises:
-        ValueError: an argument's shape, dtype or layout does not fit, a group has one input channel, or the
-            environment's CHARCNN_CPU_TILE.
+        ValueError: a group has one input channel; or the environment's CHARCNN_CPU_TILE does not fit.
     """
-    return _launch(x, weight, bias, out, False, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+    conv = CpuConv2d(weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    return lambda out, x: conv(x.transpose(0, 2, 3, 1), out.transpose(0, 2, 3, 1), relu=epilogue == "relu")
 
 
-def conv2d_relu_cpu_gemm(
-    x: Any, weight: Any, bias: Any, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1,
-    out: Any = None,
-) -> Any:  # fmt: skip
-    """The same with ReLU in its last pass, over sums in cache. Arguments as there."""
-    return _launch(x, weight, bias, out, True, stride=stride, padding=padding, dilation=dilation, groups=groups)
+@keeping
+def launch_nhwc(
+    weight: np.ndarray, bias: np.ndarray, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+    *, epilogue: str,
+) -> Apply:  # fmt: skip
+    """Packs the weights at each call; `CpuConv2d` keeps them.
 
+    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
-def conv2d_nhwc_cpu_gemm(
-    x: Any, weight: Any, bias: Any, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1,
-    out: Any = None,
-) -> Any:  # fmt: skip
-    """`reference.conv2d_nhwc` on all CPU cores: the same on channels-last features.
-
-    Args:
-        x: float32 (N, H, W, C_in), C-contiguous, NumPy; weight (KH, KW, C_in / groups, C_out), as `arrays.pack` gives
-            it, and bias (C_out,) likewise.
-        stride, padding, dilation, groups: as there.
-        out: where to write, (N, H_out, W_out, C_out); made where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C_out); the same bits for any number of threads.
-
-    Raises: as there.
+    Raises:
+        ValueError: a group has one input channel; or the environment's CHARCNN_CPU_TILE does not fit.
     """
-    return _launch_nhwc(x, weight, bias, out, False, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
-
-def conv2d_relu_nhwc_cpu_gemm(
-    x: Any, weight: Any, bias: Any, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1,
-    out: Any = None,
-) -> Any:  # fmt: skip
-    """`conv2d_nhwc_cpu_gemm` with ReLU in its last pass, over sums in cache. Arguments as there."""
-    return _launch_nhwc(x, weight, bias, out, True, stride=stride, padding=padding, dilation=dilation, groups=groups)
-
-
-def _launch(x, weight, bias, out, relu, **how):
-    out = arrays.host(out, shapes2d.conv2d(x, weight, bias, **how), x=x, weight=weight, bias=bias)
-    CpuConv2d(weight, bias, **how)(x.transpose(0, 2, 3, 1), out.transpose(0, 2, 3, 1), relu=relu)
-    return out
-
-
-def _launch_nhwc(x, weight, bias, out, relu, **how):
-    out = arrays.host(out, shapes2d.conv2d_nhwc(x, weight, bias, **how), x=x, weight=weight, bias=bias)
-    return CpuConv2d(weight.transpose(3, 2, 0, 1), bias, **how)(x, out, relu=relu)
+    moves: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    conv = CpuConv2d(weight.transpose(3, 2, 0, 1), bias, **moves)
+    return lambda out, x: conv(x, out, relu=epilogue == "relu")

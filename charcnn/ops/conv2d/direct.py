@@ -13,7 +13,6 @@ from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.gpu.ptx import VECTOR
 from charcnn.layers import windows
-from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import shapes2d
 from charcnn.ops.conv2d.direct_kernel import make_kernel
@@ -61,152 +60,31 @@ def pooling(size: Pair, step: Pair | None = None) -> Window:
     return Window(kernel, kernel if step is None else windows.pair("pool_stride", step))
 
 
-def result_shape(
-    x: Any, weight: Any, bias: Any, pool: Window | None = None, *, stride: Pair = 1, padding: Padding = 0,
-    dilation: Pair = 1, groups: int = 1,
-) -> Shape:  # fmt: skip
-    """The result's, with pooling where there is one.
+def launch(
+    call: Call, x: Any, weight: Any, bias: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
+    epilogue: str, pool: Window = NO_POOL,
+) -> None:  # fmt: skip
+    """Features and weights are small of up to some six input channels, which it is meant for.
+
+    More work as long as a strip of all of them fits in shared memory.
 
     Raises:
-        ValueError: an argument's shape does not fit, or groups are more than 1.
+        ValueError: groups are more than 1; a strip does not fit in shared memory.
     """
     if groups != 1:
         raise ValueError(f"{groups=}: the technique direct needs 1; conv2d's naive takes any")
-    if pool is None:
-        return shapes2d.conv2d(x, weight, bias, stride, padding, dilation)
-    return shapes2d.conv2d_maxpool2d(x, weight, bias, pool.kernel, stride, padding, dilation, 1, pool.stride)
+    window = shapes2d.conv2d_window(x, weight, stride, padding, dilation)
+    start(call, (x, weight, bias), call.out, epilogue, window, pool)
 
 
-def convolved(
-    name: str, x: Any, weight: Any, bias: Any, pool: Window | None = None, *, stride: Pair = 1, padding: Padding = 0,
-    dilation: Pair = 1, groups: int = 1, out: Any = None, stream: Any = None,
-) -> Any:  # fmt: skip
-    """The operators below, by the epilogue's name, and with max-pooling behind it where `pool` is not None."""
-    moves: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
-    shape = result_shape(x, weight, bias, pool, groups=groups, **moves)
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    start(call, call.inputs, call.out, name, shapes2d.conv2d_window(x, weight, **moves), pool or NO_POOL)
-    return call.result()
-
-
-def conv2d_direct(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.conv2d` on a GPU: a block a strip of an image in shared memory, a tile of its outputs in registers.
-
-    It is meant for up to some six input channels, of which features and weights are small. More input channels work as
-    long as a strip of all of them fits in shared memory. Needs compute capability 8.0.
-
-    Args:
-        x: float32 (N, C_in, H, W), C-contiguous; weight (C_out, C_in, KH, KW) and bias (C_out,) likewise. All NumPy
-            arrays, or all device arrays (Numba's, or any with __cuda_array_interface__).
-        stride, dilation: an int, or (vertical, horizontal).
-        padding: zeros: an int, (vertical, horizontal), (top, bottom, left, right), "valid", or "same" as TensorFlow's.
-        groups: 1.
-        out: where to write, (N, C_out, H_out, W_out), on the same side; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, C_out, H_out, W_out) where the inputs lie; device results are not waited for.
+def launch_pooled(
+    call: Call, x: Any, weight: Any, bias: Any, pool_size: Pair, stride: Pair, padding: Padding, dilation: Pair,
+    groups: int, pool_stride: Pair | None, *, epilogue: str,
+) -> None:  # fmt: skip
+    """A thread's tile holds whole windows, and stores their maxima alone.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; groups are more than 1; a strip does not
-            fit in shared memory.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+        ValueError: groups are more than 1; a strip does not fit in shared memory.
     """
-    moves: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return convolved("", x, weight, bias, **moves, out=out, stream=stream)
-
-
-def conv2d_relu_direct(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`conv2d_direct` with ReLU in the same kernel. Arguments, result and errors as there."""
-    moves: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return convolved("relu", x, weight, bias, **moves, out=out, stream=stream)
-
-
-def conv2d_tanh_direct(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """The same with tanh in place of ReLU."""
-    moves: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return convolved("tanh", x, weight, bias, **moves, out=out, stream=stream)
-
-
-def conv2d_relu_maxpool2d_direct(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    pool_size: Pair,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    pool_stride: Pair | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.conv2d_relu_maxpool2d` likewise: a thread's tile holds whole windows, and stores their maxima alone.
-
-    Args:
-        x, weight, bias, stride, padding, dilation, groups, stream: as where nothing follows.
-        pool_size: of a pooling window, an int, or (vertical, horizontal).
-        pool_stride: from one window to the next, likewise; pool_size where None.
-        out: where to write, (N, C_out, H_pooled, W_pooled), on the same side; made where None.
-
-    Returns:
-        float32 (N, C_out, H_pooled, W_pooled) where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError, DeviceError: as there.
-    """
-    moves: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return convolved("relu", x, weight, bias, pooling(pool_size, pool_stride), **moves, out=out, stream=stream)
-
-
-def conv2d_tanh_maxpool2d_direct(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    pool_size: Pair,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    pool_stride: Pair | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """The same with tanh in place of ReLU."""
-    moves: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return convolved("tanh", x, weight, bias, pooling(pool_size, pool_stride), **moves, out=out, stream=stream)
+    pool = pooling(pool_size, pool_stride)
+    launch(call, x, weight, bias, stride, padding, dilation, groups, epilogue=epilogue, pool=pool)

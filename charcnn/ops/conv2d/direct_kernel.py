@@ -99,14 +99,14 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
         def fetch(to, item):
             """Start to copy the strip of an item's images; zeros for what lies outside."""
             at = sizes.own + thread * words
-            piece, first = own[at], own[uint32(at + uint32(1))]
-            n = uint32(item * sizes.images)
+            piece, first = uint32(own[at]), uint32(own[at + 1])  # Python integers in the simulator
+            n = item * sizes.images
             source = uint64(n) * uint64(c_in * height) * uint64(line)
-            end = min(sizes.images, uint32(inputs - n)) * c_in * plane_rows
+            end = min(sizes.images, inputs - n) * c_in * plane_rows
             while piece < sizes.pieces and first < sizes.copy_rows:
-                column, row = uint32(begin_column + piece * copied) & word, first
-                offset = uint32(uint32(begin_row + first) * line + column)
-                target, i = uint32(to + first * pitch + piece * copied), first
+                column, row = (begin_column + piece * copied) & word, first
+                offset = (begin_row + first) * line + column
+                target, i = to + first * pitch + piece * copied, first
                 while i < end:
                     inside = (begin_row + row) & word < height and column < line
                     copy(
@@ -117,17 +117,17 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
                         source + uint64(offset & word),
                         copy_bytes if inside else uint32(0),
                     )
-                    offset, target = uint32(offset + sizes.copy_rows * line), uint32(target + sizes.copy_rows * pitch)
-                    i, row = uint32(i + sizes.copy_rows), uint32(row + sizes.copy_rows)
+                    offset, target = offset + sizes.copy_rows * line, target + sizes.copy_rows * pitch
+                    i, row = i + sizes.copy_rows, row + sizes.copy_rows
                     if row >= plane_rows:
-                        row, offset = uint32(row - plane_rows), uint32(offset + (height - plane_rows) * line)
-                piece = uint32(piece + threads)
+                        row, offset = row - plane_rows, offset + (height - plane_rows) * line
+                piece += threads
             ptx.cp_async_commit_group()
 
         def load_factors(at, offset):
             """Weights of a tap, or biases, from an address on."""
             for q in range(weight_quads):
-                a, b, c, d = ptx.ld_shared_v4_f32_at(shared, at, uint32(offset + uint32(q) * 16))
+                a, b, c, d = ptx.ld_shared_v4_f32_at(shared, at, offset + uint32(q) * 16)
                 factors[4 * q], factors[4 * q + 1], factors[4 * q + 2], factors[4 * q + 3] = a, b, c, d
 
         def multiply_taps(weight_at, first):
@@ -143,7 +143,7 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
         def multiply(at, weight_at):
             """A row of taps of a channel, whose features and weights begin at these addresses."""
             for r in range(rows):
-                row_at = uint32(at + uint32(r) * row_bytes)
+                row_at = at + uint32(r) * row_bytes
                 if vector:
                     for k in range(quads):
                         a, b, c, d = ptx.ld_shared_v4_f32_at(shared, row_at, uint32(k) * 16)
@@ -151,7 +151,7 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
                         values[r * read + 4 * k + 2], values[r * read + 4 * k + 3] = c, d
                 else:
                     for k in range(read):
-                        values[r * read + k] = shared[uint32(row_at - base) // 4 + uint32(k)]
+                        values[r * read + k] = shared[(row_at - base) // 4 + uint32(k)]
             multiply_taps(weight_at, 0)
             if taps > together:
                 multiply_taps(weight_at, together)

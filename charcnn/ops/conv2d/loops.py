@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import numpy as np
 from numba import float32, njit
 
 from charcnn.layers.windows import Padding, Pair
-from charcnn.ops.common import arrays, shapes2d
+from charcnn.ops.common import shapes2d
 
 
 @njit(cache=True, nogil=True)
@@ -32,35 +31,10 @@ def _conv2d_loops_kernel(x, weight, bias, y, stride, padding, dilation, groups):
                     y[n, c_out, p, q] = total
 
 
-def conv2d_loops(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: Any = None,
-) -> Any:
-    """`reference.conv2d` as compiled plain loops on one CPU core.
-
-    Args:
-        x: float32 (N, C_in, H, W), C-contiguous, NumPy; weight (C_out, C_in / groups, KH, KW) and bias (C_out,)
-            likewise.
-        stride, dilation: an int, or (vertical, horizontal).
-        padding: zeros: an int, (vertical, horizontal), (top, bottom, left, right), "valid", or "same" as TensorFlow's.
-        groups: output channels of group g see the input channels of group g alone.
-        out: where to write, (N, C_out, H_out, W_out); made where None.
-
-    Returns:
-        float32 (N, C_out, H_out, W_out).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-    shape = shapes2d.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
+def launch(
+    out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stride: Pair, padding: Padding,
+    dilation: Pair, groups: int,
+) -> None:  # fmt: skip
+    """Output after output."""
     window = shapes2d.conv2d_window(x, weight, stride, padding, dilation)
     _conv2d_loops_kernel(x, weight, bias, out, window.stride, window.padding, window.dilation, groups)
-    return out

@@ -114,204 +114,46 @@ def _conv2d_pooled_naive_kernel(rows, columns, name, mean):
     return kernel
 
 
-def _launch(x, weight, bias, shape, stride, padding, dilation, groups, name, out, stream, *, pool=None):
-    """`pool`: (height, width), (vertical, horizontal) steps, and whether it is a mean; `out` may have fewer axes."""
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    y = call.out if len(shape) == 4 else call.out.reshape(*shape, 1, 1)
-    window = shapes2d.conv2d_window(x, weight, stride, padding, dilation)
-    arguments = *call.inputs, y, window.stride, window.padding, window.dilation, groups
+def _start(call, inputs, y, window, groups, epilogue, pool=None):
+    """`pool`: (height, width), (vertical, horizontal) steps, and whether it is a mean."""
+    arguments = *inputs, y, window.stride, window.padding, window.dilation, groups
     n, m, p, q = y.shape
     blocks = -(-n * p // SIDE), min(-(-m * q // SIDE), GRID_Y)
     if pool is None:
-        call.launch(_conv2d_naive_kernel(*window.kernel, name), blocks, (SIDE, SIDE), *arguments)
+        call.launch(_conv2d_naive_kernel(*window.kernel, epilogue), blocks, (SIDE, SIDE), *arguments)
     else:
         *sizes, mean = pool
-        kernel = _conv2d_pooled_naive_kernel(*window.kernel, name, mean)
+        kernel = _conv2d_pooled_naive_kernel(*window.kernel, epilogue, mean)
         call.launch(kernel, blocks, (SIDE, SIDE), *arguments, *sizes)
-    return call.result()
 
 
-def _launch_plain(x, weight, bias, stride, padding, dilation, groups, name, out, stream):
-    shape = shapes2d.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    return _launch(x, weight, bias, shape, stride, padding, dilation, groups, name, out, stream)
+def launch(
+    call: Call, x: Any, weight: Any, bias: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
+    epilogue: str,
+) -> None:  # fmt: skip
+    """A 2-D grid of blocks of 32 x 32 over (N * P) x (M * Q). Depthwise convolutions (groups = C_in) are served here.
 
-
-def _launch_maxpool(x, weight, bias, size, stride, padding, dilation, groups, step, name, out, stream):
-    shape = shapes2d.conv2d_maxpool2d(x, weight, bias, size, stride, padding, dilation, groups, step)
-    sizes = windows.pair("pool_size", size)
-    pool = sizes, sizes if step is None else windows.pair("pool_stride", step), False
-    return _launch(x, weight, bias, shape, stride, padding, dilation, groups, name, out, stream, pool=pool)
-
-
-def conv2d_naive(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.conv2d` on a GPU, one thread an output, on a 2-D grid of blocks of 32 x 32 over (N * P) x (M * Q).
-
-    Depthwise convolutions (groups = C_in) are served here.
-
-    Args:
-        x: float32 (N, C_in, H, W), C-contiguous; weight (C_out, C_in / groups, KH, KW) and bias (C_out,) likewise. All
-            NumPy arrays, or all device arrays (Numba's, or any with __cuda_array_interface__).
-        stride, dilation: an int, or (vertical, horizontal).
-        padding: zeros: an int, (vertical, horizontal), (top, bottom, left, right), "valid", or "same" as TensorFlow's.
-        groups: output channels of group g see the input channels of group g alone.
-        out: where to write, (N, C_out, H_out, W_out), on the same side; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, C_out, H_out, W_out) where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
+    What follows is in the same kernel: one write of y less, and one read.
     """
-    return _launch_plain(x, weight, bias, stride, padding, dilation, groups, "", out, stream)
+    window = shapes2d.conv2d_window(x, weight, stride, padding, dilation)
+    _start(call, (x, weight, bias), call.out, window, groups, epilogue)
 
 
-def conv2d_relu_naive(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`conv2d_naive` with ReLU in the same kernel: one write of y less, and one read. Arguments as there."""
-    return _launch_plain(x, weight, bias, stride, padding, dilation, groups, "relu", out, stream)
+def launch_pooled(
+    call: Call, x: Any, weight: Any, bias: Any, pool_size: Pair, stride: Pair, padding: Padding, dilation: Pair,
+    groups: int, pool_stride: Pair | None, *, epilogue: str,
+) -> None:  # fmt: skip
+    """A thread computes the convolution of its whole window, and only the maximum is written."""
+    window, sizes = shapes2d.conv2d_window(x, weight, stride, padding, dilation), windows.pair("pool_size", pool_size)
+    pool = sizes, sizes if pool_stride is None else windows.pair("pool_stride", pool_stride), False
+    _start(call, (x, weight, bias), call.out, window, groups, epilogue, pool)
 
 
-def conv2d_tanh_naive(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """The same with tanh in place of ReLU."""
-    return _launch_plain(x, weight, bias, stride, padding, dilation, groups, "tanh", out, stream)
-
-
-def conv2d_sigmoid_naive(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """The same with the sigmoid in place of ReLU."""
-    return _launch_plain(x, weight, bias, stride, padding, dilation, groups, "sigmoid", out, stream)
-
-
-def conv2d_leaky_relu_naive(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """The same with leaky ReLU of slope 0.01 in place of ReLU."""
-    return _launch_plain(x, weight, bias, stride, padding, dilation, groups, "leaky_relu", out, stream)
-
-
-def conv2d_relu_maxpool2d_naive(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    pool_size: Pair,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    pool_stride: Pair | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.conv2d_relu_maxpool2d` on a GPU, one thread a pooled output: none of the convolution's is stored.
-
-    Where pooling windows overlap, their outputs are computed once for each.
-
-    Args:
-        x, weight, bias, stride, padding, dilation, groups, stream: as where nothing follows.
-        pool_size: of a pooling window, an int, or (vertical, horizontal).
-        pool_stride: from one window to the next, likewise; pool_size where None.
-        out: where to write, (N, C_out, H_pooled, W_pooled), on the same side; made where None.
-
-    Returns:
-        float32 (N, C_out, H_pooled, W_pooled) where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    arguments = x, weight, bias, pool_size, stride, padding, dilation, groups, pool_stride
-    return _launch_maxpool(*arguments, "relu", out, stream)
-
-
-def conv2d_tanh_maxpool2d_naive(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    pool_size: Pair,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    pool_stride: Pair | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """The same with tanh in place of ReLU."""
-    arguments = x, weight, bias, pool_size, stride, padding, dilation, groups, pool_stride
-    return _launch_maxpool(*arguments, "tanh", out, stream)
-
-
-def conv2d_relu_global_avgpool2d_naive(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.conv2d_relu_global_avgpool2d` on a GPU, one thread a mean: none of the convolution's is stored.
-
-    Arguments as where nothing follows, but `out` is (N, C_out), as is what it returns.
-    """
-    n, m, *size = shapes2d.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    pool = tuple(size), (1, 1), True
-    return _launch(x, weight, bias, (n, m), stride, padding, dilation, groups, "relu", out, stream, pool=pool)
+def launch_averaged(
+    call: Call, x: Any, weight: Any, bias: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
+    epilogue: str,
+) -> None:  # fmt: skip
+    """A thread computes all of a map, and only its mean is written."""
+    window = shapes2d.conv2d_window(x, weight, stride, padding, dilation)
+    pool, y = (window.out(*x.shape[2:]), (1, 1), True), call.out.reshape(*call.out.shape, 1, 1)
+    _start(call, (x, weight, bias), y, window, groups, epilogue, pool)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from charcnn.layers import windows
 from charcnn.layers.windows import Padding, Pair
-from charcnn.ops.common import arrays, shapes2d
 from charcnn.ops.common.cpu_tile import Tile
+from charcnn.ops.common.keep import Apply, keeping
 from charcnn.ops.conv1d.winograd_cpu import Filtered, nested
 from charcnn.ops.conv2d.cpu_gemm import window
 
@@ -44,47 +42,24 @@ class CpuWinogradConv2d:
         return self._filtered(x, out, corner=(top, left), relu=relu)
 
 
-def conv2d_nhwc_winograd_cpu(
-    x: Any, weight: Any, bias: Any, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1,
-    out: Any = None,
-) -> Any:  # fmt: skip
-    """`reference.conv2d_nhwc` on all CPU cores with a half to a quarter of the multiplications.
+@keeping
+def launch(
+    weight: np.ndarray, bias: np.ndarray, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+    *, epilogue: str,
+) -> Apply:  # fmt: skip
+    """A half to a quarter of the multiplications. Packs the weights at each call; `CpuWinogradConv2d` keeps them.
 
-    Transforms and packs the weights at each call; `CpuWinogradConv2d` keeps them. A feature that is not finite may make
-    NaN of all pixels that share a tile with one that reads it.
-
-    Args:
-        x: float32 (N, H, W, C_in), C-contiguous, NumPy; weight (KH, KW, C_in / groups, C_out), as `arrays.pack` gives
-            it, and bias (C_out,) likewise.
-        padding: as `reference.conv2d` takes it.
-        stride, dilation: 1.
-        groups: 1, or of a kernel of 3 to 5 rows and columns any.
-        out: where to write, (N, H_out, W_out, C_out); made where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C_out); the same bits for any number of threads.
+    Stride and dilation are 1, groups too, or of a kernel of 3 to 5 rows and columns any. A feature that is not finite
+    may make NaN of all pixels that share a tile with one that reads it. The same bits for any number of threads.
 
     Raises:
-        ValueError: an argument's shape, dtype or layout does not fit, or the environment's CHARCNN_CPU_TILE.
+        ValueError: Winograd's filtering cannot take these moves; or the environment's CHARCNN_CPU_TILE does not fit.
     """
-    return _launch(x, weight, bias, stride, padding, dilation, groups, out, relu=False)
 
-
-def conv2d_relu_nhwc_winograd_cpu(
-    x: Any, weight: Any, bias: Any, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1,
-    out: Any = None,
-) -> Any:  # fmt: skip
-    """`conv2d_nhwc_winograd_cpu` with ReLU in its last pass, over sums in cache. Arguments as there."""
-    return _launch(x, weight, bias, stride, padding, dilation, groups, out, relu=True)
-
-
-def _launch(x, weight, bias, stride, padding, dilation, groups, out, *, relu):
-    shape = shapes2d.conv2d_nhwc(x, weight, bias, stride, padding, dilation, groups)
     if not CpuWinogradConv2d.takes(weight.shape[:2], stride, dilation, groups):
         raise ValueError(
             f"{stride=}, {dilation=}, {groups=}: Winograd's filtering needs 1, of 3 to 5 rows and columns any groups; "
             "conv2d_nhwc's cpu_gemm takes any"
         )
-    out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
     conv = CpuWinogradConv2d(weight.transpose(3, 2, 0, 1), bias, padding=padding, groups=groups)
-    return conv(x, out, relu=relu)
+    return lambda out, x: conv(x, out, relu=epilogue == "relu")

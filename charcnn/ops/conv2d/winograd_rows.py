@@ -9,7 +9,6 @@ few maps and some vectors of tiles at a time from products to outputs, in cache 
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from typing import Any
 
 import numba
 import numpy as np
@@ -17,7 +16,7 @@ from numba import njit, prange, types
 
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair
-from charcnn.ops.common import arrays, shapes2d, threads
+from charcnn.ops.common import threads
 from charcnn.ops.common.cpu_gemm import types_of
 from charcnn.ops.common.cpu_tile import Tile
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
@@ -147,42 +146,19 @@ def pieces(high: int, wide: int, lines: int, across: int, tile: Tile) -> np.ndar
     return found
 
 
-def conv2d_winograd_rows_cpu(
-    x: Any, weight: Any, bias: Any, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1,
-    out: Any = None,
-) -> Any:  # fmt: skip
-    """`reference.conv2d` on all CPU cores with two fifths of the multiplications of 5 columns, or half of those of 3.
+def launch(
+    out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stride: Pair, padding: Padding,
+    dilation: Pair, groups: int, *, epilogue: str,
+) -> None:  # fmt: skip
+    """Two fifths of the multiplications of 5 columns, or half of those of 3, for few input channels.
 
-    It is meant for few input channels, channels first, as the technique cpu_direct. Weights are transformed at each
-    call. A feature that is not finite may make NaN of all outputs that share a tile with one that reads it.
-
-    Args:
-        x: float32 (N, C_in, H, W), C-contiguous, NumPy; weight (C_out, C_in, KH, KW), KW from 2 to 5, and bias (C_out,)
-            likewise.
-        padding: as `reference.conv2d` takes it.
-        stride, dilation, groups: 1.
-        out: where to write, (N, C_out, H_out, W_out); made where None.
-
-    Returns:
-        float32 (N, C_out, H_out, W_out); the same bits for any number of threads.
+    Stride, dilation and groups are 1, and a kernel has 2 to 5 columns. Weights are transformed at each call. A feature
+    that is not finite may make NaN of all outputs that share a tile with one that reads it. The same bits for any
+    number of threads.
 
     Raises:
-        ValueError: an argument's shape, dtype or layout does not fit, stride, dilation, groups or KW are others, or the
-            environment's CHARCNN_CPU_TILE.
+        ValueError: stride, dilation, groups or columns are others; or the environment's CHARCNN_CPU_TILE does not fit.
     """
-    return _launch(x, weight, bias, out, False, stride=stride, padding=padding, dilation=dilation, groups=groups)
-
-
-def conv2d_relu_winograd_rows_cpu(
-    x: Any, weight: Any, bias: Any, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1,
-    out: Any = None,
-) -> Any:  # fmt: skip
-    """`conv2d_winograd_rows_cpu` with ReLU, before outputs leave registers. Arguments as there."""
-    return _launch(x, weight, bias, out, True, stride=stride, padding=padding, dilation=dilation, groups=groups)
-
-
-def _launch(x, weight, bias, out, relu, *, stride, padding, dilation, groups):
-    shape = shapes2d.conv2d(x, weight, bias, stride, padding, dilation, groups)
     kernel = weight.shape[2:]
     if groups != 1 or any(one not in (1, (1, 1), [1, 1]) for one in (stride, dilation)):
         raise ValueError(
@@ -196,16 +172,14 @@ def _launch(x, weight, bias, out, relu, *, stride, padding, dilation, groups):
         )
     if x.shape[1] < 1:
         raise ValueError("x has 0 channels: the technique winograd_rows_cpu needs at least 1; conv2d's loops takes any")
-    out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
     if out.size == 0:
-        return out
+        return
     top, _, left, _ = window(*x.shape[2:], kernel, 1, padding).padding
     tile = choose(len(weight))
     offsets = np.zeros(-(-len(weight) // tile.rows) * tile.rows, np.float32)
     offsets[: len(weight)] = bias
-    across, lines, places = _arranged(x.shape, shape, tile, kernel, numba.get_num_threads())
+    across, lines, places = _arranged(x.shape, out.shape, tile, kernel, numba.get_num_threads())
     threads.launch(
-        _compiled(tile, kernel[1]), x.reshape(-1), x.shape, (top, left), kernel, shape[1:], weight.reshape(-1),
-        matrices(kernel[1])[1], offsets, across, lines, places, relu, out.reshape(-1),
+        _compiled(tile, kernel[1]), x.reshape(-1), x.shape, (top, left), kernel, out.shape[1:], weight.reshape(-1),
+        matrices(kernel[1])[1], offsets, across, lines, places, epilogue == "relu", out.reshape(-1),
     )  # fmt: skip
-    return out

@@ -14,7 +14,6 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import arrays, shapes
 from charcnn.ops.common.moments import block_sum, normalised
 
 
@@ -46,27 +45,6 @@ def _layernorm_loops_kernel(x, gamma, beta, y, eps):
             y[n, i] = ((x[n, i] - high) - low) * scale * gamma[i] + beta[i]
 
 
-def layernorm_loops(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5, out: Any = None) -> Any:
-    """`reference.layernorm` as compiled plain loops on one CPU core.
-
-    Args:
-        x: float32 (N, ...), C-contiguous, NumPy; gamma and beta (...) likewise.
-        eps: added to the variance.
-        out: where to write, of x's shape (x itself will do); made where None.
-
-    Returns:
-        float32, of x's shape.
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-    shape = shapes.layernorm(x, gamma, beta, eps)
-    out = arrays.host(out, shape, in_place="x", x=x, gamma=gamma, beta=beta)
-    rows = (shape[0], gamma.size)
-    _layernorm_loops_kernel(x.reshape(rows), gamma.reshape(-1), beta.reshape(-1), out.reshape(rows), eps)
-    return out
-
-
 MAX_THREADS = 1024
 
 
@@ -96,41 +74,6 @@ def _layernorm_naive_kernel(x, gamma, beta, y, eps):
         i += step
 
 
-def layernorm_naive(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5, out: Any = None, stream: Any = None) -> Any:
-    """`reference.layernorm` on a GPU, one block an input, which reads its input three times: mean, variance, result.
-
-    Args:
-        x: float32 (N, ...), C-contiguous; gamma and beta (...) likewise. All NumPy arrays, or all device arrays
-            (Numba's, or any with __cuda_array_interface__).
-        eps: added to the variance.
-        out: where to write, of x's shape (x itself will do), on the same side; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32, of x's shape, where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    shape = shapes.layernorm(x, gamma, beta, eps)
-    call = Call(out, stream, shape, in_place="x", x=x, gamma=gamma, beta=beta)
-    x, gamma, beta = call.inputs
-    rows = (shape[0], gamma.size)
-    threads = min(MAX_THREADS, max(32, 1 << (gamma.size // 8).bit_length()))  # 4 values a thread, or more
-    call.launch(
-        _layernorm_naive_kernel,
-        shape[0],
-        threads,
-        x.reshape(rows),
-        gamma.reshape(-1),
-        beta.reshape(-1),
-        call.out.reshape(rows),
-        np.float32(eps),
-    )
-    return call.result()
-
-
 @jit()
 def _layernorm_relu_naive_kernel(x, stat, gamma, beta, y, eps):
     i = cuda.grid(1)
@@ -140,29 +83,22 @@ def _layernorm_relu_naive_kernel(x, stat, gamma, beta, y, eps):
         y[n, j] = float32(0) if value < float32(0) else value  # this way round NaN stays NaN
 
 
-def layernorm_relu_naive(
-    x: Any, stat: Any, gamma: Any, beta: Any, *, eps: float = 1e-5, out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.layernorm_relu` on a GPU, one thread an output: LayerNorm whose statistics the producer of x took.
+def launch_loops(out: np.ndarray, x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, eps: float) -> None:
+    """Input after input."""
+    rows = len(x), gamma.size
+    _layernorm_loops_kernel(x.reshape(rows), gamma.reshape(-1), beta.reshape(-1), out.reshape(rows), eps)
 
-    Args:
-        x: float32 (N, ...), C-contiguous; gamma and beta (...) likewise; all on one side.
-        stat: float64 (N, 2): each input's mean and biased variance, as `reference.conv1d_stat` gives them.
-        eps: added to the variance.
-        out: where to write, of x's shape (x itself will do), on the same side; made where None.
-        stream: a CUDA stream; the default stream where None.
 
-    Returns:
-        float32, of x's shape, where the inputs lie; device results are not waited for.
+def launch_naive(call: Call, x: Any, gamma: Any, beta: Any, eps: float) -> None:
+    """A block reads its input three times: mean, variance, result."""
+    rows = x.shape[0], gamma.size
+    threads = min(MAX_THREADS, max(32, 1 << (gamma.size // 8).bit_length()))
+    operands = x.reshape(rows), gamma.reshape(-1), beta.reshape(-1), call.out.reshape(rows)
+    call.launch(_layernorm_naive_kernel, rows[0], threads, *operands, np.float32(eps))
 
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    shape = shapes.layernorm_relu(x, stat, gamma, beta, eps)
-    call = Call(out, stream, shape, in_place="x", x=x, stat=stat, gamma=gamma, beta=beta)
-    x, stat, gamma, beta = call.inputs
-    rows = (shape[0], gamma.size)
-    operands = (x.reshape(rows), stat, gamma.reshape(-1), beta.reshape(-1), call.out.reshape(rows))
+
+def launch_relu(call: Call, x: Any, stat: Any, gamma: Any, beta: Any, eps: float) -> None:
+    """The producer of x took its statistics."""
+    rows = x.shape[0], gamma.size
+    operands = x.reshape(rows), stat, gamma.reshape(-1), beta.reshape(-1), call.out.reshape(rows)
     call.launch_each(_layernorm_relu_naive_kernel, *operands, np.float32(eps))
-    return call.result()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn import ops
 from charcnn.gpu import device
 from charcnn.layers.layer import Shape
 from charcnn.ops.common.conv import PreparedConv
@@ -18,7 +19,6 @@ from charcnn.ops.conv1d.layers import Cast
 from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
-from charcnn.ops.layernorm import relu_maxpool1d_nlc
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, normalised_maxima
 from charcnn.ops.layernorm.small_batch import affine, between, normalised
 
@@ -157,7 +157,7 @@ class CoalescedConvNormReluPool:
         gamma, beta = self._norm
         out = space.device(*self.writes(x.shape)[-1])
         given: dict[str, Any] = {"out": out, "stream": space.stream}
-        return relu_maxpool1d_nlc.layernorm_relu_maxpool1d_nlc_coalesced(y, stat, gamma, beta, self._pool_size, **given)
+        return ops.layernorm_relu_maxpool1d_nlc_coalesced(y, stat, gamma, beta, self._pool_size, **given)
 
 
 def wgmma_block(

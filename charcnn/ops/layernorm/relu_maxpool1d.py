@@ -11,7 +11,6 @@ import numpy as np
 from numba import cuda, float32
 
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import normalised
 
 
@@ -31,36 +30,9 @@ def _kernel(x, stat, gamma, beta, y, kernel_size, stride, eps):
         y[n, c, t] = best
 
 
-def layernorm_relu_maxpool1d_naive(
-    x: Any,
-    stat: Any,
-    gamma: Any,
-    beta: Any,
-    kernel_size: int,
-    *,
-    eps: float = 1e-5,
-    stride: int | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.layernorm_relu_maxpool1d` on a GPU, one thread a pooled output: x is read once, a third is written.
-
-    Args:
-        x: float32 (N, C, L), C-contiguous; gamma and beta (C, L) likewise; all on one side.
-        stat: float64 (N, 2): each input's mean and biased variance, as `reference.conv1d_stat` gives them.
-        kernel_size, stride: of the pooling; stride is kernel_size where None.
-        eps: added to the variance.
-        out: where to write, (N, C, L_out), on the same side; made where None.
-        stream: a CUDA stream; the default stream where None.
-
-    Returns:
-        float32 (N, C, L_out) where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    shape = shapes.layernorm_relu_maxpool1d(x, stat, gamma, beta, kernel_size, eps, stride)
-    call = Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
-    call.launch_each(_kernel, *call.inputs, call.out, kernel_size, stride or kernel_size, np.float32(eps))
-    return call.result()
+def launch(
+    call: Call, x: Any, stat: Any, gamma: Any, beta: Any, kernel_size: int, eps: float, stride: int | None
+) -> None:
+    """Features are read once, and a stride-th is written."""
+    arguments = x, stat, gamma, beta, call.out, kernel_size, stride or kernel_size, np.float32(eps)
+    call.launch_each(_kernel, *arguments)

@@ -16,7 +16,6 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import normalised
 
 INPUTS = 8
@@ -62,43 +61,11 @@ def _make_kernel(kernel_size):
     return kernel
 
 
-def layernorm_relu_maxpool1d_nlc_coalesced(
-    x: Any,
-    stat: Any,
-    gamma: Any,
-    beta: Any,
-    kernel_size: int,
-    *,
-    eps: float = 1e-5,
-    stride: int | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.layernorm_relu_maxpool1d_nlc` on a GPU, a block for each pooled position of 8 inputs.
-
-    Args:
-        x: float32 (N, L, C), C-contiguous: channels last; gamma and beta (L, C) likewise; all on one side.
-        stat: float64 (N, 2): each input's mean and biased variance, as `reference.conv1d_stat_nlc` gives them.
-        kernel_size, stride: of the pooling; stride is kernel_size where None.
-        eps: added to the variance.
-        out: where to write, (N, L_out, C), on the same side; made where None.
-        stream: a CUDA stream; the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C) where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
-    call = Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
-    _launch(call, _make_kernel(kernel_size), call.out, eps, stride or kernel_size)
-    return call.result()
-
-
-def _launch(call, kernel, y, eps, stride):
-    n, length, _ = call.out.shape
-    channels = call.inputs[0].shape[2]
-    blocks = (n + INPUTS - 1) // INPUTS * length
-    call.launch(kernel, blocks, min(channels, THREADS), *call.inputs, y, stride, np.float32(eps))
+def launch(
+    call: Call, x: Any, stat: Any, gamma: Any, beta: Any, kernel_size: int, eps: float, stride: int | None
+) -> None:
+    """A block for each pooled position of 8 inputs."""
+    n, length, channels = call.out.shape
+    blocks, steps = (n + INPUTS - 1) // INPUTS * length, (stride or kernel_size, np.float32(eps))
+    threads = min(channels, THREADS)
+    call.launch(_make_kernel(kernel_size), blocks, threads, x, stat, gamma, beta, call.out, *steps)

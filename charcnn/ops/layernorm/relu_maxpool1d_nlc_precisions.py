@@ -341,36 +341,13 @@ def encoded_maxima(
     return call.result()
 
 
-def layernorm_relu_maxpool1d_nlc_vectorized(
-    x: Any,
-    stat: Any,
-    gamma: Any,
-    beta: Any,
-    kernel_size: int,
-    *,
-    eps: float = 1e-5,
-    stride: int | None = None,
-    precision: str = "fp16",
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`normalised_maxima` from float32 to float32, rounded to the precision, "fp16" or "bf16", on the way in and out.
-
-    Arguments, result and errors as for the technique `coalesced`, and DeviceError where the GPU has
-    compute capability below 8.0.
-    """
-    return _once(x, stat, gamma, beta, kernel_size, eps, stride, precision, out, stream)
-
-
-def _once(x, stat, gamma, beta, kernel_size, eps, stride, precision, out, stream):
-    shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
-    call = Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
+def launch(
+    call: Call, x: Any, stat: Any, gamma: Any, beta: Any, kernel_size: int, eps: float, stride: int | None, *,
+    precision: str,
+) -> None:  # fmt: skip
+    """`normalised_maxima` from float32 to float32, rounded to the precision on the way in and out."""
     device.require_capability((8, 0), "vectorized", "use coalesced")
-    x, *normalisation = call.inputs
-    of = choose(precision, HALF_PRECISIONS)
-    y = call.scratch(shape, of.dtype)
-    _launch(
-        call, narrow(call, x, x.shape[1], x.shape[2], of), tuple(normalisation), y, eps, kernel_size, stride, of, of
-    )
+    of, how = choose(precision, HALF_PRECISIONS), (eps, kernel_size, stride)
+    y, features = call.scratch(call.out.shape, of.dtype), narrow(call, x, x.shape[1], x.shape[2], of)
+    _launch(call, features, (stat, gamma, beta), y, *how, of, of)
     widen(call, y, call.out, of)
-    return call.result()

@@ -14,7 +14,6 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import shapes
 from charcnn.ops.common.epilogues import epilogue
 from charcnn.ops.common.moments import block_sum
 from charcnn.ops.linear.linear import PART
@@ -68,41 +67,15 @@ def _kernel(name, rows):
     return kernel
 
 
-def linear_relu_linear_naive(
-    x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, *, out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.linear_relu_linear` on a GPU, one block for up to 8 inputs, their middle layer in shared memory.
-
-    Args:
-        x: float32 (N, C_in), C-contiguous; weight1 (C_mid, C_in), bias1 (C_mid,), weight2 (C_out, C_mid) and
-            bias2 (C_out,) likewise; all on one side. C_mid is at most 12032, which shared memory holds.
-        out: where to write, (N, C_out), on the same side; made where None.
-        stream: a CUDA stream; the default stream where None.
-
-    Returns:
-        float32 (N, C_out) where the inputs lie; device results are not waited for.
+def launch(call: Call, x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, *, epilogue: str) -> None:
+    """One block for up to 8 inputs, their middle layer in shared memory; with GELU a transformer's feed-forward block.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
+        ValueError: C_mid is more than 12,032, which shared memory holds.
     """
-    return _launch("relu", x, weight1, bias1, weight2, bias2, out, stream)
-
-
-def linear_gelu_linear_naive(
-    x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, *, out: Any = None, stream: Any = None
-) -> Any:
-    """The same with GELU in place of ReLU: a transformer's feed-forward block. Arguments as there."""
-    return _launch("gelu", x, weight1, bias1, weight2, bias2, out, stream)
-
-
-def _launch(name, x, weight1, bias1, weight2, bias2, out, stream):
-    shape = shapes.two_linears(x, weight1, bias1, weight2, bias2)
     middle = int(weight1.shape[0])
     rows = min(MOST_ROWS, SHARED_FLOATS // max(1, middle))
     if rows < 1:
         raise ValueError(f"weight1 has C_mid={middle}: need at most {SHARED_FLOATS}, which shared memory holds")
-    call = Call(out, stream, shape, x=x, weight1=weight1, bias1=bias1, weight2=weight2, bias2=bias2)
-    shared = 4 * rows * middle
-    call.launch(_kernel(name, rows), -(-shape[0] // rows), THREADS, *call.inputs, call.out, shared=shared)
-    return call.result()
+    arguments, shared = (x, weight1, bias1, weight2, bias2, call.out), 4 * rows * middle
+    call.launch(_kernel(epilogue, rows), -(-x.shape[0] // rows), THREADS, *arguments, shared=shared)

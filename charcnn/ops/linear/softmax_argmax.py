@@ -9,7 +9,6 @@ import numpy as np
 from numba import cuda, float32, int32
 
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import shapes
 from charcnn.ops.linear.linear import dot
 
 THREADS = 32
@@ -65,47 +64,17 @@ def _linear_argmax_naive_kernel(x, weight, bias, y):
         y[n] = best
 
 
-def linear_softmax_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.linear_softmax` on a GPU, one block an input: logits are written once, and turned where they lie.
+def launch_softmax(call: Call, x: Any, weight: Any, bias: Any) -> None:
+    """One block an input: logits are written once, and turned where they lie."""
+    call.launch(_linear_softmax_naive_kernel, x.shape[0], THREADS, x, weight, bias, call.out)
 
-    Args:
-        x: float32 (N, C_in), C-contiguous; weight (C_out, C_in) and bias (C_out,) likewise. All NumPy arrays, or all
-            device arrays (Numba's, or any with __cuda_array_interface__).
-        out: where to write, (N, C_out), on the same side; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
-    Returns:
-        float32 (N, C_out), each row summing to 1, where the inputs lie; device results are not waited for.
+def launch_argmax(call: Call, x: Any, weight: Any, bias: Any) -> None:
+    """One block an input: no logit leaves the chip. Of equals the first; NaN counts as the greatest.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
+        ValueError: `out` is of uint8, a byte a label, and there are more than 256 classes.
     """
-    shape = shapes.linear_softmax(x, weight, bias)
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    call.launch(_linear_softmax_naive_kernel, shape[0], THREADS, *call.inputs, call.out)
-    return call.result()
-
-
-def linear_argmax_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.linear_argmax` on a GPU, one block an input: no logit leaves the chip.
-
-    Args:
-        x, weight, bias, stream: as for `linear_softmax_naive`.
-        out: where to write, (N,), on the same side: int64, or uint8, a byte a label, for up to 256 classes; int64 is
-            made where None.
-
-    Returns:
-        int64 (N,), or `out`: the index of each row's greatest logit, of equals the first; NaN counts as the greatest.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    shape = shapes.linear_argmax(x, weight, bias)
-    small = getattr(out, "dtype", None) == np.uint8
-    if small and weight.shape[0] > 256:
+    if call.out.dtype == np.uint8 and weight.shape[0] > 256:
         raise ValueError(f"out has dtype uint8: need int64 for {weight.shape[0]} classes")
-    call = Call(out, stream, shape, np.uint8 if small else np.int64, x=x, weight=weight, bias=bias)
-    call.launch(_linear_argmax_naive_kernel, shape[0], THREADS, *call.inputs, call.out)
-    return call.result()
+    call.launch(_linear_argmax_naive_kernel, x.shape[0], THREADS, x, weight, bias, call.out)

@@ -183,7 +183,11 @@ def conv2d_relu_maxpool2d_conv2d_relu_maxpool2d(
     paddings: Sequence[Padding] = (0, 0),
     groups: Sequence[int] = (1, 1),
 ) -> Array:
-    """conv2d_relu_maxpool2d twice: a stride, padding and groups for each, and both poolings alike."""
+    """conv2d_relu_maxpool2d twice: a stride, padding and groups for each, and both poolings alike.
+
+    x (N, C_in, H, W), weight1 and weight2 (C_out, C_in / groups, KH, KW), bias1 and bias2 (C_out,) ->
+    (N, C_out, H_out, W_out), where the C_in of weight2 is the C_out before.
+    """
     for i, (weight, bias) in enumerate(((weight1, bias1), (weight2, bias2))):
         x = conv2d_relu_maxpool2d(
             x,

@@ -133,7 +133,11 @@ def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat(
     x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array,
     weight3: Array, bias3: Array, weight4: Array, bias4: Array,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The convolutions of blocks 3 to 6, and the statistics for block 6's layernorm: (y, stat(y))."""
+    """The convolutions of blocks 3 to 6, and the statistics for block 6's layernorm: (y, stat(y)).
+
+    x (N, C_in, L), weight1, weight2, weight3 and weight4 (C_out, C_in, K), bias1, bias2, bias3 and bias4 (C_out,) ->
+    (N, C_out, L_out), where each weight's C_in is the C_out before.
+    """
     x = conv1d_relu(conv1d_relu(conv1d_relu(x, weight1, bias1), weight2, bias2), weight3, bias3)
     y = conv1d(x, weight4, bias4)
     return y, stat(y)

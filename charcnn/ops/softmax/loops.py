@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
+import numpy as np
 from numba import float32, njit
-
-from charcnn.ops.common import arrays, shapes
 
 
 @njit(cache=True, nogil=True)
@@ -24,21 +22,7 @@ def _softmax_loops_kernel(x, y):
             y[n, c] /= total
 
 
-def softmax_loops(x: Any, *, out: Any = None) -> Any:
-    """`reference.softmax` as compiled plain loops on one CPU core.
-
-    Args:
-        x: float32 (..., C), C-contiguous, NumPy.
-        out: where to write, (..., C) (x itself will do); made where None.
-
-    Returns:
-        float32 (..., C), each row summing to 1.
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-    shape = shapes.softmax(x)
-    out = arrays.host(out, shape, in_place="x", x=x)
-    rows = (math.prod(shape[:-1]), shape[-1])
+def launch(out: np.ndarray, x: np.ndarray) -> None:
+    """Row after row."""
+    rows = math.prod(x.shape[:-1]), x.shape[-1]
     _softmax_loops_kernel(x.reshape(rows), out.reshape(rows))
-    return out

@@ -9,7 +9,6 @@ from numba import cuda, float32
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import shapes
 
 THREADS = 128
 """A block an input, of at most so many threads, a power of two; a thread has every so manieth class."""
@@ -52,27 +51,10 @@ def _softmax_naive_kernel(x, y):
         y[n, c] /= total
 
 
-def softmax_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.softmax` on a GPU, one block a row.
-
-    Args:
-        x: float32 (..., C), C-contiguous: a NumPy array, or a device array (Numba's, or any with
-            __cuda_array_interface__).
-        out: where to write, (..., C), on the same side, not x itself; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (..., C), each row summing to 1, where x lies; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    shape = shapes.softmax(x)
-    call = Call(out, stream, shape, x=x)
-    rows = n, classes = math.prod(shape[:-1]), shape[-1]
+def launch(call: Call, x: Any) -> None:
+    """One block a row."""
+    *others, classes = x.shape
+    n = math.prod(others)
     if n:
-        threads = min(THREADS, max(32, 1 << (classes - 1).bit_length()))
-        x_rows, y_rows = call.inputs[0].reshape(rows), call.out.reshape(rows)
-        call.launch(_softmax_naive_kernel, n, device.block_size(threads), x_rows, y_rows)
-    return call.result()
+        threads, rows = min(THREADS, max(32, 1 << (classes - 1).bit_length())), (n, classes)
+        call.launch(_softmax_naive_kernel, n, device.block_size(threads), x.reshape(rows), call.out.reshape(rows))

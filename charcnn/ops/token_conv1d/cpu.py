@@ -6,14 +6,12 @@ algorithm than the dense product, for the same result: K additions an output whe
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 from numba import njit, prange
 
 from charcnn.gpu.arrays import apart
-from charcnn.ops.common import arrays, shapes, threads
+from charcnn.ops.common import threads
 from charcnn.ops.layernorm.norm_relu_pool import MOMENTS, NormReluPool, norm_relu_pool, standardising, take_moments
 
 CHUNK = 48
@@ -68,24 +66,9 @@ def _gather_all(ids, table, taps, y):
                 y[n, first + t, c] = rows[t, c]
 
 
-def one_hot_conv1d_cpu_gather(ids: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
-    """`reference.one_hot_conv1d` on all CPU cores, as a gather of rows of weights.
-
-    Args:
-        ids: uint8 (N, L), C-contiguous, NumPy; an id >= depth is blank.
-        weight: float32 (C_out, depth, K), and bias (C_out,), likewise.
-        out: where to write, (N, C_out, L_out); made where None.
-
-    Returns:
-        float32 (N, C_out, L_out); the same bits for any number of threads.
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-    shape = shapes.one_hot_conv1d(ids, weight, bias)
-    out = arrays.host(out, shape, ids=ids, weight=weight, bias=bias)
+def launch(out: np.ndarray, ids: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> None:
+    """The same bits for any number of threads."""
     threads.launch(_gather_all, ids, _table(weight, bias), weight.shape[2], out.transpose(0, 2, 1))
-    return out
 
 
 @njit(cache=True, nogil=True)

@@ -44,28 +44,6 @@ def _gather_kernel(ids, weight, bias, y):
         y[n, uint32(t), c] = total
 
 
-def one_hot_conv1d_nlc_gather(ids: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.one_hot_conv1d_nlc` on a GPU, one thread an output, which adds up K weights.
-
-    Args:
-        ids: uint8 (N, L), C-contiguous; an id >= depth is blank.
-        weight: float32 (K, depth, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
-            side.
-        out: where to write, (N, L_out, C_out), on the same side; made where None.
-        stream: a CUDA stream; the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out) where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    call = Call(out, stream, shapes.one_hot_conv1d_nlc(ids, weight, bias), ids=ids, weight=weight, bias=bias)
-    call.launch_each(_gather_kernel, *call.inputs, call.out)
-    return call.result()
-
-
 QUAD = ptx.VECTOR
 """Channels of a thread: 16 bytes, the most that it loads or stores at once."""
 
@@ -247,73 +225,26 @@ def _launch_pooled(
     )  # fmt: skip
 
 
-def one_hot_conv1d_relu_maxpool1d_nlc_gather(
-    ids: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.one_hot_conv1d_relu_maxpool1d_nlc` on a GPU, from a table in shared memory: only results are written.
+def launch(call: Call, ids: Any, weight: Any, bias: Any) -> None:
+    """One thread an output, which adds up K weights."""
+    call.launch_each(_gather_kernel, ids, weight, bias, call.out)
 
-    Args:
-        ids: uint8 (N, L), C-contiguous; an id >= depth is blank.
-        weight: float32 (K, depth, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
-            side.
-        pool_size: positions that a maximum is taken of.
-        out: where to write, (N, L_out // pool_size, C_out), on the same side; made where None.
-        stream: a CUDA stream; the default stream where None.
 
-    Returns:
-        float32 (N, L_out // pool_size, C_out) where the inputs lie; device results are not waited for.
+def launch_pooled(call: Call, ids: Any, weight: Any, bias: Any, pool_size: int) -> None:
+    """From a table in shared memory: only results are written.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold the table of
-            four channels, or a window's ids.
-        DeviceError: no usable GPU.
+        ValueError: shared memory does not hold the table of four channels, or a window's ids.
     """
-    shape = shapes.one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size)
-    call = Call(out, stream, shape, ids=ids, weight=weight, bias=bias)
-    ids, weight, bias = call.inputs
     _launch_pooled(call, ids, weight, bias, None, pool_size)
-    return call.result()
 
 
-def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather(
-    ids: Any,
-    stat: Any,
-    weight: Any,
-    bias: Any,
-    gamma: Any,
-    beta: Any,
-    pool_size: int,
-    *,
-    eps: float = 1e-5,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc` on a GPU, from a table in shared memory.
-
-    The whole of block 1 in one pass: ids are read, and pooled features written. gamma and beta are read once for many
-    inputs.
-
-    Args:
-        ids: uint8 (N, L), C-contiguous; an id >= depth is blank.
-        stat: float64 (N, 2): each input's mean and biased variance, as `reference.one_hot_conv1d_stat_nlc` gives them.
-        weight: float32 (K, depth, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
-            side.
-        gamma, beta: float32 (L_out, C_out), C-contiguous.
-        pool_size: positions that a maximum is taken of.
-        eps: added to the variance.
-        out: where to write, (N, L_out // pool_size, C_out), on the same side; made where None.
-        stream: a CUDA stream; the default stream where None.
-
-    Returns:
-        float32 (N, L_out // pool_size, C_out) where the inputs lie; device results are not waited for.
+def launch_normalised(
+    call: Call, ids: Any, stat: Any, weight: Any, bias: Any, gamma: Any, beta: Any, pool_size: int, eps: float
+) -> None:
+    """From a table in shared memory, the whole of block 1 in one pass: gamma and beta are read once for many inputs.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold the table of
-            four channels, or a window's ids.
-        DeviceError: no usable GPU.
+        ValueError: shared memory does not hold the table of four channels, or a window's ids.
     """
-    shape = shapes.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, stat, weight, bias, gamma, beta, pool_size, eps)
-    call = Call(out, stream, shape, ids=ids, stat=stat, weight=weight, bias=bias, gamma=gamma, beta=beta)
-    ids, stat, weight, bias, gamma, beta = call.inputs
     _launch_pooled(call, ids, weight, bias, (stat, gamma, beta), pool_size, eps)
-    return call.result()

@@ -25,7 +25,6 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import shapes
 from charcnn.ops.token_conv1d import cluster_moments
 from charcnn.ops.token_conv1d.gather import ALIGNED, RESERVED
 from charcnn.ops.token_conv1d.lags import PairTables, position
@@ -200,14 +199,10 @@ class SharedPairTables(PairTables):
         )  # fmt: skip
 
 
-def one_hot_conv1d_stat_nlc_lag_sums(ids: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.one_hot_conv1d_stat_nlc` on a GPU, a warp or more an input, from tables of float32 in shared memory.
+def launch(call: Call, ids: Any, weight: Any, bias: Any) -> None:
+    """On Hopper's GPUs few inputs take `cluster_moments`. It makes the tables first; `SharedPairTables` keeps them.
 
-    On Hopper's GPUs few inputs take `cluster_moments`. It makes the tables first; `SharedPairTables` keeps them.
-    Arguments, result and errors as for the technique `lags`, and errors of `SharedPairTables`.
+    Raises:
+        ValueError: as of `SharedPairTables`.
     """
-    shape = shapes.one_hot_conv1d_stat_nlc(ids, weight, bias)
-    call = Call(out, stream, shape, np.float64, ids=ids, weight=weight, bias=bias)
-    ids, weight, bias = call.inputs
     SharedPairTables(weight, bias, stream=call.stream)._launch(call, ids)
-    return call.result()

@@ -200,27 +200,6 @@ class PairTables:
         call.launch(kernel, ids.shape[0], THREADS, ids, self.singles, self.pairs, call.out, self.channels)
 
 
-def one_hot_conv1d_stat_nlc_lags(ids: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.one_hot_conv1d_stat_nlc` on a GPU, one block an input, from tables of the weights' products.
-
-    It makes the tables first; `PairTables` keeps them.
-
-    Args:
-        ids: uint8 (N, L), C-contiguous; an id >= depth is blank.
-        weight: float32 (K, depth, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
-            side.
-        out: where to write, float64 (N, 2), on the same side; made where None.
-        stream: a CUDA stream; the default stream where None.
-
-    Returns:
-        float64 (N, 2), each input's mean and biased variance, where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-    shape = shapes.one_hot_conv1d_stat_nlc(ids, weight, bias)
-    call = Call(out, stream, shape, np.float64, ids=ids, weight=weight, bias=bias)
-    ids, weight, bias = call.inputs
+def launch(call: Call, ids: Any, weight: Any, bias: Any) -> None:
+    """One block an input. It makes the tables of the weights' products first; `PairTables` keeps them."""
     PairTables(weight, bias, stream=call.stream)._launch(call, ids)
-    return call.result()

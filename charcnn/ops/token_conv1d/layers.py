@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from charcnn import ops
 from charcnn.gpu import device
 from charcnn.layers.layer import Shape
 from charcnn.ops.common.layer import Array, Space
-from charcnn.ops.token_conv1d import gather
 from charcnn.ops.token_conv1d.lag_sums import SharedPairTables
 from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
@@ -119,10 +119,10 @@ class GatherTokenConvNormReluPool:
         """Start on token ids (N, L) uint8."""
         given: dict[str, Any] = {"out": space.device(*self.writes(x.shape)[0]), "stream": space.stream}
         if self._moments is None:
-            launcher: Any = gather.one_hot_conv1d_relu_maxpool1d_nlc_gather
+            launcher: Any = ops.one_hot_conv1d_relu_maxpool1d_nlc_gather
             return launcher(x, *self._arrays, self._pool_size, **given)
         stat = self._moments(x, out=space.scratch(self)["moments"][: len(x)], stream=space.stream)
-        launcher = gather.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather
+        launcher = ops.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather
         return launcher(x, stat, *self._arrays, self._pool_size, **given)
 
 

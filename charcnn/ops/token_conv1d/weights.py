@@ -157,51 +157,22 @@ def _like(shape: Shape) -> Any:
     return np.broadcast_to(np.float32(0), shape)
 
 
-def one_hot_conv1d_relu_maxpool1d_nlc_warp_gather(
-    ids: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp16", out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.one_hot_conv1d_relu_maxpool1d_nlc` on a GPU, each warp by itself, in "fp16" or "bf16".
-
-    It rounds the weights first, and widens the result last; `TokenConvWeights` keeps the one and leaves out the other.
-    Arguments, result and errors as for the technique `gather`, and DeviceError where the GPU has
-    compute capability below 8.0.
-    """
-    return _once(ids, None, weight, bias, (), pool_size, 1e-5, precision, out, stream)
+def launch_pooled(call: Call, ids: Any, weight: Any, bias: Any, pool_size: int, *, precision: str) -> None:
+    """Rounds the weights first, and widens the result last; `TokenConvWeights` keeps the one, and leaves that out."""
+    _once(call, ids, weight, bias, pool_size, precision)
 
 
-def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather(
-    ids: Any,
-    stat: Any,
-    weight: Any,
-    bias: Any,
-    gamma: Any,
-    beta: Any,
-    pool_size: int,
-    *,
-    eps: float = 1e-5,
-    precision: str = "fp16",
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc` on a GPU, each warp by itself.
-
-    The rest as for `one_hot_conv1d_relu_maxpool1d_nlc_warp_gather`; arguments, result and errors as for
-    the technique `gather`.
-    """
-    return _once(ids, stat, weight, bias, (gamma, beta), pool_size, eps, precision, out, stream)
+def launch_normalised(
+    call: Call, ids: Any, stat: Any, weight: Any, bias: Any, gamma: Any, beta: Any, pool_size: int, eps: float, *,
+    precision: str,
+) -> None:  # fmt: skip
+    """Rounds the weights first, and widens the result last; `TokenConvWeights` keeps the one, and leaves that out."""
+    _once(call, ids, weight, bias, pool_size, precision, (gamma, beta), stat, eps)
 
 
-def _once(ids, stat, weight, bias, affine, pool_size, eps, precision, out, stream):
+def _once(call, ids, weight, bias, pool_size, precision, affine=(), stat=None, eps=1e-5):
     choose(precision, HALF_PRECISIONS)
-    if affine:
-        shape = shapes.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, stat, weight, bias, *affine, pool_size, eps)
-        more = {"stat": stat, "gamma": affine[0], "beta": affine[1]}
-    else:
-        shape, more = shapes.one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size), {}
-    call = Call(out, stream, shape, ids=ids, weight=weight, bias=bias, **more)
-    ids, weight, bias, *stat_affine = call.inputs
-    made = TokenConvWeights(weight, bias, *stat_affine[1:], precision=precision, stream=call.stream)
-    y = call.scratch(shape, made.precision.dtype)
-    made.launch(call, ids, stat_affine[0] if affine else None, y, pool_size, eps)
+    made = TokenConvWeights(weight, bias, *affine, precision=precision, stream=call.stream)
+    y = call.scratch(call.out.shape, made.precision.dtype)
+    made.launch(call, ids, stat, y, pool_size, eps)
     widen(call, y, call.out, made.precision)
-    return call.result()

@@ -1,0 +1,379 @@
+"""The table of operators, techniques and variants: `charcnn.ops.functions` makes the functions for users of it.
+
+An operator's parameters stand in its reference's signature, what shapes it takes and gives in its check. A new variant
+is a launch and its row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
+
+FLOAT32 = 2e-6
+"""Tolerance of float32 arithmetic: a few roundings of 6e-8, grown by sums of up to 8,704 terms taken in parts."""
+
+FILTERED = 4e-6
+"""Of Winograd's filtering along both axes, whose transforms let roundings grow along each: `winograd_plan.ERROR`."""
+
+EXACT = 0.0
+"""Tolerance where values are only moved, picked or counted."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator, or a fused chain of them: what it computes, and how close a variant must come."""
+
+    name: str
+    tolerance: float
+    """Largest ||out - ref|| / ||ref|| against the float64 reference."""
+    shape_check: str | None = ""
+    """The function of `ops.common.shapes` or `shapes2d` that checks its arguments and gives its result's shape, where
+    that is not called as the operator is; None where a launch checks them."""
+    epilogue: str | None = None
+    """What a launch is told follows the sums, a row of `common.epilogues`; None where it is told nothing."""
+    in_place: bool = False
+    """Whether `out` may be x itself."""
+    dtypes: tuple[str, ...] = ("float32",)
+    """What results may be of, first what is made where no `out` is given."""
+    stat: bool = False
+    """Whether a second result is each input's mean and variance."""
+
+    @property
+    def reference(self) -> Callable[..., Any]:
+        """In float64."""
+        return getattr(import_module("charcnn.ops.reference"), self.name)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One implementation of an operator, in one precision."""
+
+    operator: str
+    technique: str
+    launch: str
+    """The function that starts it, as module:name below `charcnn.ops`: called with a `Call`, or on a CPU with where to
+    write, then the operator's arguments in order."""
+    precision: str | None = None
+    """What its argument of that name says; None: it has none, and computes in float32."""
+    tolerance: float | None = None
+    """Overrides the operator's."""
+    hopper: bool = False
+    """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
+    ampere: bool = False
+    """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
+
+    @property
+    def device(self) -> str:
+        """cpu or cuda"""
+        return "cpu" if self.technique in CPU else "cuda"
+
+    @property
+    def tensor_cores(self) -> bool:
+        """Whether it needs tensor cores, of some kind."""
+        return self.hopper or self.ampere
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """The least compute capability of a GPU that runs it; None of any."""
+        if self.hopper:
+            return 9, 0
+        return (8, 0) if self.precision or self.technique in ASYNCHRONOUS else None
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The operator's parameters that it has not."""
+        stepping = self.technique in STEPPING and self.operator in ("conv1d_nlc", "conv1d_relu_nlc")
+        return ("stride", "padding", "dilation") if stepping else ()
+
+    @property
+    def in_place(self) -> bool:
+        """Whether `out` may be x itself."""
+        return operator(self.operator).in_place or (self.operator, self.technique) == ("softmax", "loops")
+
+    @property
+    def function(self) -> str:
+        """As imported from charcnn.ops: the operator, then the technique."""
+        return f"{self.operator}_{self.technique}"
+
+    @property
+    def label(self) -> str:
+        """Technique and precision: naive, wgmma_fp16."""
+        return f"{self.technique}_{self.precision}" if self.precision else self.technique
+
+    @property
+    def name(self) -> str:
+        """Of this row alone: the function, then the precision, where it has one."""
+        return f"{self.operator}_{self.label}"
+
+    @property
+    def launcher(self) -> Callable[..., Any]:
+        """The function, in this precision; its module is imported here."""
+        launcher: Callable[..., Any] = getattr(import_module("charcnn.ops"), self.function)
+        return partial(launcher, precision=self.precision) if self.precision else launcher
+
+
+CHAIN = "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat"
+"""The strong fusion of blocks 3 to 6."""
+
+IMAGE_CHAIN = "conv2d_relu_maxpool2d_conv2d_relu_maxpool2d"
+"""The strong fusion of AlexNet's first two layers."""
+
+TECHNIQUES = {
+    "loops": "compiled plain loops on one CPU core",
+    "cpu_gemm": "all CPU cores: a GEMM over overlapping rows by a vector micro-kernel",
+    "cpu_direct": "all CPU cores, few input channels: neighbouring positions fill the vector registers",
+    "cpu_gather": "all CPU cores, for token ids: of the weights, the rows of the characters are added up",
+    "cpu_vector": "all CPU cores, channels last: neighbouring values fill the vector registers",
+    "naive": "CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory",
+    "direct": "CUDA, few input channels: a block a strip of an image in shared memory, a thread a tile of its outputs",
+    "direct_mma": "CUDA, few input channels: an image in shared memory, its weights in registers, by mma.sync",
+    "whole": "CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory",
+    "pairs": "CUDA, a chain of convolutions two a kernel, in tiles of positions whose edges are computed twice",
+    "tiles": "CUDA, a chain over images in one kernel, one block a tile, whose halo is computed again",
+    "rolling": "CUDA, as tiles, by blocks that walk down an image, and keep of each map the rows that are read again",
+    "coalesced": "CUDA, one thread an output, neighbouring threads on neighbouring channels",
+    "tiled": "CUDA, a matrix product in tiles of shared memory, one thread an output",
+    "register_tiled": "CUDA, as tiled, with a tile of sums in each thread's registers",
+    "vectorized": "CUDA, as register_tiled, with loads and stores of 128 bits",
+    "double_buffered": "CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0)",
+    "winograd": "CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products",
+    "winograd_cpu": "all CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products",
+    "winograd_rows_cpu": "as cpu_direct, with rows filtered four outputs at a time: two fifths of the products at best",
+    "gather": "CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied",
+    "warp_gather": "CUDA, as gather, each warp by itself, with sums, LayerNorm and features in the precision",
+    "lags": "CUDA, for token ids: sums looked up by character, and by pair of characters and their distance",
+    "lag_sums": "CUDA, as lags, with a warp an input, and tables in float32 in shared memory",
+    "mma": "CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32",
+    "wgmma": "Hopper's tensor cores, by wgmma, fed by TMA; sums in float32",
+    "small_batch": "tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once",
+}
+
+POINTWISE = ("relu", "tanh", "gelu", "sigmoid")
+
+OPERATORS = (
+    Operator("one_hot", EXACT),
+    Operator("conv1d", FLOAT32, epilogue=""),
+    Operator("conv1d_relu", FLOAT32, "conv1d", "relu"),
+    Operator("layernorm", FLOAT32, in_place=True),
+    Operator("relu", EXACT, "relu", "relu", in_place=True),
+    Operator("maxpool1d", EXACT, epilogue=""),
+    Operator("collapse", EXACT),
+    Operator("linear", FLOAT32, epilogue=""),
+    Operator("linear_relu", FLOAT32, "linear", "relu"),
+    Operator("conv1d_stat", FLOAT32, "conv1d", stat=True),
+    Operator("layernorm_relu", FLOAT32, in_place=True),
+    Operator("relu_maxpool1d", EXACT, "maxpool1d", "relu"),
+    Operator("conv1d_relu_maxpool1d", FLOAT32),
+    Operator("layernorm_relu_maxpool1d", FLOAT32),
+    Operator(CHAIN, FLOAT32, None, stat=True),
+    Operator("linear_relu_linear", FLOAT32, "two_linears", "relu"),
+    Operator("one_hot_conv1d", FLOAT32),
+    Operator("one_hot_nlc", EXACT),
+    Operator("conv1d_nlc", FLOAT32, epilogue=""),
+    Operator("conv1d_relu_nlc", FLOAT32, "conv1d_nlc", "relu"),
+    Operator("conv1d_relu_maxpool1d_nlc", FLOAT32),
+    Operator("conv1d_stat_nlc", FLOAT32, "conv1d_nlc", stat=True),
+    Operator("layernorm_relu_maxpool1d_nlc", FLOAT32),
+    Operator("linear_nlc", FLOAT32, epilogue=""),
+    Operator("linear_relu_nlc", FLOAT32, "linear_nlc", "relu"),
+    Operator("one_hot_conv1d_nlc", FLOAT32),
+    Operator("one_hot_conv1d_stat_nlc", FLOAT32, dtypes=("float64",)),
+    Operator("one_hot_conv1d_relu_maxpool1d_nlc", FLOAT32),
+    Operator("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", FLOAT32),
+    Operator("softmax", FLOAT32),
+    Operator("argmax", EXACT, dtypes=("int64",)),
+    Operator("collapse_linear", FLOAT32, epilogue=""),
+    Operator("linear_softmax", FLOAT32),
+    Operator("linear_argmax", EXACT, dtypes=("int64", "uint8")),
+    Operator("conv2d", FLOAT32, epilogue=""),
+    *(Operator(name, FLOAT32, "relu", name, in_place=True) for name in POINTWISE[1:]),
+    Operator("leaky_relu", FLOAT32, in_place=True),
+    Operator("maxout", EXACT),
+    Operator("batchnorm2d", FLOAT32, epilogue="", in_place=True),
+    Operator("maxpool2d", EXACT, "pool2d"),
+    Operator("avgpool2d", FLOAT32, "pool2d"),
+    Operator("global_avgpool2d", FLOAT32),
+    Operator("local_response_norm", FLOAT32),
+    *(Operator(f"conv2d_{name}", FLOAT32, "conv2d", name) for name in ("relu", "tanh", "sigmoid", "leaky_relu")),
+    *(Operator(f"conv2d_{name}_maxpool2d", FLOAT32, "conv2d_maxpool2d", name) for name in ("relu", "tanh")),
+    Operator("conv2d_relu_global_avgpool2d", FLOAT32, "conv2d_global_avgpool2d", "relu"),
+    Operator(IMAGE_CHAIN, FLOAT32, None),
+    Operator("batchnorm2d_relu", FLOAT32, "batchnorm2d", "relu", in_place=True),
+    *(Operator(f"linear_{name}", FLOAT32, "linear", name) for name in ("tanh", "gelu", "sigmoid", "leaky_relu")),
+    Operator("linear_maxout", FLOAT32),
+    Operator("linear_gelu_linear", FLOAT32, "two_linears", "gelu"),
+    Operator("conv2d_nhwc", FLOAT32, epilogue=""),
+    Operator("conv2d_relu_nhwc", FLOAT32, "conv2d_nhwc", "relu"),
+    Operator("maxpool2d_nhwc", EXACT, "pool2d_nhwc"),
+    Operator("avgpool2d_nhwc", FLOAT32, "pool2d_nhwc"),
+    Operator("global_avgpool2d_nhwc", FLOAT32),
+    Operator("local_response_norm_nhwc", FLOAT32),
+    Operator("pixels", EXACT),
+    Operator("pixels_nhwc", EXACT),
+)
+
+UNSCALED = ("fp16", "bf16", "tf32", "fp16x3")
+"""Precisions of tensor cores whose features need no scales."""
+
+STEPPING = (
+    "coalesced", "tiled", "register_tiled", "vectorized", "winograd", "winograd_cpu", "small_batch",
+)  # fmt: skip
+"""Techniques of conv1d_nlc and conv1d_relu_nlc whose window takes each position in turn: no stride, padding, or
+dilation."""
+
+IMAGES = ("conv2d_nhwc", "conv2d_relu_nhwc")
+"""Operators on images that tensor cores compute."""
+
+CPU = ("loops", "cpu_gemm", "cpu_direct", "cpu_gather", "winograd_cpu", "winograd_rows_cpu", "cpu_vector")
+"""Techniques that run there."""
+
+ASYNCHRONOUS = ("double_buffered", "winograd", "direct", "tiles", "rolling")
+"""Techniques in float32 that copy to shared memory by cp.async."""
+
+
+def _rows(
+    operators: str, technique: str, launch: str, precisions: Iterable[str | None] = (None,),
+    tolerance: float | None = None, **needs: bool,
+) -> Iterator[Variant]:  # fmt: skip
+    """A row an operator and precision; one of tensor cores has its own tolerance."""
+    for name in operators.split():
+        for precision in precisions:
+            own = TENSOR_PRECISIONS.get(precision or "")
+            yield Variant(name, technique, launch, precision, own.tolerance if own else tolerance, **needs)
+
+
+CONV2D = "conv2d conv2d_relu conv2d_tanh"
+LINEAR = "linear linear_relu linear_tanh linear_gelu linear_sigmoid linear_leaky_relu"
+PRODUCTS = (("conv1d_nlc conv1d_relu_nlc", "launch"), ("conv1d_relu_maxpool1d_nlc", "launch_pooled"),
+            ("conv1d_stat_nlc", "launch_stat"), ("linear_nlc linear_relu_nlc", "launch_linear"))  # fmt: skip
+"""Operators that a kernel of products computes, and what starts it for them."""
+GATHERED = (("one_hot_conv1d_relu_maxpool1d_nlc", "launch_pooled"),
+            ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "launch_normalised"))  # fmt: skip
+LINES = (("maxpool2d_nhwc", "pool2d_nhwc:launch_max"), ("avgpool2d_nhwc", "pool2d_nhwc:launch_mean"),
+         ("global_avgpool2d_nhwc", "pool2d_nhwc:launch_global"), ("pixels_nhwc", "pixels_nhwc:launch"),
+         ("local_response_norm_nhwc", "local_response_norm_nhwc:launch"))  # fmt: skip
+"""Operators that stand between convolutions of images, or before them."""
+
+_BY_TECHNIQUE = (
+    *_rows("one_hot", "loops", "one_hot:launch_loops"),
+    *_rows("one_hot", "naive", "one_hot:launch_naive"),
+    *_rows("one_hot_nlc", "coalesced", "one_hot_nlc:launch"),
+    *_rows("collapse", "loops", "collapse:launch_loops"),
+    *_rows("collapse", "naive", "collapse:launch_naive"),
+    *_rows("layernorm", "loops", "layernorm.layernorm:launch_loops"),
+    *_rows("layernorm", "naive", "layernorm.layernorm:launch_naive"),
+    *_rows("layernorm_relu", "naive", "layernorm.layernorm:launch_relu"),
+    *_rows("layernorm_relu_maxpool1d", "naive", "layernorm.relu_maxpool1d:launch"),
+    *_rows("layernorm_relu_maxpool1d_nlc", "coalesced", "layernorm.relu_maxpool1d_nlc:launch"),
+    *_rows("layernorm_relu_maxpool1d_nlc", "vectorized", "layernorm.relu_maxpool1d_nlc_precisions:launch",
+           HALF_PRECISIONS),
+    *_rows("relu tanh gelu sigmoid", "loops", "pointwise:launch_loops"),
+    *_rows("relu tanh gelu sigmoid", "naive", "pointwise:launch_naive"),
+    *_rows("tanh gelu sigmoid", "cpu_vector", "images_cpu:launch_pointwise"),
+    *_rows("leaky_relu", "loops", "pointwise:launch_leaky_relu_loops"),
+    *_rows("leaky_relu", "naive", "pointwise:launch_leaky_relu_naive"),
+    *_rows("leaky_relu", "cpu_vector", "images_cpu:launch_leaky_relu"),
+    *_rows("maxout", "loops", "pointwise:launch_maxout_loops"),
+    *_rows("maxout", "naive", "pointwise:launch_maxout_naive"),
+    *_rows("softmax", "loops", "softmax.loops:launch"),
+    *_rows("softmax", "naive", "softmax.naive:launch"),
+    *_rows("argmax", "loops", "argmax:launch_loops"),
+    *_rows("argmax", "naive", "argmax:launch_naive"),
+    *_rows("maxpool1d", "loops", "maxpool1d:launch_loops"),
+    *_rows("maxpool1d relu_maxpool1d", "naive", "maxpool1d:launch_naive"),
+    *_rows("conv1d", "loops", "conv1d.loops:launch"),
+    *_rows("conv1d conv1d_relu", "cpu_gemm", "conv1d.cpu_gemm:launch"),
+    *_rows("conv1d conv1d_relu", "naive", "conv1d.naive:launch"),
+    *_rows("conv1d_stat", "naive", "conv1d.naive:launch_stat"),
+    *_rows("conv1d_relu_maxpool1d", "naive", "conv1d.naive:launch_pooled"),
+    *_rows(CHAIN, "whole", "chain.blocks:whole"),
+    *_rows(CHAIN, "pairs", "chain.blocks:pairs"),
+    *_rows("conv1d_nlc", "coalesced", "conv1d.coalesced:launch"),
+    *_rows("conv1d_nlc", "tiled", "conv1d.tiled:launch"),
+    *_rows("conv1d_nlc", "register_tiled", "conv1d.register_tiled:launch"),
+    *_rows("conv1d_nlc", "vectorized", "conv1d.vectorized:launch"),
+    *(row for names, launch in PRODUCTS[:3]
+      for row in _rows(names, "double_buffered", f"conv1d.double_buffered_variants:{launch}")),
+    *_rows(PRODUCTS[3][0], "double_buffered", "linear.linear_kn:launch_once"),
+    *(row for names, launch in PRODUCTS[:3] for row in _rows(names, "winograd", f"conv1d.winograd:{launch}")),
+    *(row for names, launch in PRODUCTS[:2] for row in _rows(names, "winograd_cpu", f"conv1d.winograd_cpu:{launch}")),
+    *(row for names, launch in PRODUCTS
+      for row in _rows(names, "mma", f"conv1d.mma.variants:{launch}", TENSOR_PRECISIONS, ampere=True)),
+    *(row for names, launch in PRODUCTS
+      for row in _rows(names, "wgmma", f"conv1d.wgmma.variants:{launch}", TENSOR_PRECISIONS, hopper=True)),
+    *(row for names, launch in PRODUCTS[:2]
+      for row in _rows(names, "small_batch", f"conv1d.small_batch:{launch}", TENSOR_PRECISIONS, hopper=True)),
+    *_rows("one_hot_conv1d", "cpu_gather", "token_conv1d.cpu:launch"),
+    *_rows("one_hot_conv1d_nlc", "gather", "token_conv1d.gather:launch"),
+    *_rows("one_hot_conv1d_stat_nlc", "lags", "token_conv1d.lags:launch"),
+    *_rows("one_hot_conv1d_stat_nlc", "lag_sums", "token_conv1d.lag_sums:launch"),
+    *(row for name, launch in GATHERED for row in _rows(name, "gather", f"token_conv1d.gather:{launch}")),
+    *(row for name, launch in GATHERED
+      for row in _rows(name, "warp_gather", f"token_conv1d.weights:{launch}", HALF_PRECISIONS)),
+    *_rows("linear", "loops", "linear.linear:launch_loops"),
+    *_rows("linear linear_relu", "cpu_gemm", "linear.linear:launch_cpu_gemm"),
+    *_rows(f"{LINEAR} collapse_linear", "naive", "linear.linear:launch_naive"),
+    *_rows("linear_maxout", "naive", "linear.linear:launch_maxout"),
+    *_rows("linear_relu_linear linear_gelu_linear", "naive", "linear.linear_relu_linear:launch"),
+    *_rows("linear_softmax", "naive", "linear.softmax_argmax:launch_softmax"),
+    *_rows("linear_argmax", "naive", "linear.softmax_argmax:launch_argmax"),
+    *_rows("conv2d", "loops", "conv2d.loops:launch"),
+    *_rows("conv2d conv2d_relu", "cpu_gemm", "conv2d.cpu_gemm:launch"),
+    *_rows("conv2d conv2d_relu", "cpu_direct", "conv2d.cpu_direct:launch"),
+    *_rows("conv2d conv2d_relu", "winograd_rows_cpu", "conv2d.winograd_rows:launch"),
+    *_rows(f"{CONV2D} conv2d_sigmoid conv2d_leaky_relu", "naive", "conv2d.naive:launch"),
+    *_rows("conv2d_relu_maxpool2d conv2d_tanh_maxpool2d", "naive", "conv2d.naive:launch_pooled"),
+    *_rows("conv2d_relu_global_avgpool2d", "naive", "conv2d.naive:launch_averaged"),
+    *_rows(CONV2D, "direct", "conv2d.direct:launch"),
+    *_rows("conv2d_relu_maxpool2d conv2d_tanh_maxpool2d", "direct", "conv2d.direct:launch_pooled"),
+    *_rows(CONV2D, "direct_mma", "conv2d.direct_mma:launch", UNSCALED, ampere=True),
+    *_rows(IMAGE_CHAIN, "whole", "chain.blocks2d:whole"),
+    *_rows(IMAGE_CHAIN, "tiles", "chain.blocks2d:tiles"),
+    *_rows(IMAGE_CHAIN, "rolling", "chain.blocks2d:rolling"),
+    *_rows(" ".join(IMAGES), "mma", "conv2d.mma:launch", TENSOR_PRECISIONS, ampere=True),
+    *_rows(" ".join(IMAGES), "wgmma", "conv2d.wgmma:launch", TENSOR_PRECISIONS, hopper=True),
+    *_rows(" ".join(IMAGES), "cpu_gemm", "conv2d.cpu_gemm:launch_nhwc"),
+    *_rows(" ".join(IMAGES), "winograd_cpu", "conv2d.winograd_cpu:launch"),
+    *_rows(" ".join(IMAGES), "double_buffered", "conv2d.double_buffered:launch"),
+    *_rows(" ".join(IMAGES), "winograd", "conv2d.winograd:launch_once", tolerance=FILTERED),
+    *_rows("batchnorm2d", "loops", "batchnorm2d:launch_loops"),
+    *_rows("batchnorm2d batchnorm2d_relu", "naive", "batchnorm2d:launch_naive"),
+    *_rows("maxpool2d", "loops", "pool2d:launch_max_loops"),
+    *_rows("maxpool2d", "naive", "pool2d:launch_max_naive"),
+    *_rows("avgpool2d", "loops", "pool2d:launch_mean_loops"),
+    *_rows("avgpool2d", "naive", "pool2d:launch_mean_naive"),
+    *_rows("global_avgpool2d", "loops", "pool2d:launch_global_loops"),
+    *_rows("global_avgpool2d", "naive", "pool2d:launch_global_naive"),
+    *_rows("local_response_norm", "loops", "local_response_norm:launch_loops"),
+    *_rows("local_response_norm", "naive", "local_response_norm:launch_naive"),
+    *_rows("pixels", "loops", "pixels:launch_loops"),
+    *_rows("pixels", "naive", "pixels:launch_naive"),
+    *(row for name, launch in LINES for row in _rows(name, "coalesced", f"{launch}_coalesced")),
+    *(row for name, launch in LINES
+      for row in _rows(name, "vectorized", f"{launch}_vectorized", ("fp32", "fp16x3", *HALF_PRECISIONS))),
+    *_rows("maxpool2d_nhwc", "cpu_vector", "images_cpu:launch_max"),
+    *_rows("avgpool2d_nhwc", "cpu_vector", "images_cpu:launch_mean"),
+    *_rows("local_response_norm_nhwc", "cpu_vector", "images_cpu:launch_norm"),
+    *_rows("pixels_nhwc", "cpu_vector", "images_cpu:launch_pixels"),
+)  # fmt: skip
+
+VARIANTS = tuple(row for operator in OPERATORS for row in _BY_TECHNIQUE if row.operator == operator.name)
+"""By operator, in the order of the story; the techniques of each in theirs."""
+
+
+def operator(name: str) -> Operator:
+    """The operator's row."""
+    return _NAMED[name]
+
+
+_NAMED = {row.name: row for row in OPERATORS}
+
+
+def tolerance(variant: Variant) -> float:
+    """Largest ||out - ref|| / ||ref|| of a variant: its own, or its operator's."""
+    return operator(variant.operator).tolerance if variant.tolerance is None else variant.tolerance
