@@ -13,7 +13,7 @@ from prepared import of_kind, prepared
 from charcnn import catalog
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
-from charcnn.ops import reference
+from charcnn.ops import conv1d_relu_maxpool1d_nlc_wgmma, reference
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
@@ -22,7 +22,6 @@ from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, WgmmaTile
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.conv1d.wgmma.pack import make_pack_kernel
-from charcnn.ops.conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma
 
 
 @pytest.mark.parametrize(("pooled", "measured"), [(True, False), (False, True), (False, False)])
