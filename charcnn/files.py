@@ -46,6 +46,12 @@ def as_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(finite(value), indent=indent, allow_nan=False)
 
 
+def write_json(path: Path, value: object, *, force: bool, mark: bytes) -> None:
+    """Write a report to a file, as `as_json` and `replacing` have it."""
+    with replacing(path, force=force, mark=mark) as file:
+        file.write(f"{as_json(value, indent=1)}\n")
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """An OSError of the block that names no file, as a full disk's when it is written to, names this one."""

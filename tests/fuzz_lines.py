@@ -35,6 +35,7 @@ from charcnn.text.layout import Layout
 from charcnn.text.readers import base, scan
 from charcnn.text.readers.json_scan import DEEPEST
 from charcnn.text.readers.open import open_reader
+from charcnn.text.writers.open import open_writer
 
 ENCODINGS = [encodings.ENCODINGS["forward"], encodings.ENCODINGS["crepe"]]
 CLASSES = ["World", 'a "b", c']
@@ -442,9 +443,8 @@ class Reader:
 
     def _take(self, kind, blocks=None):
         """Texts (None where unreadable), unreadable rows, labels, and rows as they are written."""
-        texts, unreadable, labels, written = [], [], [], []
-        sink = io.BytesIO()
-        writer = kind.open(sink, CLASSES, ["label", "probability"], resumed=True)
+        texts, unreadable, labels, sink = [], [], [], io.BytesIO()
+        writer = open_writer(kind, sink, CLASSES, ["label", "probability"], resumed=True)
         for block in kind.blocks() if blocks is None else blocks:
             column = kind.texts(block)
             data, offsets = column.buffer.tobytes(), column.offsets.tolist()
@@ -454,11 +454,10 @@ class Reader:
                     texts.append(part if sort == scan.READABLE else None)
             unreadable += block.unreadable()
             classes = np.array([class_of(part) for part in own], np.int64)
-            writer.write(kind.render(block, classes, np.full((len(own), 1), 0.5, np.float32)))
+            writer.write(writer.render(block, classes, np.full((len(own), 1), 0.5, np.float32)))
             if self.kind != "lines" and getattr(kind, "_label", getattr(kind, "_label_at", None)) is not None:
                 labels += [had for had, sort in zip(kind.labels(block), block.kinds, strict=True) if sort != scan.BLANK]
-        written.append(sink.getvalue())
-        return texts, unreadable, labels, written
+        return texts, unreadable, labels, [sink.getvalue()]
 
 
 def class_of(part):

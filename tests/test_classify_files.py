@@ -16,6 +16,7 @@ from charcnn.model import params
 from charcnn.text import encodings, layout
 from charcnn.text.readers import parquet as parquet_reader
 from charcnn.text.readers.base import Block
+from charcnn.text.writers import parquet as parquet_writer
 
 
 def test_csv_without_a_header(charcnn, classifier, tmp_path):
@@ -185,7 +186,7 @@ def test_parquet(charcnn, classifier, tmp_path, monkeypatch):
     )
     parquet.write_table(table, tmp_path / "in.parquet")
     monkeypatch.setitem(ROWS, "cpu", 50)
-    monkeypatch.setattr(parquet_reader, "GROUP_ROWS", 100)
+    monkeypatch.setattr(parquet_writer, "GROUP_ROWS", 100)
     status, _, err = charcnn("classify", tmp_path / "in.parquet", "--probabilities")
     assert status == UNREADABLE
     assert "row 8: 'description' and 'title' are missing" in err

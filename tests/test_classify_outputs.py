@@ -15,7 +15,7 @@ from commands import SLOW, TEXTS, command, left, rows, tree
 from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, model
 from charcnn.gpu import device
 from charcnn.text import output
-from charcnn.text.readers import parquet as parquet_reader
+from charcnn.text.writers import parquet as parquet_writer
 
 
 def test_an_output_that_is_there_is_kept(charcnn, tmp_path):
@@ -80,7 +80,7 @@ def test_standard_input_of_other_kinds(weights, tmp_path):
     assert rows(tmp_path / "out.csv")[0] == ["text", "n", "label", "probability"]
     assert left(tmp_path) == ["out.csv"]
     with pytest.raises(ValueError, match="needs a file"):
-        model.format_of(type("Options", (), {"format": "parquet", "input": "-"}))
+        model.format_of("-", "parquet")
 
 
 def test_standard_input_from_a_file_is_begun_anew(weights, tmp_path):
@@ -211,7 +211,7 @@ def test_a_full_disk_of_the_parquet_writer(charcnn, tmp_path, monkeypatch):
     def full(self, rendered):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(parquet_reader._ParquetWriter, "write", full)
+    monkeypatch.setattr(parquet_writer.ParquetWriter, "write", full)
     status, _, err = charcnn("classify", tmp_path / "in.parquet")
     assert status == FAILED
     assert err.endswith("No space left on device\n")

@@ -1,6 +1,5 @@
 """The command `charcnn`, as a user runs it: each subcommand, what it refuses, and what it says."""
 
-import argparse
 import csv
 import json
 import os
@@ -352,7 +351,7 @@ def test_choices_of_options_are_those_of_the_package():
 
 
 def test_commands_are_the_modules_on_disk():
-    shared = {"__init__", "classes", "done", "errors", "evaluate_lists", "inputs", "labelling", "model", "ranks"}
+    shared = {"__init__", "classes", "done", "errors", "evaluate_lists", "inputs", "job", "labelling", "model", "ranks"}
     shared |= {"several", "sinks", "sizes", "train_options"}
     assert {path.stem for path in (ROOT / "charcnn" / "cli").glob("*.py")} - shared == set(COMMANDS)
 
@@ -376,7 +375,7 @@ def test_interrupted(weights, tmp_path):
 def test_a_slow_start_is_told_on_a_terminal(monkeypatch, capsys, quiet):
     monkeypatch.setattr(classify, "SLOW", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with classify._said_where_slow(argparse.Namespace(quiet=quiet)):
+    with classify._said_where_slow(quiet):
         time.sleep(0.2)
     assert ("code is compiled for it" in capsys.readouterr().err) == (not quiet)
 

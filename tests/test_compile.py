@@ -14,8 +14,8 @@ import pytest
 from conftest import compiler_installed
 
 from charcnn import catalog
-from charcnn.classify import engine
-from charcnn.compiling import host, workers
+from charcnn.classify import cpu_functions, engine
+from charcnn.compiling import workers
 from charcnn.compiling.networks import Network
 from charcnn.compiling.stand_in import SIZES, Target
 from charcnn.config import TINY
@@ -51,13 +51,13 @@ print(json.dumps({"there": there, "keys": keys, "misses": misses}))
 LABELLED = """
 import sys
 from numba.core import event
-from charcnn.classify import classifier
+from charcnn.classify import classifier, cpu_functions
 from charcnn.__main__ import main
-from charcnn.compiling import host
+from charcnn.compiling.workers import FILES
 from charcnn.runtime.monitor import Monitor
-classifier.Engine, host._Engine.monitor = host._Engine, Monitor()
+classifier.Engine, cpu_functions.NoLevel.monitor = cpu_functions.NoLevel, Monitor()
 with event.install_recorder("numba:compile") as recorder:
-    for file in host.FILES:
+    for file in FILES:
         for encode_on in classifier.ENCODE_ON:
             words = "--format", file, "-o", "/dev/null", "--quiet", "--encode-on", encode_on
             assert main(["classify", f"{sys.argv[1]}/{file}", *words]) == 0
@@ -97,17 +97,17 @@ def test_what_was_compiled_is_found_by_other_processes(tmp_path):
     lines = python(*words, "--jobs", "2", cache=tmp_path).stdout.splitlines()
     assert lines[0] == "sm_90a: 1 levels and precisions, 2 processes"
     names = [(line.split()[-2], line.split()[-1]) for line in lines[1:-1]]
-    kernels = [name for kind, name in names if kind != host.CPU]
+    kernels = [name for kind, name in names if kind != workers.CPU]
     assert len(kernels) == 6
     assert {"conv1d.naive._conv1d_naive_kernel", "linear._linear_kernel"} & set(kernels)
-    made = {name for kind, name in names if kind == host.CPU}
+    made = {name for kind, name in names if kind == workers.CPU}
     assert {f"text.readers.{name}" for name in ("scan.scan_lines", "scan.scan_csv", "json_scan.scan_objects")} < made
     assert lines[-1].startswith(f"6 kernels and {len(names) - 6} functions for this CPU compiled in ")
     seen = found("l6", "fp32", tmp_path)
     assert (seen["there"], seen["misses"]) == ([True] * 6, 0)
     assert python(*words, cache=tmp_path).stdout.splitlines()[-1].startswith("0 kernels and 0 functions")
     assert not all(found("l9", "fp32", tmp_path)["there"]), "another level's"
-    for file, row in host.ROWS.items():
+    for file, row in cpu_functions.ROWS.items():
         (tmp_path / file).write_bytes(row)
     assert python("-c", LABELLED, str(tmp_path), cache=tmp_path).stdout == "[]\n"
 
@@ -177,7 +177,7 @@ def test_a_first_start_goes_on_where_processes_fail(monkeypatch):
         yield
 
     monkeypatch.setattr(workers, "compiled", failing)
-    monkeypatch.setattr(engine, "usable", lambda: 2)
+    monkeypatch.setattr("charcnn.host.cores.usable", lambda: [0, 1])
     monkeypatch.setattr(Target, "current", lambda: HOPPER)
     (choice,) = engine.choices("cuda", "fp32", "l6")
     with pytest.warns(RuntimeWarning, match="kernels are compiled one after another, as .* status 9"):
@@ -191,8 +191,8 @@ FIRST = """
 from functools import partial
 from charcnn.classify import engine
 from charcnn.caching import kernel_cache
-from charcnn.compiling import workers
-engine.usable, Target.current = lambda: 2, lambda: target
+from charcnn.host import cores
+cores.usable, Target.current = lambda: [0, 1], lambda: target
 (choice,) = engine.choices("cuda", "fp32", "l6")
 kernel_cache.on_miss(partial(engine._compile_ahead, choice, config, 16))
 with compiling_for(target):
@@ -271,7 +271,7 @@ def test_what_a_first_start_compiles(cores, said, monkeypatch):
     if said:
         monkeypatch.setenv("CHARCNN_JOBS", said)
     monkeypatch.setattr(workers, "compiled", lambda *arguments: iter(asked.append(arguments) or ()))
-    monkeypatch.setattr(engine, "usable", lambda: cores)
+    monkeypatch.setattr("charcnn.host.cores.usable", lambda: [*range(cores)])
     monkeypatch.setattr(Target, "current", lambda: HOPPER)
     (choice,) = engine.choices("cuda", "fp32", "l6")
     engine._compile_ahead(choice, TINY, 16)
@@ -304,9 +304,9 @@ with open(os.environ["ENDED"], "w") as ended:
 
 STARTING = """
 import os, signal, sys
-from charcnn.compiling import host, workers
+from charcnn.compiling import workers
 from charcnn.compiling.stand_in import Target
-workers.__name__ = host.__name__ = "endless"
+workers.__name__ = workers.CPU_FUNCTIONS = "endless"
 for _ in workers.compiled([], Target.named("sm_90a"), 2, [1], [16]):
     raise AssertionError
 if sys.argv[1] == "killed":
@@ -359,7 +359,7 @@ from charcnn.caching.kernel_cache import KernelCache, on_miss
 from charcnn.text.encode_gpu import _encode_kernel as kernel
 
 who, target = int(sys.argv[1]), Target.named("sm_90a")
-cache, context = KernelCache(kernel.py_func), kernel.targetctx
+cache, context = KernelCache(kernel.py_func, lambda: None), kernel.targetctx
 cache._impl.rebuild = lambda context, data: data["name"]
 with compiling_for(target):
     made = lambda name: SimpleNamespace(codegen=context.codegen(), _reduce_states=lambda: {"name": name})

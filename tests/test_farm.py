@@ -15,8 +15,8 @@ from charcnn import offload
 from charcnn.config import TINY
 from charcnn.model import params
 from charcnn.offload.farm import work_list
-from charcnn.offload.farm.member import Member
 from charcnn.offload.farm.root import Farm
+from charcnn.offload.farm.state import Member
 from charcnn.offload.farm.work_list import WorkList
 from charcnn.runtime.pipeline import Pipeline
 
@@ -127,10 +127,10 @@ def test_mixed_ranks_are_all_busy_to_the_end(monkeypatch):
     """Of four ranks one is four times as slow, each with two chunks under way; the time is not a clock's."""
     now, rates, size, total = 0.0, (200, 50, 200, 200), 2, 520
     monkeypatch.setattr(work_list, "time", SimpleNamespace(perf_counter=lambda: now))
-    farm = Farm(None, 9, 3, size=size)
-    farm.workers = [Member(rank, state="ready") for rank in (1, 2, 3)]
-    work = WorkList(farm, Pipeline([lambda ids, logits: None], size, 3), random_ids(total), None, None)
-    members, free, coming = (farm.root, *farm.workers), [0.0] * 4, []
+    state = Farm(None, 9, 3, size=size).state
+    state.workers = [Member(rank, state="ready") for rank in (1, 2, 3)]
+    work = WorkList(state, Pipeline([lambda ids, logits: None], size, 3), random_ids(total), None, None)
+    members, free, coming = (state.root, *state.workers), [0.0] * 4, []
     while not work._finished():
         for slot, member in itertools.product((0, 1), members):
             if slot not in member.away and (part := work._next(member)) is not None:
@@ -358,16 +358,33 @@ def test_options_of_the_farm_need_it(option):
 
 def test_slow_ranks_leave_the_last_chunks_to_fast_ones():
     """Of three ranks one is 10 times as slow: it takes none of the last two chunks; the others never wait."""
-    farm = Farm(None, 9, 3, size=10)
-    farm.workers = [Member(rank, state="ready") for rank in (1, 2)]
-    work = WorkList(farm, Pipeline([lambda ids, logits: None], 10, 3), random_ids(40), None, None)
+    state = Farm(None, 9, 3, size=10).state
+    state.workers = [Member(rank, state="ready") for rank in (1, 2)]
+    work = WorkList(state, Pipeline([lambda ids, logits: None], 10, 3), random_ids(40), None, None)
     work._left = 20
-    for member, rate in zip((farm.root, *farm.workers), (100, 100, 10), strict=True):
+    for member, rate in zip((state.root, *state.workers), (100, 100, 10), strict=True):
         member.count(rate, first=0.0, now=1.0)
         assert member.rate() == rate
-    assert [work._better_left(member) for member in (farm.root, *farm.workers)] == [False, False, True]
+    assert [work._better_left(member) for member in (state.root, *state.workers)] == [False, False, True]
     work._left = 1000
-    assert not work._better_left(farm.workers[1])
+    assert not work._better_left(state.workers[1])
+
+
+def test_chunks_of_a_lost_rank_are_reassigned():
+    state = Farm(None, 9, 3).state
+    state.workers = [Member(rank, state="ready") for rank in (1, 2)]
+    first, second = state.workers
+    parts = [(start, np.zeros((2, 9), np.uint8)) for start in (4, 0)]
+    first.away = dict(zip((1, 0), parts, strict=True))
+    state.lose(first, "hung", "a chunk was away")
+    assert ([part[0] for part in state.returned], state.retries, first.away) == ([0, 4], 2, {})
+    state.lose(first, "dead", "again")
+    assert (state.retries, first.state, state.there()) == (2, "hung", [second])
+    state.root_error = MemoryError("the root's own")
+    with pytest.raises(MemoryError, match="the root's own"):
+        state.lose(second, "dead", "the last one")
+    state.forget()
+    assert (len(state.returned), state.root_error) == (0, None)
 
 
 def test_the_farm_costs_next_to_nothing_at_one_rank(monkeypatch):

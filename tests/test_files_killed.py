@@ -13,7 +13,7 @@ FAST_JOURNAL = """
 import time
 from charcnn.classify import classifier
 from charcnn.text import output
-from charcnn.text.readers import parquet
+from charcnn.text.writers import parquet
 parquet.GROUP_ROWS, output.EVERY_SECONDS = 300, 0.01
 classifier.ROWS = dict.fromkeys(classifier.ROWS, 200)
 advance = output.Partial.advance

@@ -19,6 +19,8 @@ from reading import CREPE, opened, read
 
 from charcnn.text.readers import base, scan
 from charcnn.text.readers.source import Source
+from charcnn.text.writers.open import open_writer
+from charcnn.text.writers.render import FILLED
 
 MOST = 40
 """Pieces that are drawn: a row has one field more at most."""
@@ -187,32 +189,32 @@ def test_a_header_of_very_many_columns_costs_itself_alone(tmp_path):
     header = b"text," + b",".join(b"c%d" % n for n in range(10**5)) + b"\n"
     for data, layout in ((header, {}), (header.replace(b"text", b"c"), {"header": False})):
         kind = opened(tmp_path, data + b"1\n" * 500, **layout)
-        kind.open(io.BytesIO(), ["World"], ["label", "probability"], resumed=False)
+        writer = open_writer(kind, io.BytesIO(), ["World"], ["label", "probability"])
         size = 0
         for block in kind.blocks():
             kind.texts(block)
             rows = len(block.kinds)
-            size += len(kind.render(block, np.zeros(rows, np.int64), np.ones((rows, 1), np.float32)))
+            size += len(writer.render(block, np.zeros(rows, np.int64), np.ones((rows, 1), np.float32)))
         assert size < 2 * len(header)
 
 
 def test_rows_that_lack_few_fields_are_filled_up(tmp_path):
-    for lacking, ends in ((scan.FILLED, b"," * scan.FILLED), (scan.FILLED + 1, b"")):
+    for lacking, ends in ((FILLED, b"," * FILLED), (FILLED + 1, b"")):
         kind = opened(tmp_path, b"text" + b",c" * lacking + b"\n1\n")
-        kind.open(io.BytesIO(), ["World"], ["label", "probability"], resumed=False)
+        writer = open_writer(kind, io.BytesIO(), ["World"], ["label", "probability"])
         block = next(kind.blocks())
         kind.texts(block)
-        assert bytes(kind.render(block, np.zeros(1, np.int64), np.ones((1, 1), np.float32))) == b"1" + ends + b",,\n"
+        assert bytes(writer.render(block, np.zeros(1, np.int64), np.ones((1, 1), np.float32))) == b"1" + ends + b",,\n"
 
 
 def test_a_key_that_one_row_has_costs_that_row_alone(tmp_path):
     longest = "predicted " * 300 + "label"
     taken = {longest[10 * n :]: 1 for n in range(301)}
     kind = opened(tmp_path, (json.dumps({"text": "a"} | taken) + "\n" + '{"text": "a"}\n' * 999).encode(), "jsonl")
-    kind.open(io.BytesIO(), ["World"], ["label", "probability"], resumed=False)
+    writer = open_writer(kind, io.BytesIO(), ["World"], ["label", "probability"])
     block = next(kind.blocks())
     kind.texts(block)
-    rendered = kind.render(block, np.zeros(1000, np.int64), np.ones((1000, 1), np.float32))
+    rendered = writer.render(block, np.zeros(1000, np.int64), np.ones((1000, 1), np.float32))
     assert rendered.obj.size < block.buffer.size + 200_000
 
 

@@ -39,7 +39,7 @@ def test_keys_are_those_of_pythons_json(objects, ascii_only, colon):
     rows, names = np.empty((len(lines), 3), np.int64), ["label", "é", ""]
     scan.scan_lines(data, 0, data.size, True, rows)
     kinds_of_rows = np.zeros(len(lines), np.uint8)
-    _, types, _ = jsonl._scanned(data, rows, kinds_of_rows, jsonl.NO_NAMES[0], *encodings.pack(names))
+    _, types, _ = jsonl.scanned(data, rows, kinds_of_rows, jsonl.NO_NAMES[0], *encodings.pack(names))
     for value, found in zip(objects, types, strict=True):
         assert [kind != json_scan.MISSING for kind in found] == [name in value for name in names]
 

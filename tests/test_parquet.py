@@ -17,8 +17,8 @@ from commands import SLOW, command, left, rows
 from charcnn.cli import FAILED, UNREADABLE, UNUSABLE
 from charcnn.cli.labelling import Labelling
 from charcnn.text import output
-from charcnn.text.readers import parquet as reader
-from charcnn.text.readers.parquet_footer import MAGIC, Footer, footer_of, footers
+from charcnn.text.writers import parquet as writers
+from charcnn.text.writers.parquet_footer import MAGIC, Footer, footer_of, footers
 
 pyarrow = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -58,8 +58,8 @@ def written(table):
 @pytest.fixture
 def small_groups(monkeypatch):
     """Blocks of 50 rows, a row group every 100, each encoded when it is full: on many cores several are at once."""
-    monkeypatch.setattr(reader, "GROUP_ROWS", 100)
-    monkeypatch.setattr(reader, "AT_ONCE", 1)
+    monkeypatch.setattr(writers, "GROUP_ROWS", 100)
+    monkeypatch.setattr(writers, "AT_ONCE", 1)
     monkeypatch.setattr(Labelling, "_block_rows", lambda self: self.classifier.rows)
 
 
@@ -88,7 +88,7 @@ def test_it_goes_on_by_row_group(charcnn, interrupted, tmp_path, small_groups, b
 
 def test_a_kill_in_the_middle_and_a_second_start(charcnn, weights, tmp_path):
     source, out, whole = put(tmp_path / "in.parquet", news(6000)), tmp_path / "out.parquet", tmp_path / "whole.parquet"
-    code = f"{SLOW}\nfrom charcnn.text.readers import parquet\nparquet.GROUP_ROWS = 100"
+    code = f"{SLOW}\nfrom charcnn.text.writers import parquet\nparquet.GROUP_ROWS = 100"
     process = command(
         *("classify", source, "--model", weights, "--device", "cpu", "-o", out), code=code, stderr=subprocess.PIPE
     )
@@ -123,7 +123,7 @@ def test_row_groups_that_are_done_are_not_read_again(charcnn, interrupted, tmp_p
 
 @pytest.mark.parametrize("at_once", [1, 3])
 def test_groups_that_are_encoded_together_are_in_order(charcnn, tmp_path, small_groups, monkeypatch, at_once):
-    monkeypatch.setattr(reader, "AT_ONCE", at_once)
+    monkeypatch.setattr(writers, "AT_ONCE", at_once)
     source, out = put(tmp_path / "in.parquet", news(1010)), tmp_path / "out.parquet"
     assert charcnn("classify", source, "-o", out)[0] == UNREADABLE
     file = pq.ParquetFile(out)
@@ -132,7 +132,7 @@ def test_groups_that_are_encoded_together_are_in_order(charcnn, tmp_path, small_
 
 
 def test_groups_that_are_encoded_together_are_gone_on_with(charcnn, interrupted, tmp_path, small_groups, monkeypatch):
-    monkeypatch.setattr(reader, "AT_ONCE", 3)
+    monkeypatch.setattr(writers, "AT_ONCE", 3)
     source, out, whole = put(tmp_path / "in.parquet", news(1010)), tmp_path / "out.parquet", tmp_path / "whole.parquet"
     interrupted(2, "classify", source, "-o", out)
     assert json.loads((tmp_path / "out.parquet.part.json").read_text())["state"]["rows"] == 600
@@ -142,7 +142,7 @@ def test_groups_that_are_encoded_together_are_gone_on_with(charcnn, interrupted,
 
 
 def test_a_slow_machine_ends_groups_by_the_clock(charcnn, tmp_path, monkeypatch):
-    monkeypatch.setattr(reader, "GROUP_SECONDS", 0.0)
+    monkeypatch.setattr(writers, "GROUP_SECONDS", 0.0)
     source, out = put(tmp_path / "in.parquet", news(2100)), tmp_path / "out.parquet"
     assert charcnn("classify", source, "-o", out)[0] == UNREADABLE
     assert pq.ParquetFile(out).num_row_groups > 1
@@ -173,7 +173,7 @@ def test_a_file_of_any_number_of_groups(charcnn, tmp_path, small_groups, count):
 
 def test_a_full_disk_in_the_middle_is_gone_on_from(charcnn, tmp_path, small_groups, monkeypatch):
     source, out = put(tmp_path / "in.parquet", news(3000)), tmp_path / "out.parquet"
-    write, left_over = reader._ParquetWriter._write_groups, [2]
+    write, left_over = writers.ParquetWriter._write_groups, [2]
 
     def full(self):
         left_over[0] -= 1
@@ -182,7 +182,7 @@ def test_a_full_disk_in_the_middle_is_gone_on_from(charcnn, tmp_path, small_grou
         write(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(reader._ParquetWriter, "_write_groups", full)
+        patch.setattr(writers.ParquetWriter, "_write_groups", full)
         status, _, err = charcnn("classify", source, "-o", out, "--quiet")
     assert (status, err) == (FAILED, f"charcnn classify: {out}.part: No space left on device\n")
     status, _, err = charcnn("classify", source, "-o", out)

@@ -9,8 +9,8 @@ from commands import TEXTS, rows
 from test_parquet import put
 
 from charcnn.cli import UNREADABLE, UNUSABLE
+from charcnn.text import parquet_keys
 from charcnn.text.encodings import CLASSES, ENCODINGS
-from charcnn.text.readers import parquet_keys
 from charcnn.training import data
 
 pyarrow = pytest.importorskip("pyarrow")

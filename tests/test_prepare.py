@@ -93,8 +93,6 @@ def cases():
         name = operator_name(pattern)
         for row in VARIANTS:
             if row.operator in (name, f"{name}_nlc", f"{name}_nhwc") and runs_here(row) and row.precision != "fp8":
-                if row.technique in ("direct",) and device.SIMULATED:
-                    continue
                 yield pytest.param(row, shape, pattern, id=f"{row.name}-{len(shape)}")
 
 

@@ -220,14 +220,12 @@ def test_without_the_compiler_one_line_says_so(weights):
 
 
 def test_standard_input_is_refused_under_open_mpi(monkeypatch):
-    from types import SimpleNamespace
 
     from charcnn.cli import ranks
 
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    options = SimpleNamespace(input=["-"], encode_on=None, deadline=None, root_serves=False)
     with pytest.raises(ValueError, match=r"^-: Open MPI does not pass on where standard input ends"):
-        ranks._Ranks(SimpleNamespace(rank=0, size=2), options).check()
+        ranks.Ranks(None, "farm", deadline=None, root_serves=False).check(["-"], None)
 
 
 def test_pages_say_which_levels_the_simulator_runs():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -34,7 +33,7 @@ SCHEMA, NOT_ASKED = "report", "nobody asked for it"
 
 def here() -> dict[str, str]:
     """By level, "" or why this machine cannot run it."""
-    gpu = simulator.gpu_present() and os.environ.get("NUMBA_ENABLE_CUDASIM", "0") in ("", "0")
+    gpu = simulator.gpu_present() and not simulator.asked()
     found = {}
     for level in catalog.LEVELS:
         if level.device == "cuda" and not gpu:

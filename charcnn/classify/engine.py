@@ -17,7 +17,7 @@ import numpy as np
 from charcnn import catalog
 from charcnn.config import TINY, Config
 from charcnn.gpu import simulator
-from charcnn.host.cores import usable
+from charcnn.host import cores
 from charcnn.host.forks import Home
 from charcnn.layers.windows import at_least
 from charcnn.model.params import Params
@@ -120,7 +120,7 @@ def obstacle(choice: Choice) -> str | None:
 
 def default_device() -> tuple[str, str]:
     """The device to use where nobody asks for one, and why."""
-    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0"):
+    if simulator.asked():
         return "cpu", "NUMBA_ENABLE_CUDASIM is set, and the CPU is faster than the simulator"
     if not simulator.gpu_present():
         return "cpu", "the machine has no NVIDIA GPU"
@@ -220,10 +220,10 @@ class Engine:
             batch = inspect.signature(build).parameters["batch"].default
         options: dict[str, Any] = {"batch": batch, "monitor": self.monitor}
         options |= choice.level.build_options(choice.precision)
-        cores = usable()
+        count = len(cores.usable())
         self.threads = 2
         """Threads that should call it at once, so that it never waits for its callers."""
-        self.cores_a_gpu = float(cores)
+        self.cores_a_gpu = float(count)
         """Cores beside each GPU that it uses."""
         against = obstacle(choice)
         if against is not None:
@@ -239,8 +239,8 @@ class Engine:
 
                 kernel_cache.on_miss(partial(_compile_ahead, choice, params.config, options["batch"], params))
             options["gpus"] = wanted
-            self.threads = max(2, min(8, cores))
-            self.cores_a_gpu = cores / len(wanted)
+            self.threads = max(2, min(8, count))
+            self.cores_a_gpu = count / len(wanted)
         self.batch: int = options["batch"]
         self._run: Run = build(params, params.config, **options)
         several = self._run if isinstance(self._run, BatchRun) else None
@@ -312,7 +312,7 @@ def _compile_ahead(choice: Choice, config: Config, batch: int, params: Params | 
     from charcnn.compiling.workers import compiled
 
     try:
-        jobs = min(usable(), int(os.environ.get("CHARCNN_JOBS", JOBS)))
+        jobs = min(len(cores.usable()), int(os.environ.get("CHARCNN_JOBS", JOBS)))
         if jobs <= 1:
             return
         ranges, held_as = getattr(choice.level.module, "half_range", None), None

@@ -13,7 +13,6 @@ The output has its name when it is whole. A run that was cut off is gone on with
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import threading
@@ -22,8 +21,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from charcnn.aliases import Record
 from charcnn.cli import DONE, UNREADABLE, inputs, ranks
-from charcnn.cli.labelling import Labelling, Unreadable, added_names, without_label
+from charcnn.cli.job import ClassifyJob, job_of
+from charcnn.cli.labelling import Labelling, Unreadable, without_label
 from charcnn.cli.model import (
     SHOWN,
     add_layout_arguments,
@@ -32,15 +33,15 @@ from charcnn.cli.model import (
     add_windows,
     format_of,
     load,
+    model_of,
     open_bytes,
     open_input,
     tell_said,
     told,
     uncollected,
-    windows_of,
 )
-from charcnn.cli.sinks import FileSink, Sink, StreamSink
-from charcnn.files import check_paths, check_unchanged, naming, replacing
+from charcnn.cli.sinks import Sink, StreamSink, file_sink, identity_of
+from charcnn.files import check_paths, check_unchanged, naming, write_json
 from charcnn.host.interrupts import keep
 from charcnn.host.progress import Progress, add_log_every
 from charcnn.host.terminal import counted, standard_output, tell, wrote
@@ -105,17 +106,14 @@ def run(options: argparse.Namespace) -> int:
         comm = offload.world()
     except RuntimeError as error:
         raise ValueError(str(error)) from error
+    mode = options.offload if comm is None else options.offload or "farm"
     if comm is not None and comm.rank > 0:
-        return ranks.work(comm, options)
-    team = ranks.team(comm, options)
+        return ranks.work(comm, mode, model_of(options))
+    team = ranks.Ranks(comm, mode, deadline=options.deadline, root_serves=options.root_serves)
     try:
-        team.check()
+        job = job_of(options, team.check(options.input, model_of(options)))
         with _short_turns():
-            if inputs.several(options.input, options.output):
-                status = _label_several(options, team)
-            else:
-                (options.input,) = options.input
-                status = _label(options, team)
+            status = (_label_several if inputs.several(job.inputs, job.output) else _label)(job, team)
     except BaseException as error:
         team.fell(error)
         team.close()
@@ -137,88 +135,88 @@ def _short_turns() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def _label(options: argparse.Namespace, team: ranks.Team) -> int:
+def _label(job: ClassifyJob, team: ranks.Ranks) -> int:
     """The root's part, or that of a process alone."""
-    output = options.output or inputs.default_output(options.input)
+    (source,) = job.inputs
+    output = job.output or inputs.default_output(source)
     to_file = output != "-" and (os.path.isfile(output) or not os.path.exists(output))
     with ExitStack() as stack:
-        file = stack.enter_context(open_bytes(options.input))
+        file = stack.enter_context(open_bytes(source))
         before = os.fstat(file.fileno())
-        _fit(options, output)
-        _check_paths(options, output, to_file)
-        with _said_where_slow(options):
-            classifier = load(options, windows=windows_of(options))
-        team.join(classifier)
-        reader = open_input(options, classifier, file)
-        labelling = Labelling(options, classifier)
+        _fit(output, format_of(source, job.format))
+        _check_paths(job, source, output, to_file)
+        with _said_where_slow(job.quiet):
+            classifier = load(job.model, windows=job.windows)
+        team.join(classifier, quiet=job.quiet)
+        reader = open_input(source, job.format, job.layout, classifier, file)
+        labelling = Labelling(job, classifier)
         if not to_file:
             name = "standard output" if output == "-" else output
             stack.enter_context(naming(name))  # also what closing a full device says
             device = standard_output() if output == "-" else stack.enter_context(open(output, "wb"))
-            sink: Sink = StreamSink(stack, device, name, options.report)
+            sink: Sink = StreamSink(stack, device, name, job.report)
         else:
-            sink = FileSink(stack, output, options, classifier, reader)
+            sink = file_sink(stack, output, source, job, identity_of(source, job, classifier), reader)
+            if sink.partial.resumed and not job.quiet:
+                tell(f"going on after row {sink.rows:,} of a run that was cut off")
         keep(sink.kept)
-        added = added_names(reader, classifier, options, set())
-        sink.open(reader, labelling.names, added, every=labelling.every)
+        sink.open(reader, labelling.names, labelling.added(reader.taken), every=labelling.every)
         stack.callback(sink.writer.abandon)
-        _warm_up(options, team, classifier)
-        if not options.quiet:
-            tell_said(reader, options.input)
+        _warm_up(team, classifier, quiet=job.quiet)
+        if not job.quiet:
+            tell_said(reader, source)
         try:
-            _label_all(options, labelling, reader, sink)
+            _label_all(job, labelling, reader, sink)
             labelling.unreadable = sink.unreadable
-            check_unchanged(file, before, options.input)
+            check_unchanged(file, before, source)
         except ValueError:  # the input is damaged or was changed, and a mended one is another input
             sink.discard()
             raise
         sink.finish()
         shared = team.close()
-        if not options.quiet:
+        if not job.quiet:
             _summarise(labelling, sink)
             tell(*ranks.lines(shared))
-        if options.json is not None:
-            _write_report(options, labelling.report() | shared)
+        _write_report(job, labelling.report() | shared)
     return UNREADABLE if sink.unreadable else DONE
 
 
-def _label_several(options: argparse.Namespace, team: ranks.Team) -> int:
+def _label_several(job: ClassifyJob, team: ranks.Ranks) -> int:
     """Label several files: see `_label`."""
     from charcnn.cli.several import Run
 
-    if options.report is not None:
+    if job.report is not None:
         raise ValueError("--report: of several files each has its own, beside its output")
-    tasks, left_out = inputs.tasks(options.input, options.output, options.format is not None)
+    tasks, left_out = inputs.tasks(job.inputs, job.output, job.format is not None)
     files = inputs.written(tasks)
     check_paths(
-        {"the input": [task.input for task in tasks], "--model": options.model},
-        {**files, "--json": options.json},
-        force=options.force,
+        {"the input": [task.input for task in tasks], "--model": job.model.model},
+        {**files, "--json": job.json},
+        force=job.force,
         marks={"--json": JSON},
         kept=[*files],
         made=[*files],
     )
-    with _said_where_slow(options):
-        classifier = load(options, windows=windows_of(options))
-    team.join(classifier)
-    _warm_up(options, team, classifier)
-    work = Run(options, Labelling(options, classifier), tasks, left_out)
+    with _said_where_slow(job.quiet):
+        classifier = load(job.model, windows=job.windows)
+    team.join(classifier, quiet=job.quiet)
+    _warm_up(team, classifier, quiet=job.quiet)
+    work = Run(job, Labelling(job, classifier), tasks, left_out)
     work.label_all()
     shared = team.close()
-    if not options.quiet:
+    if not job.quiet:
         work.summarise()
         tell(*ranks.lines(shared))
-    if options.json is not None:
-        _write_report(options, work.report() | shared)
+    _write_report(job, work.report() | shared)
     return work.status
 
 
-def _warm_up(options: argparse.Namespace, team: ranks.Team, classifier: Classifier) -> None:
+def _warm_up(team: ranks.Ranks, classifier: Classifier, *, quiet: bool) -> None:
     """Have one text computed, so that what is compiled then is not timed."""
     from charcnn.text.columns import columns
 
     if team.comm is None:  # else ranks compile at the same time, each when its first batch comes
-        with _said_where_slow(options), uncollected():
+        with _said_where_slow(quiet), uncollected():
             texts = next(columns([""], 1))
             classifier.logits(texts)
             if classifier.encode_on == "gpu":
@@ -226,18 +224,18 @@ def _warm_up(options: argparse.Namespace, team: ranks.Team, classifier: Classifi
         classifier.engine.monitor.seconds.clear()
 
 
-def _check_paths(options: argparse.Namespace, output: str, to_file: bool) -> None:
+def _check_paths(job: ClassifyJob, source: str, output: str, to_file: bool) -> None:
     """Refuse outputs of one input that would lose something."""
-    report = options.report or (f"{output}{inputs.REPORT}" if to_file else None)
+    report = job.report or (f"{output}{inputs.REPORT}" if to_file else None)
     check_paths(
-        {"the input": options.input, "--model": options.model},
+        {"the input": source, "--model": job.model.model},
         {
             "--output": output,
             "--report": report,
-            "--json": options.json,
+            "--json": job.json,
             "the journal": [*(f"{output}{part}" for part in PARTS), f"{report}.part"] if to_file else None,
         },
-        force=options.force,
+        force=job.force,
         marks={"--report": NOTES, "--json": JSON},
         kept=["the journal"],
     )
@@ -247,21 +245,21 @@ JSON = rb'\{\s*"rows": \d+,\s*"unreadable": '
 """How what `--json` writes begins."""
 
 
-def _write_report(options: argparse.Namespace, report: dict[str, Any]) -> None:
-    with replacing(options.json, force=options.force, mark=JSON) as out:
-        json.dump(report, out, indent=1, allow_nan=False)
-        out.write("\n")
-    if not options.quiet:
-        wrote(options.json)
+def _write_report(job: ClassifyJob, report: Record) -> None:
+    """Where --json asks for it."""
+    if job.json is not None:
+        write_json(job.json, report, force=job.force, mark=JSON)
+        if not job.quiet:
+            wrote(job.json)
 
 
 @contextmanager
-def _said_where_slow(options: argparse.Namespace) -> Iterator[None]:
+def _said_where_slow(quiet: bool) -> Iterator[None]:
     """The block compiles when it runs for the first time on a machine: say so on a terminal."""
     words = "still starting: for the first time on a machine, code is compiled for it"
     timer = threading.Timer(SLOW, tell, [words])
     timer.daemon = True
-    if sys.stderr.isatty() and not options.quiet:
+    if sys.stderr.isatty() and not quiet:
         timer.start()
     try:
         yield
@@ -269,9 +267,8 @@ def _said_where_slow(options: argparse.Namespace) -> Iterator[None]:
         timer.cancel()
 
 
-def _fit(options: argparse.Namespace, output: str) -> None:
-    """Refuse a name that says another format than the input is."""
-    written = format_of(options)
+def _fit(output: str, written: str) -> None:
+    """Refuse a name that says another format than is written, which is the input's."""
     if output == "-" and written == "parquet":
         raise ValueError("--output -: a Parquet file needs a name")
     _, ending, compression = split_name(output)
@@ -282,26 +279,26 @@ def _fit(options: argparse.Namespace, output: str) -> None:
         raise ValueError(f"--output {output}: what is written is {written}, as INPUT is")
 
 
-def _label_all(options: argparse.Namespace, labelling: Labelling, reader: Reader, sink: Sink) -> None:
+def _label_all(job: ClassifyJob, labelling: Labelling, reader: Reader, sink: Sink) -> None:
     """Label all rows."""
     from charcnn.runtime import ordered
 
     def label(block: Block) -> tuple[Block, Any, Unreadable, int]:
-        return block, *labelling.label(reader, block, labelling.texts(reader, block))
+        return block, *labelling.label(sink.writer, block, labelling.texts(reader, block))
 
     done, begun = reader.position, time.perf_counter()
     on_terminal = sink.file.isatty()
     progress = Progress(
         "classify",
-        every=options.log_every,
-        hidden=options.quiet or on_terminal,
+        every=job.log_every,
+        hidden=job.quiet or on_terminal,
         note=lambda: f"{labelling.rate():,.0f} rows/s",
     )
     progress.count(reader.size, reader.unit, done)
     with progress:
         blocks, threads = labelling.blocks(reader), labelling.classifier.engine.threads
         for block, rendered, unreadable, unsure in ordered.ordered(blocks, label, threads):
-            for row in [] if options.quiet else unreadable[: max(0, SHOWN - sink.unreadable)]:
+            for row in [] if job.quiet else unreadable[: max(0, SHOWN - sink.unreadable)]:
                 progress.tell(told(*row))
             with labelling.monitor.stage("write"):
                 sink.take(block, rendered, unreadable)

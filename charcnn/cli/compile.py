@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from charcnn.cli import DONE, FAILED
 from charcnn.cli.sizes import HELP, config_of
-from charcnn.host.cores import usable
+from charcnn.host.arguments import count
 
 if TYPE_CHECKING:
     from charcnn.compiling.networks import ImageNetwork, Network
@@ -43,25 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--as", dest="techniques", nargs="+", metavar="T", help="of networks: how (default: all that such a GPU runs)")
     add("--precision", metavar="P", help="what they compute in (default: each of a level's own)")
     add("--config", default="small", metavar="SIZES", help=f"{HELP} (default small)")
-    add("--batch", type=_count, metavar="B", help="the most inputs at once (default: each level's own)")
-    add("--jobs", type=_count, metavar="N", help="processes for kernels (default: as many as cores)")
-
-
-def _count(value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise argparse.ArgumentTypeError(f"{value}: need a whole number from 1")
-    return int(value)
+    add("--batch", type=count, metavar="B", help="the most inputs at once (default: each level's own)")
+    add("--jobs", type=count, metavar="N", help="processes for kernels (default: as many as cores)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Compile; the exit status."""
-    from charcnn.compiling.host import CPU
-    from charcnn.compiling.workers import compiled
+    from charcnn.compiling.workers import CPU, compiled
     from charcnn.gpu import device
+    from charcnn.host import cores
 
     device.require_compiler()
     target = target_of(options.capability)
-    jobs, networks = options.jobs or usable(), _networks(options, target)
+    jobs, networks = options.jobs or len(cores.usable()), _networks(options, target)
     kind = "networks" if options.networks else "levels"
     print(f"{target}: {len(networks)} {kind} and precisions, {jobs} processes", flush=True)
     started, counts = time.perf_counter(), Counter[str]()

@@ -10,7 +10,6 @@ all labels together (micro) and by class (macro).
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,10 @@ from charcnn.cli.model import (
     add_min_probability,
     add_model_arguments,
     add_windows,
+    layout_of,
     load,
     logits_of,
+    model_of,
     open_bytes,
     open_input,
     tell_said,
@@ -89,8 +90,8 @@ def run(options: argparse.Namespace) -> int:
     if options.png is not None:
         _pyplot()
     with open_bytes(options.input) as file, files.unchanged(file, options.input):
-        classifier = load(options, windows=windows_of(options))
-        reader = open_input(options, classifier, file)
+        classifier = load(model_of(options), windows=windows_of(options))
+        reader = open_input(options.input, options.format, layout_of(options), classifier, file)
         labels = classes.Labels(classifier, options.first_label, reader)
         scores = (evaluate_lists.Lists if classifier.config.multi_label else _OneLabel)(classifier, options, labels)
 
@@ -134,9 +135,7 @@ def run(options: argparse.Namespace) -> int:
         if left_out > len(shown):
             tell(f"  and {left_out - len(shown):,} more")
     if options.json is not None:
-        with files.replacing(options.json, force=options.force, mark=JSON) as out:
-            json.dump(report, out, indent=1, allow_nan=False)
-            out.write("\n")
+        files.write_json(options.json, report, force=options.force, mark=JSON)
         wrote(options.json)
     if options.png is not None:
         _draw(options.png, report, force=options.force)

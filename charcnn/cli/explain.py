@@ -12,7 +12,8 @@ import os
 import sys
 
 from charcnn.cli import DONE
-from charcnn.cli.model import add_model_arguments, load, positive
+from charcnn.cli.model import add_model_arguments, load, model_of
+from charcnn.host.arguments import positive
 from charcnn.host.terminal import wrote
 
 HTML = b'<!doctype html><meta charset="utf-8"><meta name="generator" content="charcnn explain">'
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     check_paths({"--model": options.model}, {"--html": options.html}, force=options.force, marks={"--html": HTML})
     given = standard_input() if options.text == "-" else os.fsencode(options.text)
     text = given.decode("utf-8", "surrogateescape")  # whatever the locale is
-    found = load(options).explain(text, label=options.label, width=options.width)
+    found = load(model_of(options)).explain(text, label=options.label, width=options.width)
     if options.json:
         values = {"text": found.text, "label": found.label, "probability": found.probability}
         values |= {"scores": [round(score, 4) for score in found.scores.tolist()]}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from charcnn.aliases import Record
+from charcnn.cli.job import ClassifyJob
 from charcnn.cli.model import logits_of
 from charcnn.host.terminal import counted, printable
 
 if TYPE_CHECKING:
     from charcnn.classify.classifier import Classifier
     from charcnn.text.readers.base import Block, Reader
+    from charcnn.text.writers.base import Writer
 
 BLOCK_SECONDS = 5.0
 """Seconds that a block of rows takes at most, where a batch takes no longer: what is shown and kept goes by blocks."""
@@ -26,51 +28,48 @@ def without_label(count: int) -> str:
     return f"{counted(count, 'row')} {be} unreadable and {have} no label"
 
 
-def added_names(reader: Reader, classifier: Classifier, options: argparse.Namespace, taken: set[str]) -> list[str]:
-    """Names of the columns to add, none of which the file has, or is among those `taken`."""
-    from charcnn.text.readers.base import free_name
-
-    names = ["label", "probability"]
-    if options.probabilities:
-        names[1:] = [f"probability of {name}" for name in classifier.classes_]
-    return [free_name(name, taken.union(reader.taken)) for name in names]
-
-
 class Labelling:
     """One classifier's labels for the rows of any number of files.
 
     Args:
-        options: those of `charcnn classify`.
+        job: what is asked of it.
         classifier: computes.
     """
 
-    def __init__(self, options: argparse.Namespace, classifier: Classifier) -> None:
+    def __init__(self, job: ClassifyJob, classifier: Classifier) -> None:
         from charcnn.classify.multi_label import MIN_PROBABILITY
         from charcnn.classify.unsure import UNSURE, check_unsure_label
         from charcnn.runtime.monitor import Monitor
 
-        self._options, self.classifier = options, classifier
+        self._job, self.classifier = job, classifier
         self.monitor = Monitor()
         self.names: list[str] = classifier.classes_.tolist()
         """The labels."""
         several = classifier.config.multi_label
-        self.every: bool | None = options.probabilities if several else None
+        self.every: bool | None = job.probabilities if several else None
         """Of lists of labels, whether each class's probability has a column; None where a row has one label."""
-        if options.label_separator is not None and not several:
-            raise ValueError(f"--label-separator {options.label_separator}: the model gives one label a text")
+        if job.label_separator is not None and not several:
+            raise ValueError(f"--label-separator {job.label_separator}: the model gives one label a text")
         if several:
-            if options.unsure_label is not None:
-                raise ValueError(
-                    f"--unsure-label {options.unsure_label}: the model gives several labels a text, or none"
-                )
-            self._least = MIN_PROBABILITY if options.min_probability is None else options.min_probability
-        elif options.min_probability is None and options.unsure_label is not None:
-            raise ValueError(f"--unsure-label {options.unsure_label}: needs --min-probability")
-        elif options.min_probability is not None:
-            label = options.unsure_label or UNSURE
+            if job.unsure_label is not None:
+                raise ValueError(f"--unsure-label {job.unsure_label}: the model gives several labels a text, or none")
+            self._least = MIN_PROBABILITY if job.min_probability is None else job.min_probability
+        elif job.min_probability is None and job.unsure_label is not None:
+            raise ValueError(f"--unsure-label {job.unsure_label}: needs --min-probability")
+        elif job.min_probability is not None:
+            label = job.unsure_label or UNSURE
             self.names = [*self.names, check_unsure_label(label, classifier.classes_, "--unsure-label")]
         self.rows, self.unreadable, self.unsure, self.seconds = 0, 0, 0, 0.0
         """What was done so far: the caller counts."""
+
+    def added(self, taken: Iterable[str]) -> list[str]:
+        """Names of the columns to add, none of which is taken."""
+        from charcnn.text.writers.base import free_name
+
+        names, taken = ["label", "probability"], set(taken)
+        if self._job.probabilities:
+            names[1:] = [f"probability of {name}" for name in self.classifier.classes_]
+        return [free_name(name, taken) for name in names]
 
     def blocks(self, reader: Reader) -> Iterator[Block]:
         """The file's rows; reading is a stage."""
@@ -99,7 +98,7 @@ class Labelling:
         with self.monitor.stage("gather texts"):
             return reader.texts(block)
 
-    def label(self, reader: Reader, block: Block, column: Any) -> tuple[Any, Unreadable, int]:
+    def label(self, writer: Writer, block: Block, column: Any) -> tuple[Any, Unreadable, int]:
         """The block with labels of its texts, rendered; rows that cannot be read; how many are unsure, or get none."""
         from charcnn.classify.unsure import likeliest
         from charcnn.text.readers import scan
@@ -110,12 +109,12 @@ class Labelling:
             if self.every is not None:
                 chosen = shares >= self._least
                 none = int((readable & ~chosen.any(axis=1)).sum())
-                return reader.render_lists(block, chosen, shares, every=self.every), block.unreadable(), none
-            labels = likeliest(shares, self._options.min_probability)
-            if not self._options.probabilities:
+                return writer.render(block, chosen, shares), block.unreadable(), none
+            labels = likeliest(shares, self._job.min_probability)
+            if not self._job.probabilities:
                 shares = shares.max(axis=1, keepdims=True)
             unsure = (labels == len(self.classifier.classes_)) & readable
-            return reader.render(block, labels, shares), block.unreadable(), int(unsure.sum())
+            return writer.render(block, labels, shares), block.unreadable(), int(unsure.sum())
 
     def count(self, block: Block, unsure: int) -> None:
         """A block is written."""
@@ -125,16 +124,16 @@ class Labelling:
         """What people read of rows that are unsure: a line, or none."""
         if self.every is not None:
             return [f"{self.unsure:,} of {self.rows:,} rows have no label of probability {self._least:g} or more"]
-        if self._options.min_probability is None:
+        if self._job.min_probability is None:
             return []
-        kept = f"less probable than {self._options.min_probability:g}"
+        kept = f"less probable than {self._job.min_probability:g}"
         return [f"{self.unsure:,} of {self.rows:,} rows are {kept}, and labelled {printable(self.names[-1])}"]
 
     def rate(self) -> float:
         """Rows a second."""
         return self.rows / self.seconds if self.seconds else 0.0
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Record:
         """What was done, and what bounded it, as JSON values.
 
         "busy" is each stage's share of the time that its threads had: one reads and scans, one writes, the others
@@ -150,7 +149,7 @@ class Labelling:
             "rows": self.rows,
             "unreadable": self.unreadable,
             **({} if self.every is None else {"without_label": self.unsure}),
-            **({} if self.every is not None or self._options.min_probability is None else {"unsure": self.unsure}),
+            **({} if self.every is not None or self._job.min_probability is None else {"unsure": self.unsure}),
             "seconds": self.seconds,
             "rows_per_second": self.rate(),
             "level": engine.choice.level.name,

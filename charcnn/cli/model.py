@@ -6,10 +6,12 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from charcnn.host.arguments import positive, share
 from charcnn.host.terminal import printable, tell
 from charcnn.text.layout import SEPARATOR, Layout
 from charcnn.text.readers.formats import FORMATS, format_by_name
@@ -102,14 +104,6 @@ def add_windows(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def share(value: str) -> float:
-    """A number from 0 to 1."""
-    number = float(value)
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"{value}: need 0 to 1")
-    return number
-
-
 def layout_of(options: argparse.Namespace) -> Layout:
     """What the options of `add_column_arguments` say."""
     texts = tuple(options.text_columns.split(",")) if options.text_columns else ()
@@ -149,14 +143,6 @@ def logits_of(
     return logits
 
 
-def positive(value: str) -> int:
-    """An int of at least 1."""
-    number = int(value)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{value}: need at least 1")
-    return number
-
-
 def windows_of(options: argparse.Namespace) -> bool | int:
     """What the options of `add_windows` say, as a classifier takes it."""
     if options.window_size is not None and not options.windows:
@@ -165,27 +151,36 @@ def windows_of(options: argparse.Namespace) -> bool | int:
     return windows
 
 
-def load(options: argparse.Namespace, *, windows: bool | int = False) -> Classifier:
-    """The classifier that the options name; `windows` as of it."""
+@dataclass(frozen=True)
+class ModelChoice:
+    """The options of `add_model_arguments`: a model, and what computes it."""
+
+    model: str | None
+    encoding: str | None
+    device: str | None
+    precision: str | None
+    level: str | None
+    batch: int | None
+    gpus: int | Sequence[int] | None
+    encode_on: str | None
+
+
+def model_of(options: argparse.Namespace) -> ModelChoice:
+    """Which one the options name."""
+    return ModelChoice(**{field.name: getattr(options, field.name) for field in fields(ModelChoice)})
+
+
+def load(choice: ModelChoice, *, windows: bool | int = False) -> Classifier:
+    """The classifier that is chosen; `windows` as of it."""
     from charcnn import offload
-    from charcnn.gpu import early
+    from charcnn.gpu import early, simulator
 
     alone = not any(name in os.environ for name in offload.LAUNCHED)  # else the GPU may be another one
-    simulated = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
-    with uncollected(), early.context(alone and not simulated and options.device != "cpu"):
+    with uncollected(), early.context(alone and not simulator.asked() and choice.device != "cpu"):
         from charcnn.classify.classifier import Classifier
 
-        return Classifier.load(
-            options.model,
-            encoding=options.encoding,
-            device=options.device,
-            precision=options.precision,
-            level=options.level,
-            batch=options.batch,
-            gpus=options.gpus,
-            encode_on=options.encode_on,
-            windows=windows,
-        )
+        rest = vars(choice).copy()
+        return Classifier.load(rest.pop("model"), **rest, windows=windows)
 
 
 @contextmanager
@@ -204,19 +199,19 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def open_input(options: argparse.Namespace, classifier: Classifier, file: Any) -> Reader:
-    """The rows of the input that the options name."""
+def open_input(path: str, format: str | None, layout: Layout, classifier: Classifier, file: Any) -> Reader:
+    """The rows of an input, which is open; `format` is None where its name shows that."""
     from charcnn.text.readers.open import open_reader
 
     return open_reader(
-        format_of(options),
-        "standard input" if options.input == "-" else options.input,
+        format_of(path, format),
+        "standard input" if path == "-" else path,
         file,
-        layout_of(options),
+        layout,
         classifier.encoding,
         rows=classifier.rows,
         capacity=BUFFER[classifier.engine.choice.level.device],
-        guessed=options.format is None,
+        guessed=format is None,
     )
 
 
@@ -226,10 +221,10 @@ def tell_said(reader: Reader, path: str) -> None:
         tell(f"{'standard input' if path == '-' else path}: {reader.said}")
 
 
-def format_of(options: argparse.Namespace) -> str:
-    """The format of the input."""
-    format: str = options.format or format_by_name(options.input)
-    if format == "parquet" and options.input == "-":
+def format_of(path: str, asked: str | None) -> str:
+    """The format of an input: the one that is asked for, or else by its name."""
+    format = asked or format_by_name(path)
+    if format == "parquet" and path == "-":
         raise ValueError("--format parquet: needs a file, as its end is read first")
     return format
 

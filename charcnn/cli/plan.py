@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from charcnn.cli import DONE
+from charcnn.host.arguments import count
 
 if TYPE_CHECKING:
     from charcnn.offload.cost_model import Machine, Work
@@ -40,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one = parser.add_mutually_exclusive_group(required=True)
     one.add_argument("--rate", type=_positive, metavar="R", help="inputs a second of one GPU")
     one.add_argument("--report", metavar="FILE", help="a level's --json on one GPU: its rate, its batch as the chunk")
-    add("--gpus", type=_count, default=4, metavar="G", help="GPUs of a host (default 4)")
-    add("--hosts", type=_count, default=1, metavar="H", help="up to so many hosts (default 1)")
+    add("--gpus", type=count, default=4, metavar="G", help="GPUs of a host (default 4)")
+    add("--hosts", type=count, default=1, metavar="H", help="up to so many hosts (default 1)")
     add("--link", type=_speed, default=1.25e9, metavar="SPEED", help="of the root's host: 10Gbit/s (default), 50GB/s")
     add("--latency", type=_time, default=50e-6, metavar="TIME", help="of a message between hosts (default 50us)")
     add("--local-link", type=_speed, metavar="SPEED", help="between ranks of a host (default 6.7GB/s, as measured)")
@@ -51,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--encode", type=_positive, metavar="R", help="texts a second that the root encodes (default: they are encoded)"
     )
-    add("--inputs", type=_count, default=4_000_000, metavar="N", help="how many (default 4,000,000)")
-    add("--chunk", type=_count, metavar="B", help="inputs of a message (default: the report's batch; else 256)")
+    add("--inputs", type=count, default=4_000_000, metavar="N", help="how many (default 4,000,000)")
+    add("--chunk", type=count, metavar="B", help="inputs of a message (default: the report's batch; else 256)")
     add("--measured", nargs="+", metavar="FILE", help="a level's --json on several ranks: forecast beside it")
     add("--network", metavar="NAME", help="a network of images: parts of it on ranks beside whole ones on each")
     add("--variant", metavar="V", help="of the network (default: its first)")
@@ -64,12 +65,6 @@ def _positive(value: str) -> float:
     if not re.fullmatch(NUMBER, value) or not float(value) > 0:
         raise argparse.ArgumentTypeError(f"{value}: need a number above 0")
     return float(value)
-
-
-def _count(value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise argparse.ArgumentTypeError(f"{value}: need a whole number from 1")
-    return int(value)
 
 
 def _speed(value: str) -> float:

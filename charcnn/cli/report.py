@@ -76,8 +76,7 @@ def run(options: argparse.Namespace) -> int:
             raise
         raise ValueError(f"--from {options.source}: lacks something that charcnn report --json writes") from error
     if options.json is not None:
-        with files.replacing(options.json, force=options.force, mark=JSON) as out:
-            out.write(f"{files.as_json(found, indent=1)}\n")
+        files.write_json(options.json, found, force=options.force, mark=JSON)
     with files.replacing(options.output, force=options.force, mark=PAGE) as out:
         out.write(made)
     print(f"written: {options.output}")

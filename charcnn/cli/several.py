@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import threading
 import time
@@ -10,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from charcnn.aliases import Record
 from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, done, inputs
 from charcnn.cli.errors import explained
-from charcnn.cli.labelling import Labelling, Unreadable, added_names, without_label
+from charcnn.cli.job import ClassifyJob
+from charcnn.cli.labelling import Labelling, Unreadable, without_label
 from charcnn.cli.model import SHOWN, open_bytes, open_input, told
-from charcnn.cli.sinks import FileSink, identity_of_run
+from charcnn.cli.sinks import FileSink, file_sink, identity_of
 from charcnn.files import check_unchanged
 from charcnn.host.interrupts import keep
 from charcnn.host.progress import Progress
@@ -47,20 +48,18 @@ class File:
 
     Args:
         task: which.
-        options: those of the command.
+        job: what is asked of the command.
         labelling: what labels it.
         lists: what is done.
     """
 
-    def __init__(self, task: inputs.Task, options: argparse.Namespace, labelling: Labelling, lists: Lists) -> None:
-        own = {"input": task.input, "output": task.output, "report": None, "quiet": True}
-        self.task, self._labelling = task, labelling
-        self._options = argparse.Namespace(**{**vars(options), **own})
+    def __init__(self, task: inputs.Task, job: ClassifyJob, labelling: Labelling, lists: Lists) -> None:
+        self.task, self._job, self._labelling = task, job, labelling
         self._list = lists.of(task.root)
         self._stack = ExitStack()
         self.size, self._shown = _size(task), 0
         self.error: Exception | None = None
-        self.before: dict[str, Any] | None = None
+        self.before: Record | None = None
         """Where it was done before: its counts."""
         self.reader: Reader
         self.sink: FileSink
@@ -76,23 +75,24 @@ class File:
         Raises:
             ValueError, OSError: the file cannot be read, or its output not be written.
         """
-        options, labelling = self._options, self._labelling
-        identity = identity_of_run(options, labelling.classifier) | {"layout": _layout(options)}
-        self.before = self._list.find(self.task.output, identity)
+        task, job, labelling = self.task, self._job, self._labelling
+        known = identity_of(task.input, job, labelling.classifier)
+        identity = known | {"layout": _layout(job)}
+        self.before = self._list.find(task.output, identity)
         if self.before is not None:
             return False
-        file = self._stack.enter_context(open_bytes(self.task.input))
+        file = self._stack.enter_context(open_bytes(task.input))
         self._file, self._status = file, os.fstat(file.fileno())
-        self.reader = open_input(options, labelling.classifier, file)
+        self.reader = open_input(task.input, job.format, job.layout, labelling.classifier, file)
         self.said = self.reader.said
-        os.makedirs(os.path.dirname(self.task.output) or ".", exist_ok=True)
-        self.sink = FileSink(self._stack, self.task.output, options, labelling.classifier, self.reader)
+        os.makedirs(os.path.dirname(task.output) or ".", exist_ok=True)
+        self.sink = file_sink(self._stack, task.output, task.input, job, known, self.reader)
         self._partial, self.resumed = self.sink.partial, self.sink.rows
-        added = added_names(self.reader, labelling.classifier, options, self.task.partitions)
+        added = labelling.added(task.partitions.union(self.reader.taken))
         self.sink.open(self.reader, labelling.names, added, every=labelling.every)
         self._stack.callback(self.sink.writer.abandon)
         self.sink.listed = lambda size: self._list.add(
-            self.task.output, identity, size, self.sink.rows, self.sink.unreadable
+            task.output, identity, size, self.sink.rows, self.sink.unreadable
         )
         return True
 
@@ -133,9 +133,9 @@ class File:
             return 0
         return self.sink.unreadable if self.before is None else int(self.before["unreadable"])
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Record:
         """What became of it, as JSON values."""
-        found: dict[str, Any] = {"input": self.task.input, "output": self.task.output}
+        found: Record = {"input": self.task.input, "output": self.task.output}
         if self.error is not None:
             return found | {"error": _line(self.error)}
         rows = self.sink.rows if self.before is None else self.before["rows"]
@@ -146,16 +146,14 @@ class Run:
     """All files, one after the other: threads compute one while the next is read.
 
     Args:
-        options: those of the command.
+        job: what is asked of the command.
         labelling: what labels them.
         tasks: which.
         left_out: how many were not taken, as they are outputs of others.
     """
 
-    def __init__(
-        self, options: argparse.Namespace, labelling: Labelling, tasks: list[inputs.Task], left_out: int
-    ) -> None:
-        self._options, self._labelling, self._tasks, self._left_out = options, labelling, tasks, left_out
+    def __init__(self, job: ClassifyJob, labelling: Labelling, tasks: list[inputs.Task], left_out: int) -> None:
+        self._job, self._labelling, self._tasks, self._left_out = job, labelling, tasks, left_out
         self._open: list[File] = []
         self._opening, self._stopped = threading.Lock(), False
         self._told = 0
@@ -166,7 +164,7 @@ class Run:
     def _items(self) -> Iterator[tuple[File, Block | None]]:
         lists = Lists()
         for task in self._tasks:
-            file = File(task, self._options, self._labelling, lists)
+            file = File(task, self._job, self._labelling, lists)
             try:
                 with self._opening:
                     if self._stopped:
@@ -191,7 +189,7 @@ class Run:
         except (ValueError, OSError) as error:
             file.error = file.error or error
             return file, block, None, [], 0
-        return file, block, *self._labelling.label(file.reader, block, column)
+        return file, block, *self._labelling.label(file.sink.writer, block, column)
 
     def label_all(self) -> None:
         """Label all rows of all files.
@@ -204,8 +202,8 @@ class Run:
         labelling, begun = self._labelling, time.perf_counter()
         progress = Progress(
             "classify",
-            every=self._options.log_every,
-            hidden=self._options.quiet,
+            every=self._job.log_every,
+            hidden=self._job.quiet,
             note=lambda: f"{len(self.files):,} of {len(self._tasks):,} files, {labelling.rate():,.0f} rows/s",
         )
         progress.count(sum(map(_size, self._tasks)), "B")
@@ -247,19 +245,19 @@ class Run:
         self.files.append(file)
         if file.error is not None:
             progress.tell(f"charcnn classify: {_line(file.error)}")
-        elif file.resumed and not self._options.quiet:
+        elif file.resumed and not self._job.quiet:
             said = f"went on after row {file.resumed:,} of a run that was cut off"
             progress.tell(f"{file.task.input}: {said}")
         progress.update(file.progress(None))
 
     def _tell_said(self, file: File, progress: Progress) -> None:
         """How a file's texts are found, where no file before was read so."""
-        if file.said and file.said not in self._said and not self._options.quiet:
+        if file.said and file.said not in self._said and not self._job.quiet:
             self._said.add(file.said)
             progress.tell(f"{file.task.input}: {file.said}")
 
     def _tell_rows(self, file: File, unreadable: Unreadable, progress: Progress) -> None:
-        for row in [] if self._options.quiet else unreadable[: SHOWN - self._told]:
+        for row in [] if self._job.quiet else unreadable[: SHOWN - self._told]:
             self._told += 1
             progress.tell(f"{file.task.input}: {told(*row)}")
 
@@ -287,7 +285,7 @@ class Run:
             + (f"; {len(wrong):,} could not be labelled" if wrong else ""),
         )
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Record:
         """What was done, as JSON values: of all files together, and of each."""
         return self._labelling.report() | {"files": [file.report() for file in self.files]}
 
@@ -312,6 +310,8 @@ def _line(error: Exception) -> str:
     return explained(error)[0] or str(error)
 
 
-def _layout(options: argparse.Namespace) -> list[Any]:
-    names = ("format", "text_columns", "label_column", "header", "delimiter")  # the separator is in the run's identity
-    return [getattr(options, name) for name in names]
+def _layout(job: ClassifyJob) -> list[Any]:
+    """What lists hold, which earlier starts wrote: options as they are typed. The separator is in the identity."""
+    layout = job.layout
+    delimiter = r"\t" if layout.delimiter == "\t" else layout.delimiter
+    return [job.format, ",".join(layout.texts) or None, layout.label, layout.header, delimiter]

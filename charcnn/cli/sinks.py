@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any
 
-from charcnn.cli.model import format_of
+from charcnn.aliases import Record
+from charcnn.cli.inputs import REPORT
+from charcnn.cli.job import ClassifyJob
 from charcnn.files import naming
-from charcnn.host.terminal import counted, tell
+from charcnn.host.terminal import counted
 
 if TYPE_CHECKING:
     from charcnn.classify.classifier import Classifier
-    from charcnn.text.readers.base import Block, Reader, Writer
+    from charcnn.text.readers.base import Block, Reader
+    from charcnn.text.writers.base import Writer
 
 
 class Sink:
@@ -40,10 +42,12 @@ class Sink:
     ) -> None:
         """Make ready for the reader's rows, with columns `added` for labels that have these names.
 
-        `every` is as of `Reader.open`.
+        `every` is as of `open_writer`.
         """
+        from charcnn.text.writers.open import open_writer
+
         with naming(self._where):
-            self.writer: Writer = reader.open(self.file, names, added, resumed=resumed, every=every)
+            self.writer: Writer = open_writer(reader, self.file, names, added, resumed=resumed, every=every)
 
     def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
         """Write a block that is rendered; the rows of it that are unreadable are counted and noted."""
@@ -99,28 +103,19 @@ class FileSink(Sink):
     """Called with its size before it gets its name."""
 
     def __init__(
-        self, stack: ExitStack, path: str, options: argparse.Namespace, classifier: Classifier, reader: Reader
-    ) -> None:
+        self, stack: ExitStack, path: str, identity: Record, *, size: int | None, report: str | None,
+        resumable: bool, force: bool,
+    ) -> None:  # fmt: skip
         from charcnn.text.output import Partial
 
-        report = options.report or f"{path}.unreadable.csv"
-        resumable = options.input != "-"
-        self.partial = Partial(
-            path,
-            report,
-            _identity(options, classifier, reader),
-            size=reader.size,
-            resumable=resumable,
-            overwrite=options.force,
-        )
+        report = report or f"{path}{REPORT}"
+        self.partial = Partial(path, report, identity, size=size, resumable=resumable, overwrite=force)
         stack.callback(self.partial.close)
         super().__init__(self.partial.file, self.partial.file.name)
-        self.name, self.report, self._reader, self._resumable = path, report, reader, resumable
+        self.name, self.report, self._resumable = path, report, resumable
         state = self.partial.state
         self.rows, self.unreadable = state["rows"], state["unreadable"]
         self._waiting = 0, 0
-        if self.partial.resumed and not options.quiet:
-            tell(f"going on after row {self.rows:,} of a run that was cut off")
 
     def open(
         self,
@@ -173,20 +168,17 @@ class FileSink(Sink):
         return f"{counted(self.partial.kept, 'row')} kept in {self._where}: the same command goes on behind them"
 
 
-def _identity(options: argparse.Namespace, classifier: Classifier, reader: Reader) -> dict[str, Any]:
-    """All that the output depends on: not the options, but what they come to, as a default may be named or not."""
-    return identity_of_run(options, classifier) | {"format": format_of(options), "reads": reader.reads}
+def identity_of(path: str, job: ClassifyJob, classifier: Classifier) -> Record:
+    """All that an output depends on, but for how its input is read.
 
-
-def identity_of_run(options: argparse.Namespace, classifier: Classifier) -> dict[str, Any]:
-    """What is known of that before the input is opened."""
+    Not the options, but what they come to, as a default may be named or not.
+    """
     from charcnn.classify.unsure import UNSURE
-    from charcnn.text.layout import SEPARATOR
 
-    source: list[Any] = [options.input]
-    if options.input != "-":
-        status = os.stat(options.input)
-        source = [os.path.abspath(options.input), status.st_size, status.st_mtime_ns]
+    source: list[Any] = [path]
+    if path != "-":
+        status = os.stat(path)
+        source = [os.path.abspath(path), status.st_size, status.st_mtime_ns]
     return {
         "input": source,
         "model": classifier.digest,
@@ -195,8 +187,16 @@ def identity_of_run(options: argparse.Namespace, classifier: Classifier) -> dict
         "classes": classifier.classes_.tolist(),
         "level": classifier.engine.choice.level.name,
         "precision": classifier.engine.choice.precision,
-        "probabilities": options.probabilities,
-        "unsure": [options.min_probability, options.unsure_label or UNSURE],
-        **({"separator": options.label_separator or SEPARATOR} if classifier.config.multi_label else {}),
+        "probabilities": job.probabilities,
+        "unsure": [job.min_probability, job.unsure_label or UNSURE],
+        **({"separator": job.layout.separator} if classifier.config.multi_label else {}),
         **({"windows": classifier.windows} if classifier.windows else {}),  # journals of before say nothing of them
     }
+
+
+def file_sink(stack: ExitStack, path: str, source: str, job: ClassifyJob, identity: Record, reader: Reader) -> FileSink:
+    """The sink of the file `path`, with labels of the input `source`, whose identity is known."""
+    reads = {"format": reader.format, "reads": reader.reads}
+    return FileSink(
+        stack, path, identity | reads, size=reader.size, report=job.report, resumable=source != "-", force=job.force
+    )

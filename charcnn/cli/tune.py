@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from charcnn.cli import DONE, FAILED
 from charcnn.cli.sizes import HELP, config_of
 from charcnn.config import SMALL, TINY
+from charcnn.host.arguments import count
 from charcnn.host.terminal import printable
 
 if TYPE_CHECKING:
@@ -38,14 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--levels", nargs="+", metavar="LEVEL", help="whose kernels: l12 to l17 (default: those that this GPU runs)")
     add("--precision", metavar="P", help="what they compute in (default: each level's own)")
     add("--config", default=None, metavar="SIZES", help=f"{HELP} (default small)")
-    add("--batch", type=_count, metavar="B", help="inputs an operator takes at once (default: each level's own)")
+    add("--batch", type=count, metavar="B", help="inputs an operator takes at once (default: each level's own)")
     add("--dry-run", action="store_true", help="measure and show, and write nothing")
-
-
-def _count(value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise argparse.ArgumentTypeError(f"{value}: need a whole number from 1")
-    return int(value)
 
 
 def run(options: argparse.Namespace) -> int:

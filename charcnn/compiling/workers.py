@@ -2,7 +2,7 @@
 
 Numba compiles under one lock a process, and most of the time is Python's own. A process finds by itself what there is
 to compile (`networks.record`), and takes a kernel by adding its key to a file that all of them have open. The costliest
-come first. Functions for the CPU are compiled meanwhile, by one process more (`charcnn.compiling.host`).
+come first. Functions for the CPU are compiled meanwhile, by one process more (CPU_FUNCTIONS).
 
 A process ends with the one that started it, after the kernel that it has in hand: its standard input is a pipe that
 ends then. None leaves a file, and none hears a Ctrl-C that is not its own.
@@ -29,17 +29,24 @@ from queue import SimpleQueue
 from typing import Any
 
 from charcnn.aliases import Record
-from charcnn.compiling import host
 from charcnn.compiling.networks import ImageNetwork, Network, from_dict, record
 from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.gpu import device
 from charcnn.gpu.launch import title
-from charcnn.host.cores import usable
+from charcnn.host import cores
 from charcnn.host.install import module_environment
 
 COSTLY = ("double_buffered", "kernel", "gather", "small_batch", "lag_sums")
 """Modules whose kernels take the longest to compile, those first."""
 
+CPU_FUNCTIONS = "charcnn.classify.cpu_functions"
+"""What compiles functions for the CPU, by its name: it labels rows, so it lies above this."""
+
+FILES = ("lines", "csv", "jsonl")
+"""Formats of files whose rows such functions find; the one that takes the least comes first."""
+
+CPU = "CPU"
+"""What they are compiled for, where kernels have a level and a precision."""
 
 NICER = 10
 """How much lower the priority is of what nobody waits for."""
@@ -56,7 +63,7 @@ class Compiled:
     """A kernel that a process compiled; or, once, why a level cannot be built, and has none."""
 
     network: str
-    """For which it was; `host.CPU` of a function for the CPU."""
+    """For which it was; CPU of a function for the CPU."""
     kernel: str = ""
     seconds: float = 0.0
     problem: str | None = None
@@ -85,7 +92,7 @@ def compiled(
     """
     from numba import config
 
-    jobs = jobs or usable()
+    jobs = jobs or len(cores.usable())
     environment = {**module_environment(), "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}
     if config.CACHE_DIR:
         environment["NUMBA_CACHE_DIR"] = config.CACHE_DIR
@@ -108,7 +115,7 @@ def compiled(
             shared.write(json.dumps(task).encode() + b"\n")
             shared.flush()
             if any(isinstance(network, Network) for network in networks) or not networks:  # which read texts
-                start(host.__name__, *host.FILES[: None if later is None else 1], shared=shared.fileno())
+                start(CPU_FUNCTIONS, *FILES[: None if later is None else 1], shared=shared.fileno())
             for number in range(jobs):
                 start(__name__, str(shared.fileno()), str(number), shared=shared.fileno())
         ready = 0

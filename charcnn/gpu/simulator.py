@@ -21,6 +21,11 @@ def gpu_present() -> bool:
     return bool(driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value > 0)
 
 
+def asked() -> bool:
+    """Whether NUMBA_ENABLE_CUDASIM is set, to something else than 0."""
+    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+
+
 def choose() -> None:
     """Set Numba to simulate CUDA if there is no GPU, the user has not decided, and it is not too late."""
     from numba import config

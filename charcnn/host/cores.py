@@ -68,6 +68,11 @@ _bound: _Bound | None = None
 _looked = False
 
 
+def usable() -> list[int]:
+    """Those that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
+
+
 def settle(near: Sequence[int | None] | None = None) -> None:
     """Give this rank its share of the host's cores, where mpiexec bound it of its own accord; else do nothing.
 
@@ -86,11 +91,6 @@ def settle(near: Sequence[int | None] | None = None) -> None:
         share = set(_bound.was)  # as mpiexec has it is as near, and no less
     _use(share)
     _bound.now = frozenset(share)
-
-
-def usable() -> int:
-    """How many hardware threads this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def said() -> str | None:

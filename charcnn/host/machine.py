@@ -74,7 +74,7 @@ def _cpu() -> str | None:
 
 
 def _cores() -> int:
-    own = usable()
+    own = len(usable())
     if any(name in os.environ for name in LAUNCHED):
         with suppress(AttributeError, OSError):  # mpiexec binds each rank to a core, but not the process that starts it
             own = max(own, len(os.sched_getaffinity(os.getppid())))

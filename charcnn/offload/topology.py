@@ -44,12 +44,11 @@ def place(rank: int, threads: int, gpus: Sequence[tuple[int, str]], *, parallel:
         gpus: the index and the PCI address, as `0000:1b:00.0`, of each GPU that it drives.
         parallel: whether it would have as many threads as it has cores.
     """
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     nodes = tuple(tuple(cpus) for cpus in cores_of.numa_nodes().values())
     if not any(nodes):
         nodes = (tuple(range(os.cpu_count() or 1)),)
     where = tuple((index, node_of(address)) for index, address in gpus)
-    return Place(rank, platform.node(), tuple(cores), threads, parallel, where, nodes)
+    return Place(rank, platform.node(), tuple(cores_of.usable()), threads, parallel, where, nodes)
 
 
 def node_of(address: str) -> int | None:

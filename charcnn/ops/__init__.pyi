@@ -4,20 +4,15 @@ Written by `python bench/report.py` from charcnn/ops/table.py.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 
+from charcnn.aliases import Array, Stream
 from charcnn.layers.windows import Padding, Pair
 
 from . import chain as chain
 from . import reference as reference
 from .prepared import prepare as prepare
-
-Array: TypeAlias = Any
-"""NumPy's, or on the device: Numba's, CuPy's, PyTorch's, any with __cuda_array_interface__."""
-Stream: TypeAlias = Any
-"""Numba's, CuPy's, PyTorch's, or an address."""
 
 # one_hot
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Function, Stream
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes, shapes2d
@@ -35,20 +36,15 @@ Written by `python bench/report.py` from charcnn/ops/table.py.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 
+from charcnn.aliases import Array, Stream
 from charcnn.layers.windows import Padding, Pair
 
 from . import chain as chain
 from . import reference as reference
 from .prepared import prepare as prepare
-
-Array: TypeAlias = Any
-"""NumPy's, or on the device: Numba's, CuPy's, PyTorch's, any with __cuda_array_interface__."""
-Stream: TypeAlias = Any
-"""Numba's, CuPy's, PyTorch's, or an address."""
 '''
 
 MEANINGS = {
@@ -101,14 +97,14 @@ PRECISIONS = {
 }
 
 
-def make(name: str) -> Callable[..., Any]:
+def make(name: str) -> Function:
     """The function of `charcnn.ops` of this name; its launch's module is imported here."""
     rows = FUNCTIONS[name]
     row, of = rows[0], operator(rows[0].operator)
     launch = launch_of(row)
     names: dict[str, Any] = {
-        "__name__": "charcnn.ops", "Array": Any, "Stream": Any, "Pair": Pair, "Padding": Padding, "Sequence": Sequence,
-        "np": np, "shape_of": _check_of(row), "launch": launch, "host": host,
+        "__name__": "charcnn.ops", "Array": Array, "Stream": Stream, "Pair": Pair, "Padding": Padding,
+        "Sequence": Sequence, "np": np, "shape_of": _check_of(row), "launch": launch, "host": host,
     }  # fmt: skip
     if row.device == "cuda":
         from charcnn.ops.common import calls
@@ -130,7 +126,7 @@ def launch_of(row: Variant) -> Callable[..., None]:
     return launch
 
 
-def takes_epilogue(launch: Callable[..., Any]) -> bool:
+def takes_epilogue(launch: Function) -> bool:
     """Whether it is told what follows the sums."""
     return "epilogue" in inspect.signature(launch).parameters
 
@@ -167,7 +163,7 @@ def stub() -> str:
     return "\n".join(parts)
 
 
-def _check_of(row: Variant) -> Callable[..., Any] | None:
+def _check_of(row: Variant) -> Function | None:
     name = operator(row.operator).shape_check
     if name is None:
         return None

@@ -6,12 +6,12 @@ is a launch and its row here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any
 
+from charcnn.aliases import Function
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 
 FLOAT32 = 2e-6
@@ -44,7 +44,7 @@ class Operator:
     """Whether a second result is each input's mean and variance."""
 
     @property
-    def reference(self) -> Callable[..., Any]:
+    def reference(self) -> Function:
         """In float64."""
         return getattr(import_module("charcnn.ops.reference"), self.name)
 
@@ -97,7 +97,7 @@ class Variant:
 
     @property
     def function(self) -> str:
-        """As imported from charcnn.ops: the operator, then the technique."""
+        """The name in charcnn.ops: the operator, then the technique."""
         return f"{self.operator}_{self.technique}"
 
     @property
@@ -111,9 +111,9 @@ class Variant:
         return f"{self.operator}_{self.label}"
 
     @property
-    def launcher(self) -> Callable[..., Any]:
+    def launcher(self) -> Function:
         """The function, in this precision; its module is imported here."""
-        launcher: Callable[..., Any] = getattr(import_module("charcnn.ops"), self.function)
+        launcher: Function = getattr(import_module("charcnn.ops"), self.function)
         return partial(launcher, precision=self.precision) if self.precision else launcher
 
 

@@ -16,18 +16,21 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from charcnn import catalog, files, offload
+from charcnn.aliases import Comm, Record
 from charcnn.gpu import device
 from charcnn.host import machine
-from charcnn.host.interrupts import between_locks, ended
+from charcnn.host.interrupts import between_locks, ended, keep
 from charcnn.host.progress import Progress
 from charcnn.host.terminal import CLOSED, let_go_of, prepare_streams, tell, wrote
 from charcnn.layers import Node
-from charcnn.levels.runner import modes, profile
+from charcnn.levels.runner import profile
 from charcnn.levels.runner.level_options import LevelCommand
 from charcnn.levels.runner.options import JSON, UNUSABLE, Job, check_files
-from charcnn.levels.runner.rank import Standing, built, choose_landing, standing, usable_gpus, warmed
+from charcnn.levels.runner.rank import Standing, Worker, built, choose_landing, landings, standing, usable_gpus, warmed
 from charcnn.levels.runner.report import show, validate
+from charcnn.model import params
 from charcnn.offload import watch
+from charcnn.offload.modes import MODES, Mode
 from charcnn.runtime import timeline
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.run import Run
@@ -60,13 +63,13 @@ class Subject(Protocol):
             ValueError, OSError, DeviceError: what the options name does not fit or cannot be read; in one line.
         """
 
-    def head(self, program: catalog.Program) -> dict[str, Any]:
+    def head(self, program: catalog.Program) -> Record:
         """What its report begins with: schema, title, and its own name under its kind."""
 
     def products(self, job: Job, stages: Sequence[str]) -> Mapping[str, Sequence[Node]]:
         """The convolutions and linear layers that each of these stages computes, in order."""
 
-    def closing(self, report: dict[str, Any], job: Job, options: argparse.Namespace) -> Sequence[str]:
+    def closing(self, report: Record, job: Job, options: argparse.Namespace) -> Sequence[str]:
         """Lines that follow the report."""
 
 
@@ -116,7 +119,7 @@ def run(subject: Subject, argv: list[str] | None = None) -> NoReturn:
     sys.exit(status)
 
 
-def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
+def _main(subject: Subject, comm: Comm, argv: list[str] | None) -> int:
     root = comm is None or comm.rank == 0
     options = subject.parser(quiet=not root).parse_args(argv)
     level, build = subject.program(options)
@@ -131,14 +134,14 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
 
 
 def _run(
-    subject: Subject, comm: Any, options: argparse.Namespace, level: catalog.Program, build: Callable[..., Run],
+    subject: Subject, comm: Comm, options: argparse.Namespace, level: catalog.Program, build: Callable[..., Run],
     monitor: Monitor, progress: Progress,
 ) -> int:  # fmt: skip
     name, root = subject.name, comm is None or comm.rank == 0
-    mode = modes.named(subject.offload, options)
-    way = modes.MODES[mode](comm, level, build, options)
-    way.serve()
-    watch.follow(way.comm, mode)
+    mode = options.offload or next(name for name, function in offload.MODES.items() if function is subject.offload)
+    way = MODES[mode](comm, mode, deadline=options.deadline, root_computes=not options.root_serves)
+    if mode == "farm" and not root:
+        _serve(way, level, build, comm, options)
     job, problem = None, None
     if root:
         try:
@@ -164,9 +167,13 @@ def _run(
     progress.step("compiling, and a first batch that is not timed")
     run, problem, started = None, None, time.perf_counter()
     try:
+        checkpoint = _checkpoint(level, options, weights, total)
+        if mode == "farm" and not way.survives():
+            tell(_mortal(level, options))
         # Before the root builds, so that a farm's workers build meanwhile.
-        way.begin(weights, total, batch, batch * max(1, len(gpus)), monitor, progress.update)
-        run = built(way.build, level, weights, batch, gpus, monitor, options.precision)
+        chunk = batch * max(1, len(gpus))
+        way.begin((weights, batch, total), weights.config, chunk, monitor, progress.update, checkpoint)
+        run = built(way.placed(build), level, weights, batch, gpus, monitor, options.precision)
     except (ValueError, OSError, device.DeviceError) as error:  # not to be had: the kernels, buffers, or checkpoint
         problem = " ".join(str(error).split())
     problems = [problem] if way.comm is None else way.comm.allgather(problem)
@@ -224,10 +231,7 @@ def _run(
     }
     if job.labels is not None:
         report["accuracy"] = float((logits.argmax(axis=1) == np.resize(job.labels, total)).mean())
-    if comm is not None:
-        report["cores"] = {rank.place.rank: rank.cores for rank in ranks if rank.cores is not None}
-        report["advice"] = offload.advice([rank.place for rank in ranks])
-    report |= way.report(ranks)
+    report |= way.report() | ({} if comm is None else _of_ranks(ranks, mode))
     if memory:
         report["gpu_memory_bytes"] = memory
     if spans is not None:
@@ -244,14 +248,58 @@ def _run(
     for line in closing:
         print(line)
     if options.json is not None:
-        with files.replacing(options.json, force=options.force, mark=JSON) as file:
-            file.write(f"{files.as_json(report, indent=1)}\n")
+        files.write_json(options.json, report, force=options.force, mark=JSON)
         wrote(options.json)
     return way.end(PASSED if report["validation"]["passed"] else FAILED)
 
 
-def _broadcast(comm: Any, value: Any) -> Any:
+def _serve(
+    way: Mode, level: catalog.Program, build: Callable[..., Run], comm: Comm, options: argparse.Namespace
+) -> NoReturn:
+    """The part of a farm's worker, to the end of the process."""
+    worker = Worker(level, build, comm, options)
+    sys.exit(way.work(worker.prepared, level.name, closing=worker.closing, timeline=worker.monitor.timeline))
+
+
+def _mortal(level: catalog.Program, options: argparse.Namespace) -> str:
+    kept = "results so far are lost: see --checkpoint" if options.checkpoint is None else _stay(options)
+    return (
+        f"{level.name}: a rank that dies ends this run, and {kept}. "
+        "Open MPI 5 goes on without it when started by mpiexec --with-ft ulfm"
+    )
+
+
+def _checkpoint(
+    level: catalog.Program, options: argparse.Namespace, weights: params.Params, total: int
+) -> offload.Checkpoint | None:
+    """What --checkpoint names.
+
+    Raises:
+        ValueError, OSError: it cannot be had.
+    """
+    if options.checkpoint is None:
+        return None
+    run = offload.describe(level.name, level.precision(options.precision), weights, total)
+    checkpoint = offload.Checkpoint(options.checkpoint, run, weights.config.classes, force=options.force)
+    keep(lambda: _stay(options))
+    return checkpoint
+
+
+def _stay(options: argparse.Namespace) -> str:
+    return f"results so far stay in {options.checkpoint}, and the same command continues"
+
+
+def _broadcast(comm: Comm, value: Any) -> Any:
     return value if comm is None else comm.bcast(value)
+
+
+def _of_ranks(ranks: Sequence[Standing], mode: str) -> Record:
+    """What the report says of several ranks: their cores, what to mend, and where their messages land."""
+    found: Record = {
+        "cores": {rank.place.rank: rank.cores for rank in ranks if rank.cores is not None},
+        "advice": offload.advice([rank.place for rank in ranks]),
+    }
+    return found if mode == "static" else found | {"messages_land": landings(ranks)}  # static scatters from the host
 
 
 def _gpu_memory(ranks: Iterable[Standing]) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from charcnn import catalog, offload
 from charcnn.files import check_paths
 from charcnn.gpu import device
+from charcnn.host.arguments import above_0, positive
 from charcnn.host.progress import add_log_every
 from charcnn.host.terminal import tell
 from charcnn.model import params
@@ -139,22 +140,6 @@ def add_offload(add: Callable[..., Any]) -> None:
         help="write a timeline of the last run here, for ui.perfetto.dev or chrome://tracing, and name the bound; "
         "memory then grows with the inputs",
     )
-
-
-def positive(value: str) -> int:
-    """An int of at least 1."""
-    number = int(value)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{value}: need at least 1")
-    return number
-
-
-def above_0(value: str) -> float:
-    """A number above 0."""
-    number = float(value)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{value}: need a number above 0")
-    return number
 
 
 def check_files(options: argparse.Namespace) -> None:

@@ -1,7 +1,8 @@
-"""What every rank of a level does alike, whether it is told by the root or all go together."""
+"""What every rank of a level does alike, whether the root tells it what to do or all go together."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -11,24 +12,21 @@ from typing import Any
 import numpy as np
 
 from charcnn import catalog, offload
+from charcnn.aliases import Comm
 from charcnn.gpu import device
 from charcnn.host import cores
 from charcnn.layers import Network
 from charcnn.model import params
+from charcnn.offload.modes import own_gpus
 from charcnn.ops.common.threads import used_threads
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.run import BatchRun, GpuRun, Run
+from charcnn.runtime.timeline import Span, Timeline
 
 
-def usable_gpus(level: catalog.Program, wanted: int | None, comm: Any) -> list[int]:
+def usable_gpus(level: catalog.Program, wanted: int | None, comm: Comm) -> list[int]:
     """The GPUs that this rank drives."""
-    if level.device == "cpu":
-        return []
-    gpus = device.choose(wanted)
-    if comm is not None and not device.SIMULATED:
-        offload.settle_near(gpus, device.pci_address, comm, level.gpus)
-    local_rank, local_ranks = offload.local_place(comm)
-    return offload.gpu_share(gpus, local_rank, local_ranks)[: level.gpus]
+    return [] if level.device == "cpu" else own_gpus(comm, wanted, level.gpus)
 
 
 def built(
@@ -71,7 +69,7 @@ class Standing:
     """Its cores, where they are not those that mpiexec gave it, and those."""
 
 
-def choose_landing(comm: Any, level: catalog.Program, run: Run, wanted: bool) -> str | None:
+def choose_landing(comm: Comm, level: catalog.Program, run: Run, wanted: bool) -> str | None:
     """Have messages land in GPU memory where that is wanted and can be. Where they land, and why; None on the CPU."""
     if comm is None or level.device == "cpu":
         return None
@@ -86,7 +84,7 @@ def choose_landing(comm: Any, level: catalog.Program, run: Run, wanted: bool) ->
 
 
 def standing(
-    comm: Any, level: catalog.Program, run: Run, gpus: list[int], monitor: Monitor, landing: str | None
+    comm: Comm, level: catalog.Program, run: Run, gpus: list[int], monitor: Monitor, landing: str | None
 ) -> Standing:
     """Of this rank."""
     if level.device == "cuda" and device.SIMULATED:
@@ -98,6 +96,32 @@ def standing(
     addresses = [] if device.SIMULATED else [(gpu, device.pci_address(gpu)) for gpu in gpus]
     place = offload.place(0 if comm is None else comm.rank, threads, addresses, parallel=parallel)
     return Standing(monitor.memory, os.environ.get("CUDA_VISIBLE_DEVICES"), place, landing, cores.said())
+
+
+class Worker:
+    """A farm's worker: what it builds when it is told, and what it says in the end."""
+
+    def __init__(
+        self, level: catalog.Program, build: Callable[..., Run], comm: Comm, options: argparse.Namespace
+    ) -> None:
+        self._level, self._build, self._comm, self._options = level, build, comm, options
+        self.monitor = Monitor(timeline=Timeline(on=options.trace is not None))
+        self._own: Standing | None = None
+
+    def prepared(self, told: Any) -> Run:
+        """The level, which has computed a batch."""
+        (weights, batch, total), options, level = told, self._options, self._level
+        gpus = usable_gpus(level, options.gpus, self._comm)
+        run = built(self._build, level, weights, batch, gpus, self.monitor, options.precision)
+        landing = choose_landing(self._comm, level, run, options.gpu_direct)
+        warmed(run, level, weights.config, batch, gpus, total)
+        self.monitor.timeline.spans.clear()
+        self._own = standing(self._comm, level, run, gpus, self.monitor, landing)
+        return run
+
+    def closing(self) -> tuple[Standing | None, list[Span]]:
+        """Its standing, and its spans."""
+        return self._own, self.monitor.timeline.spans
 
 
 def landings(ranks: Iterable[Standing]) -> dict[int, str]:

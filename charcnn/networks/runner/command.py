@@ -12,6 +12,7 @@ import numpy as np
 
 from charcnn import catalog, images, offload
 from charcnn.gpu import device
+from charcnn.host.arguments import above_0, positive
 from charcnn.host.terminal import prepare_streams, tell
 from charcnn.layers import Node, Softmax
 from charcnn.levels.runner import command, options
@@ -114,8 +115,8 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         )
         if hasattr(self.page, "DATA"):
             add("--train", metavar="FILE", help=f"fit it to --images (default {self.page.DATA}), and write its weights")
-            add("--epochs", type=options.positive, default=12, metavar="E", help="with --train (default 12)")
-            add("--rate", type=options.above_0, default=2e-3, metavar="R", help="its largest step (default 0.002)")
+            add("--epochs", type=positive, default=12, metavar="E", help="with --train (default 12)")
+            add("--rate", type=above_0, default=2e-3, metavar="R", help="its largest step (default 0.002)")
         one = "the first two convolutions as one kernel, with what follows them: --as strong, in fp32, fp16 or bf16"
         add("--fuse", type=int, choices=(fused.FUSED,), metavar="2", help=one)
         add("--method", choices=METHODS, help="with --fuse: how that kernel goes over an image (default by forecast)")

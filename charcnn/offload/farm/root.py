@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import platform
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -14,9 +13,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from charcnn.aliases import Comm, Record
 from charcnn.offload import messages, watch
 from charcnn.offload.checkpoint import Checkpoint
-from charcnn.offload.farm.member import Member
+from charcnn.offload.farm.state import FarmState, Member
 from charcnn.offload.farm.work_list import FIRST_DEADLINE, WorkList
 from charcnn.offload.scheduler import POLL, Scheduler, Task
 from charcnn.runtime.pipeline import as_pipeline
@@ -49,7 +49,7 @@ class Farm:
 
     def __init__(
         self,
-        comm: Any | None,
+        comm: Comm | None,
         length: int,
         classes: int,
         *,
@@ -66,25 +66,23 @@ class Farm:
         for name, seconds in (("deadline", deadline), ("grace", grace)):
             if seconds is not None and not seconds > 0:
                 raise ValueError(f"{name}={seconds}: need seconds above 0")
-        self._comm, self._length, self._classes, self._size = comm, length, classes, size
-        self._depth, self._deadline, self._grace = depth, deadline, grace
-        self._root_computes, self._timeline = root_computes, timeline
-        self._errors: tuple[type[BaseException], ...] = () if comm is None else (messages.mpi_error(),)
-        self.root = Member(0, platform.node(), "ready", pid=os.getpid())
-        self.workers = [Member(rank) for rank in range(1, 1 if comm is None else comm.size)]
-        self.retries = 0
-        """Chunks that were given to another rank, because the first one was lost."""
+        self._grace = grace
+        workers = [Member(rank) for rank in range(1, 1 if comm is None else comm.size)]
+        self.state = FarmState(
+            comm, length, classes, size, depth, deadline, root_computes, timeline,
+            root=Member(0, platform.node(), "ready", pid=os.getpid()),
+            workers=workers,
+            scheduler=Scheduler(POLL if workers else None),
+        )  # fmt: skip
         self._attended = -math.inf
         self._outbox = {member.rank: messages.Outbox(comm) for member in self.workers}
         self._news = {member.rank: np.empty(messages.NEWS_BYTES, np.uint8) for member in self.workers}
         self._blobs: dict[int, np.ndarray] = {}
         self._listening = {}
         for member in self.workers:
-            with self._losing(member):
+            with self.state.losing(member):
                 assert comm is not None
                 self._listening[member.rank] = comm.Irecv(self._news[member.rank], member.rank, messages.NEWS)
-        self._kept: dict[tuple[int, int], Any] = {}  # chunks and buffers, also of lost ranks, where MPI may still write
-        self._scheduler = Scheduler(POLL if self.workers else None)
         self._work: WorkList | None = None
         self._briefed = False
 
@@ -96,74 +94,83 @@ class Farm:
         blob = messages.pack(
             {
                 "told": told,
-                "size": self._size,
-                "length": self._length,
-                "classes": self._classes,
-                "depth": self._depth,
+                "size": self.state.size,
+                "length": self.state.length,
+                "classes": self.state.classes,
+                "depth": self.state.depth,
             }
         )
-        for member in self._there():
-            with self._losing(member):
+        for member in self.state.there():
+            with self.state.losing(member):
                 self._outbox[member.rank].send(blob, member.rank, messages.BRIEF)
 
     def wait(self, seconds: float) -> None:
         """Wait until all workers are ready or lost, but not longer than this."""
         until = time.monotonic() + seconds
-        self._scheduler.run([self._attend(lambda: time.monotonic() > until or not self._starting())])
+
+        def done() -> bool:
+            return time.monotonic() > until or all(member.state != "starting" for member in self.workers)
+
+        self.state.scheduler.run([self._attend(done)])
 
     def close(self) -> None:
         """Let the workers go; those that do not answer in time are lost."""
-        for member in self._there():
-            with self._losing(member):
+        for member in self.state.there():
+            with self.state.losing(member):
                 order = messages.encode_order("close", time.perf_counter(), self._briefed)
                 self._outbox[member.rank].send(order, member.rank, messages.ORDER)
         until = time.monotonic() + self._grace
-        self._scheduler.run([self._attend(lambda: time.monotonic() > until or not self._there())])
-        for member in self._there():
-            self._lose(member, "hung", f"no answer within {self._grace:g} s when the farm closed")
+        self.state.scheduler.run([self._attend(lambda: time.monotonic() > until or not self.state.there())])
+        for member in self.state.there():
+            self.state.lose(member, "hung", f"no answer within {self._grace:g} s when the farm closed")
 
     def leave(self, status: int) -> NoReturn:
         """End the process, and with it what is left of the job. After a death, MPI's own way to end can hang."""
         sys.stdout.flush()
         sys.stderr.flush()
         hung = any(member.state == "hung" and not member.killed for member in self.workers)
-        if self._comm is not None and messages.survives_deaths():
+        if self.state.comm is not None and messages.survives_deaths():
             hung |= not self._gone()
         if hung:
-            assert self._comm is not None
-            watch.abort(self._comm, status)  # else mpiexec would wait for it for ever
-        if self._comm is not None and messages.survives_deaths():
+            assert self.state.comm is not None
+            watch.abort(self.state.comm, status)  # else mpiexec would wait for it for ever
+        if self.state.comm is not None and messages.survives_deaths():
             os._exit(status)
         sys.exit(status)
 
     def _gone(self) -> bool:
         """Wait for the processes that said they end, which a message to receive tells; one may be stopped just then."""
-        assert self._comm is not None
+        assert self.state.comm is not None
         waiting = {}
         for member in self.workers:
             if member.state in ("closed", "left"):
-                with suppress(*self._errors):
-                    waiting[member.rank] = self._comm.Irecv(self._news[member.rank], member.rank, messages.NEWS)
+                with suppress(messages.mpi_error()):
+                    waiting[member.rank] = self.state.comm.Irecv(self._news[member.rank], member.rank, messages.NEWS)
         until = time.monotonic() + self._grace
         while waiting and time.monotonic() < until:
             for rank, request in list(waiting.items()):
                 try:
                     request.Test()
-                except self._errors:
+                except messages.mpi_error():
                     del waiting[rank]
             time.sleep(POLL)
         return not waiting
 
     @property
+    def workers(self) -> list[Member]:
+        """All other ranks, also those that are lost."""
+        return self.state.workers
+
+    @property
     def size(self) -> int:
         """The most inputs of a chunk."""
-        return self._size
+        return self.state.size
 
     def wake(self) -> None:
         """Look at the source again: from any thread."""
-        self._scheduler.wake.set()
+        self.state.scheduler.wake.set()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Record:
         """Who computed how much, who was lost and why, and how many chunks were given out again."""
         ranks = [
             {
@@ -172,29 +179,20 @@ class Farm:
                 "inputs": member.inputs,
                 "inputs_per_second": member.inputs / member.seconds if member.seconds else 0.0,
             }
-            for member in (self.root, *self.workers)
+            for member in (self.state.root, *self.workers)
         ]
         lost = [
             {"rank": member.rank, "host": member.host, "how": member.state, "why": member.why}
-            for member in (self.root, *self.workers)
+            for member in (self.state.root, *self.workers)
             if member.lost
         ]
-        return {"ranks": ranks, "lost": lost, "retries": self.retries, "survives_deaths": self.survives()}
+        return {"ranks": ranks, "lost": lost, "retries": self.state.retries, "survives_deaths": self.survives()}
 
     def survives(self) -> bool:
         """Whether the death of a worker is not the end of the job."""
         return not self.workers or messages.survives_deaths()
 
-    def _there(self) -> list[Member]:
-        return [member for member in self.workers if member.state in ("starting", "ready")]
-
-    def _starting(self) -> list[Member]:
-        return [member for member in self.workers if member.state == "starting"]
-
     # What workers say, and their loss
-
-    def _losing(self, member: Member) -> _Losing:
-        return _Losing(self, member)
 
     def _attend(self, done: Callable[[], bool]) -> Task:
         """Hear what all workers say, until done."""
@@ -203,16 +201,16 @@ class Farm:
             absent, self._attended = now - self._attended > ABSENT, now
             for member in self.workers:
                 if not member.lost and member.state != "closed":
-                    with self._losing(member):
+                    with self.state.losing(member):
                         while self._hear(member):
                             member.heard = now
                 if absent:
                     member.heard = now
-                limit = FIRST_DEADLINE if self._deadline is None or not member.beats else self._deadline
+                limit = FIRST_DEADLINE if self.state.deadline is None or not member.beats else self.state.deadline
                 if member.state == "starting" and now - member.heard > limit:
-                    self._lose(member, "hung", f"no sign of life for {limit:g} s before it was ready")
+                    self.state.lose(member, "hung", f"no sign of life for {limit:g} s before it was ready")
             yield
-        self._scheduler.wake.set()
+        self.state.scheduler.wake.set()
 
     def _hear(self, member: Member) -> bool:
         """Take the next news of a worker; whether there may be more."""
@@ -222,8 +220,8 @@ class Farm:
         status, rank = MPI.Status(), member.rank
         if not self._listening[rank].Test(status):
             return False
-        self._scheduler.wake.set()
-        assert self._comm is not None
+        self.state.scheduler.wake.set()
+        assert self.state.comm is not None
         if rank in self._blobs:
             member.closing = messages.unpack(self._blobs[rank])
             member.state = "closed"
@@ -233,13 +231,13 @@ class Farm:
         if news["what"] == "closed":
             member.lag = news["lag"]
             self._blobs[rank] = np.empty(news["size"], np.uint8)
-            self._listening[rank] = self._comm.Irecv(self._blobs[rank], rank, messages.BLOB)
+            self._listening[rank] = self.state.comm.Irecv(self._blobs[rank], rank, messages.BLOB)
             return True
         if news["what"] == "leave":
-            self._lose(member, "left", news["why"])
+            self.state.lose(member, "left", news["why"])
             self._outbox[rank].send(messages.encode_order("bye", time.perf_counter()), rank, messages.ORDER)
             return False
-        self._listening[rank] = self._comm.Irecv(self._news[rank], rank, messages.NEWS)
+        self._listening[rank] = self.state.comm.Irecv(self._news[rank], rank, messages.NEWS)
         if news["what"] == "hello":
             member.host, member.pid, member.beats = news["host"], news["pid"], news["beats"]
         elif news["what"] == "ready":
@@ -247,19 +245,6 @@ class Farm:
             if self._work is not None:
                 self._work.admit(member)
         return True
-
-    def _lose(self, member: Member, state: str, why: str) -> None:
-        """The rank works no more: its chunks go to others."""
-        if member.lost or member.state == "closed":
-            return
-        member.state, member.why = state, why
-        if self._work is not None:
-            self._work.again(member)
-        if state == "hung" and member.host == self.root.host and member.pid and messages.survives_deaths():
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(member.pid, signal.SIGKILL)  # else mpiexec would wait for it for ever, and it keeps its memory
-                member.killed = True
-        self._scheduler.wake.set()
 
     # The runs
 
@@ -285,27 +270,12 @@ class Farm:
         Raises:
             Exception: the root's own, where it cannot compute and nobody else is there.
         """
-        pipeline = as_pipeline(compute, self._size, self._classes)
-        self._work = WorkList(self, pipeline, source, progress, checkpoint, deliver)
+        pipeline = as_pipeline(compute, self.state.size, self.state.classes)
+        self._work = WorkList(self.state, pipeline, source, progress, checkpoint, deliver)
         try:
-            return self._work.all()
+            return self._work.all(self._attend)
         finally:
             self._work = None
+            self.state.forget()
             if pipeline is not compute:
                 pipeline.close()
-
-
-class _Losing:
-    """A block in which an error of MPI means that the worker is dead."""
-
-    def __init__(self, farm: Farm, member: Member) -> None:
-        self._farm, self._member = farm, member
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        if error is None or not isinstance(error, self._farm._errors):
-            return False
-        self._farm._lose(self._member, "dead", str(error))
-        return True

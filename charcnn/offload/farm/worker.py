@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Comm, Record
 from charcnn.host.terminal import tell
 from charcnn.offload import messages, watch
 from charcnn.offload.scheduler import POLL, Scheduler, Task
@@ -32,7 +33,7 @@ class RootLost(RuntimeError):
 
 
 def work(
-    comm: Any,
+    comm: Comm,
     build: Callable[[Any], Any],
     *,
     closing: Callable[[], Any] | None = None,
@@ -72,7 +73,7 @@ def _by_several_threads() -> bool:
 
 
 class _Worker:
-    def __init__(self, comm: Any, timeline: Timeline) -> None:
+    def __init__(self, comm: Comm, timeline: Timeline) -> None:
         self._comm, self._timeline = comm, timeline
         self._outbox = messages.Outbox(comm)
         self._order = np.empty(3)
@@ -152,7 +153,7 @@ class _Worker:
     def _tell(self, what: str, **facts: Any) -> None:
         self._outbox.send(messages.encode_news(what, **facts), 0, messages.NEWS)
 
-    def _briefed(self) -> dict[str, Any]:
+    def _briefed(self) -> Record:
         """What the root tells all workers once."""
         from mpi4py import MPI
 
@@ -173,7 +174,7 @@ class _Worker:
             time.sleep(POLL)
         if closed:
             raise _Closed
-        brief: dict[str, Any] = messages.unpack(blob)
+        brief: Record = messages.unpack(blob)
         return brief
 
     def _ended(self) -> None:
@@ -203,7 +204,7 @@ class _Worker:
             self._ended()
             yield
 
-    def _slot(self, scheduler: Scheduler, pipeline: Pipeline, brief: dict[str, Any], slot: int) -> Task:
+    def _slot(self, scheduler: Scheduler, pipeline: Pipeline, brief: Record, slot: int) -> Task:
         from mpi4py import MPI
 
         status, row = MPI.Status(), f"slot {slot}"

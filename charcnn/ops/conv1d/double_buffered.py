@@ -246,7 +246,6 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
                     acc[i * tn + j * four + c] = float32(0) if rectified and value < float32(0) else value
         if pointwise:
             apply(acc)
-
         if pooled:
             for j in range(quads):  # through shared memory, as many columns at a time as the block has threads across
                 cuda.syncthreads()
@@ -280,7 +279,6 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
                                     y.flat[start + column + c] = acc[q + c]
                         elif column < column_end:
                             ptx.st_global_v4_f32(y, start + column, acc[q], acc[q + 1], acc[q + 2], acc[q + 3])
-
         if measured:
             store_moments(
                 shared, acc, partial_moments, rows, c_out, tiles_across, tile_across, first_row, first_column, thread,

@@ -1,4 +1,4 @@
-"""What readers share: blocks of rows, a file that is read, one that is written."""
+"""What readers share: blocks of rows, and a file that is read."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from charcnn.host.terminal import listed
 from charcnn.text import encodings
 from charcnn.text.layout import LABEL_COLUMNS, Layout, label_column
-from charcnn.text.readers import lists, scan
+from charcnn.text.readers import scan
 from charcnn.text.readers.source import Source
 from charcnn.text.strings import PackedStrings
 
@@ -92,6 +92,8 @@ class Reader(ABC):
         encoding: which joins columns of text.
     """
 
+    format: str
+    """One of FORMATS."""
     unit = "B"
     """What `size` and `Block.end` count."""
     labelled = False
@@ -258,143 +260,6 @@ class Reader(ABC):
         if asked in texts:
             raise ValueError(f"column {asked!r} is both the label and a text")
         return asked
-
-    @abstractmethod
-    def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
-        """The rows with their labels (N,) and shares (N, S)."""
-
-    @abstractmethod
-    def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:
-        """The rows with all their labels, bool (N, C), and shares (N, C): `every` one, or as a list those chosen."""
-
-    def open(
-        self, file: IO[bytes], names: Sequence[str], added: Sequence[str], *, resumed: bool, every: bool | None = None
-    ) -> Writer:
-        """What writes rendered blocks to the file.
-
-        Args:
-            file: an open binary file.
-            names: the labels.
-            added: names of the columns that come to the file's own: the label, then the shares.
-            resumed: whether the file already holds its beginning.
-            every: as of `render_lists`, where that renders them; None where `render` does.
-
-        Raises:
-            ValueError: a label holds what stands between several.
-        """
-        if every is not None:
-            self._check_names(names)
-        self._name(names, added)
-        if not resumed:
-            file.write(self._head())
-        return Writer(file)
-
-    def _head(self) -> bytes:
-        return self.source.mark
-
-    def _check_names(self, names: Sequence[str]) -> None:
-        separator = self.layout.separator
-        for name in names:
-            if separator in name:
-                raise ValueError(
-                    f"the label {name!r} holds {separator!r}, which stands between several: say another character "
-                    "(--label-separator)"
-                )
-
-    def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
-        self._names = encodings.pack([*map(self._quoted, names), self._quoted("")])
-        self._list_names, self._list_style = self._listed(names)
-
-    def _listed(self, names: Sequence[str]) -> tuple[list[bytes], lists.Style]:
-        """The labels as they stand in a list, and how that is written."""
-        return [name.encode() for name in names], lists.Style(between=self.layout.separator.encode())
-
-    def _quoted(self, name: str) -> bytes:
-        return name.encode()
-
-    def _rendered(
-        self,
-        block: Block,
-        labels: np.ndarray,
-        shares: np.ndarray,
-        columns: int,
-        style: int,
-        keys: Sequence[Sequence[bytes]] = ((),),
-        key_sets: np.ndarray | None = None,
-    ) -> Any:
-        none = len(self._names[1]) - 2
-        labels = np.where(block.kinds == scan.READABLE, labels, none)
-        room = len(block.places) * int(np.diff(self._names[1]).max())
-        return self._rendered_names(block, labels, self._names, room, shares, columns, style, keys, key_sets)
-
-    def _rendered_lists(
-        self,
-        block: Block,
-        chosen: np.ndarray,
-        shares: np.ndarray,
-        columns: int,
-        style: int,
-        middles: Sequence[bytes],
-        keys: Sequence[Sequence[bytes]] = ((),),
-        key_sets: np.ndarray | None = None,
-    ) -> Any:
-        """With labels as lists; where there are middles, one a set of keys, these stand before lists of shares."""
-        rows = len(block.places)
-        sets = np.zeros(rows, np.int64) if key_sets is None else key_sets
-        names = lists.written(
-            chosen, shares, block.kinds == scan.READABLE, self._list_names, self._list_style, middles, sets
-        )
-        others = shares[:, :0] if middles else shares
-        room = int(names[1][-1])
-        return self._rendered_names(block, np.arange(rows), names, room, others, columns, style, keys, key_sets)
-
-    def _rendered_names(
-        self, block: Block, labels: np.ndarray, names: tuple[np.ndarray, np.ndarray], room: int, shares: np.ndarray,
-        columns: int, style: int, keys: Sequence[Sequence[bytes]], key_sets: np.ndarray | None,
-    ) -> Any:  # fmt: skip
-        if key_sets is None:
-            key_sets = np.zeros(len(block.places), np.int64)
-        # A share takes 7 bytes with what stands before it; in JSON that of a row that has none is what its label is.
-        missing = int(np.diff(names[1])[labels[block.kinds != scan.READABLE]].sum()) * shares.shape[1]
-        room += len(block.places) * (9 * shares.shape[1] + 4) + missing
-        room += int(np.array([sum(map(len, own)) for own in keys])[key_sets].sum())
-        if len(block.places):
-            lacking = columns - block.counts[block.kinds == scan.FEW]
-            room += int(block.places[-1, 2] - block.places[0, 0]) + int(lacking[lacking <= scan.FILLED].sum())
-        out = np.empty(room, np.uint8)
-        delimiter = ord(self._delimiter)
-        size = scan.render(
-            block.buffer, block.places, block.kinds, block.counts, columns, delimiter, style, labels, shares,
-            *names, *encodings.pack([key for own in keys for key in own]), key_sets, out,
-        )  # fmt: skip
-        return out.data[: size - block.unended]  # less the line end that every other row has
-
-    _delimiter = "\t"
-
-
-class Writer:
-    """Rendered blocks, one after the other, into a file."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def write(self, rendered: Any) -> bool:
-        """Write one block; whether the file now holds all blocks, so that a second start can go on behind them."""
-        self._file.write(rendered)
-        return True
-
-    def close(self) -> None:
-        """Write what ends the file; the file itself stays open."""
-
-    def abandon(self) -> None:
-        """Let go of a file that will not be whole."""
-
-
-def free_name(name: str, taken: Container[str]) -> str:
-    """What a column or key is called that is added to those that are there: `predicted label` where label is taken."""
-    while name in taken:
-        name = f"predicted {name}"
-    return name
 
 
 def _is_missing(value: Any) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from charcnn.host.terminal import listed
 from charcnn.text import encodings
 from charcnn.text.layout import DELIMITERS, Layout, option, split_row
-from charcnn.text.readers import base, lists, scan
+from charcnn.text.readers import base, scan
 from charcnn.text.readers.base import Block, Reader
 from charcnn.text.readers.source import Source
 from charcnn.text.strings import PackedStrings
@@ -22,29 +21,33 @@ blocks have fewer rows."""
 
 
 class CsvReader(Reader):
-    """Comma- or tab-separated values. Out: the same rows, byte for byte, with more fields behind them."""
+    """Comma- or tab-separated values."""
 
     def __init__(
         self, source: Source, layout: Layout, rows: int, encoding: encodings.Encoding, delimiter: str = ","
     ) -> None:
         super().__init__(source, layout, rows, encoding)
-        self._delimiter = layout.delimiter or delimiter
+        self.delimiter = layout.delimiter or delimiter
+        self.head: tuple[bytes, bytes] | None = None
+        """The header, with what is above it, and the end of its line; None where the file has none."""
         self._wanted = np.empty(0, np.int64)
-        self._columns = 0
+        self.columns = 0
+        """Fields of the first row."""
         self._scanned, self._failed = source.buffer, np.zeros(3, np.int64)
         first, place = self._first_row()
-        self._columns = len(first)
+        self.columns = len(first)
         header, label, texts = layout.has_header(first), layout.label_column(first), layout.text_columns(first)
         if header:
             self.taken = tuple(name.strip() for name in first)
             if place is not None:
-                self._head_parts = [source.buffer[a:b].tobytes() for a, b in pairwise([source.start, *place[1:]])]
+                row, end = (source.buffer[a:b].tobytes() for a, b in pairwise([source.start, *place[1:]]))
+                self.head = row, end
                 self.line = scan.count_lines(source.buffer[source.start : place[2]])
                 source.start = int(place[2])
         self._wanted = np.array(sorted({*texts} | ({label} if label is not None else set())), np.int64)
         self.rows = max(1, min(rows, MOST_FIELDS // max(1, len(self._wanted))))
         self._order = np.searchsorted(self._wanted, texts[::-1] if encoding.reverse_fields else texts)
-        self.reads = header, self._delimiter, texts
+        self.reads = header, self.delimiter, texts
         self.labelled = label is not None
         self.said = self._said(header, first, texts, label)
         self._label_at = None if label is None else int(np.searchsorted(self._wanted, label))
@@ -53,13 +56,13 @@ class CsvReader(Reader):
         names = self.taken if header else [f"column {n}" for n in range(1, len(first) + 1)]
         parts = [
             "header" if header else "no header",
-            f"delimiter {self._delimiter!r}",
+            f"delimiter {self.delimiter!r}",
             f"text: {listed([names[n] for n in texts])}",
         ]
         parts += [] if label is None else [f"label: {names[label]}"]
         hints = ["--header where the first row is one"] if not header and self.layout.header is None else []
         others = [] if len(first) != 1 or self.layout.delimiter else [c for c in DELIMITERS if c in first[0]]
-        hints += [f"{option(other)} where that is between fields" for other in others if other != self._delimiter]
+        hints += [f"{option(other)} where that is between fields" for other in others if other != self.delimiter]
         return "; ".join(parts) + (f" ({', '.join(hints)})" if hints else "") if first else ""
 
     def _first_row(self) -> tuple[list[str], np.ndarray | None]:
@@ -86,8 +89,8 @@ class CsvReader(Reader):
             raise ValueError("its first row is not CSV: broken quoting")
         place = block.places[found[0]]
         row = source.buffer[place[0] : place[1]].tobytes().decode("utf-8", "surrogateescape")
-        self.layout.refuse_other_delimiter(row, self._delimiter)
-        return split_row(row, self._delimiter), place
+        self.layout.refuse_other_delimiter(row, self.delimiter)
+        return split_row(row, self.delimiter), place
 
     def _scan(self) -> Block:
         source, n = self.source, self.rows
@@ -96,7 +99,7 @@ class CsvReader(Reader):
         places, kinds = np.empty((n, 3), np.int64), np.empty(n, np.uint8)
         counts, fields = np.empty(n, np.int64), np.empty((n, len(self._wanted), 2), np.int64)
         n = scan.scan_csv(
-            source.buffer, source.start, source.stop, source.final, ord(self._delimiter), self._columns, self._wanted,
+            source.buffer, source.start, source.stop, source.final, ord(self.delimiter), self.columns, self._wanted,
             base.LONGEST_ROW, places, kinds, counts, fields, self._failed,
         )  # fmt: skip
         return Block(buffer=source.buffer, places=places[:n], kinds=kinds[:n], counts=counts[:n], fields=fields[:n])
@@ -104,7 +107,7 @@ class CsvReader(Reader):
     def _read_texts(self, block: Block) -> PackedStrings:
         """The columns of text, in the encoding's order."""
         for index in np.flatnonzero((block.kinds == scan.FEW) | (block.kinds == scan.MANY)):
-            block.reasons[int(index)] = f"{block.counts[index]} fields: need {self._columns}"
+            block.reasons[int(index)] = f"{block.counts[index]} fields: need {self.columns}"
         return _gathered(block, block.fields, self._order)
 
     def _label_values(self, block: Block) -> list[str | bytes | None]:
@@ -115,41 +118,6 @@ class CsvReader(Reader):
             _decoded(value) if kind == scan.READABLE else None
             for value, kind in zip(values.tolist(), block.kinds, strict=True)
         ]
-
-    def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
-        """The block's rows with labels and probabilities: bytes of CSV."""
-        return self._rendered(block, labels, shares, self._columns, scan.CSV)
-
-    def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:
-        """Bytes: a list is a field, with the layout's separator in it."""
-        middles = [] if every else [self._delimiter.encode()]
-        return self._rendered_lists(block, chosen, shares, self._columns, scan.CSV, middles)
-
-    def _listed(self, names: Sequence[str]) -> tuple[list[bytes], lists.Style]:
-        separator = self.layout.separator
-        if not any(self._needs_quotes(name) for name in (*names, separator)):
-            return super()._listed(names)
-        doubled = [name.replace('"', '""').encode() for name in names]
-        return doubled, lists.Style(b'"', separator.encode(), b'"')
-
-    def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
-        super()._name(names, added)
-        self._added = [self._quoted(name) for name in added]
-
-    def _head(self) -> bytes:
-        mark = super()._head()
-        if not self.taken:
-            return mark
-        row, end = self._head_parts  # of the row, what is above it, too
-        return mark + self._delimiter.encode().join([row, *self._added]) + end
-
-    def _needs_quotes(self, name: str) -> bool:
-        return any(character in name for character in ('"', "\n", "\r", self._delimiter))
-
-    def _quoted(self, name: str) -> bytes:
-        if self._needs_quotes(name):
-            name = '"' + name.replace('"', '""') + '"'
-        return name.encode()
 
 
 def _gathered(block: Block, fields: np.ndarray, order: np.ndarray) -> PackedStrings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from charcnn.aliases import Record
 from charcnn.host.terminal import listed
 from charcnn.text import encodings
 from charcnn.text.layout import TEXT_COLUMNS, Layout
-from charcnn.text.readers import base, json_scan, lists, scan
-from charcnn.text.readers.base import Block, Reader, free_name, missing
+from charcnn.text.readers import base, json_scan, scan
+from charcnn.text.readers.base import Block, Reader, missing
 from charcnn.text.readers.source import Source
 from charcnn.text.strings import PackedStrings
 
@@ -24,7 +24,7 @@ NO_NAMES = np.empty(0, np.int64), *encodings.pack([])
 
 
 class JsonlReader(Reader):
-    """A JSON object a line, of at most DEEPEST levels. Out: the same lines, with more keys at the end."""
+    """A JSON object a line, of at most DEEPEST levels."""
 
     def __init__(self, source: Source, layout: Layout, rows: int, encoding: encodings.Encoding) -> None:
         super().__init__(source, layout, rows, encoding)
@@ -59,10 +59,10 @@ class JsonlReader(Reader):
             places = np.empty((self.rows, 3), np.int64)
             n = scan.scan_lines(source.buffer, source.start + seen, source.stop, source.final, places)
             places = places[:n][places[:n, 1] - source.start <= base.LONGEST_ROW]
-            found = _scanned(source.buffer, places, np.zeros(len(places), np.uint8), *NO_NAMES)[2]
+            found = scanned(source.buffer, places, np.zeros(len(places), np.uint8), *NO_NAMES)[2]
             having_keys = (found[:, 0] == json_scan.WHOLE) & (found[:, 2] == json_scan.OBJECT) & (found[:, 1] > 0)
             for start, end, _ in places[having_keys.argmax() :][:1] if having_keys.any() else ():
-                return _value(source.buffer[start:end])
+                return value_of(source.buffer[start:end])
             begun = source.stop - source.start > max(base.LONGEST_ROW + 1, seen)  # 1: half of a line's end
             if len(places) < n or (n == 0 and begun):
                 if needed:
@@ -82,7 +82,7 @@ class JsonlReader(Reader):
 
     def _read_texts(self, block: Block) -> PackedStrings:
         """The keys' texts."""
-        fields, types, found = _scanned(block.buffer, block.places, block.kinds, self._places, *self._wanted)
+        fields, types, found = scanned(block.buffer, block.places, block.kinds, self._places, *self._wanted)
         for n in np.flatnonzero((block.kinds == scan.TORN) | (block.kinds == scan.NOT_TEXT)):
             block.reasons[int(n)] = self._reason(types[n], *found[n].tolist())
         strings = (types == json_scan.STRING) & (block.kinds == scan.READABLE)[:, None]
@@ -107,50 +107,12 @@ class JsonlReader(Reader):
         if self._label is None:
             raise self._no_labels()
         return (
-            _value(block.buffer[start:end]).get(self._label) if kind == scan.READABLE else None
+            value_of(block.buffer[start:end]).get(self._label) if kind == scan.READABLE else None
             for (start, end, _), kind in zip(block.places, block.kinds.copy(), strict=True)
         )
 
-    def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
-        """Bytes. An object that has a key of its own which is one of those to add gets another one for it."""
-        keys, key_sets = self._key_sets(block)
-        return self._rendered(block, labels, shares, 1, scan.JSON, keys, key_sets)
 
-    def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:
-        """The block's rows with lists of labels, as arrays: bytes."""
-        keys, key_sets = self._key_sets(block)
-        middles = [] if every else [probability for _, probability, _ in keys]
-        own = keys if every else [[label, brace] for label, _, brace in keys]
-        return self._rendered_lists(block, chosen, shares, 1, scan.JSON, middles, own, key_sets)
-
-    def _key_sets(self, block: Block) -> tuple[list[list[bytes]], np.ndarray]:
-        """What stands before the values that are added, and behind them, in some sets; and which set is each row's."""
-        objects = (block.kinds == scan.READABLE) | (block.kinds == scan.NOT_TEXT)
-        _, types, _ = _scanned(block.buffer, block.places, block.kinds.copy(), NO_NAMES[0], *self._added_bytes)
-        own = objects & (types != json_scan.MISSING).any(axis=1)
-        spelled, key_sets = {self._added: 0}, np.zeros(len(block.places), np.int64)
-        for n in np.flatnonzero(own):
-            taken = _value(block.buffer[block.places[n, 0] : block.places[n, 1]])
-            names = tuple(free_name(name, taken) for name in self._added)
-            key_sets[n] = spelled.setdefault(names, len(spelled))
-        keys = [[*(f",{json.dumps(name)}:".encode() for name in names), b"}"] for names in spelled]
-        return keys, key_sets
-
-    def _check_names(self, names: Sequence[str]) -> None:
-        """An array holds any."""
-
-    def _listed(self, names: Sequence[str]) -> tuple[list[bytes], lists.Style]:
-        return [*map(self._quoted, names)], lists.Style(b"[", b",", b"]", b"null")
-
-    def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
-        super()._name(names, added)
-        self._added, self._added_bytes = tuple(added), encodings.pack(added)
-
-    def _quoted(self, name: str) -> bytes:
-        return json.dumps(name).encode() if name else b"null"
-
-
-def _scanned(
+def scanned(
     buffer: np.ndarray, places: np.ndarray, kinds: np.ndarray, order: np.ndarray, names: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Fields, types and what was found of lines, as `json_scan.scan_objects` writes them; it writes the kinds, too."""
@@ -161,7 +123,7 @@ def _scanned(
     return fields, types, found
 
 
-def _value(line: np.ndarray) -> Record:
+def value_of(line: np.ndarray) -> Record:
     """A line that is an object, as Python's values."""
     value: Record = _DECODER.decode(line.tobytes().decode("utf-8", "surrogateescape"))
     return value

@@ -12,7 +12,7 @@ from charcnn.text.strings import PackedStrings
 
 
 class LinesReader(Reader):
-    """A text a line; an empty line has none. Out: label, probability and the line, with tabs between them."""
+    """A text a line; an empty line has none."""
 
     def _scan(self) -> Block:
         return self._lines(scan.READABLE)
@@ -26,11 +26,3 @@ class LinesReader(Reader):
 
     def _label_values(self, block: Block) -> list[Any]:
         raise ValueError("plain lines have no labels: need CSV, JSON Lines or Parquet")
-
-    def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
-        """The block's lines with labels and probabilities: bytes."""
-        return self._rendered(block, labels, shares, 1, scan.LINES)
-
-    def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:
-        """Bytes: labels, then probabilities, with the layout's separator between them."""
-        return self._rendered_lists(block, chosen, shares, 1, scan.LINES, [] if every else [self._delimiter.encode()])

@@ -52,15 +52,20 @@ def open_reader(
             raise ValueError("a Parquet file is compressed within: unpack this one first")
         if compression:
             file = Unpacked(file, path, compression)
+        reader: Reader
         if format == "parquet":
-            return ParquetReader(path, layout, rows, encoding)
-        source = Source(file, capacity, path)
-        if guessed:
-            refuse_guess(format, path, source.first_line())
-        if format in ("csv", "tsv"):
-            return CsvReader(source, layout, rows, encoding, "," if format == "csv" else "\t")
-        return (JsonlReader if format == "jsonl" else LinesReader)(source, layout, rows, encoding)
+            reader = ParquetReader(path, layout, rows, encoding)
+        else:
+            source = Source(file, capacity, path)
+            if guessed:
+                refuse_guess(format, path, source.first_line())
+            if format in ("csv", "tsv"):
+                reader = CsvReader(source, layout, rows, encoding, "," if format == "csv" else "\t")
+            else:
+                reader = (JsonlReader if format == "jsonl" else LinesReader)(source, layout, rows, encoding)
     except DamagedError:
         raise
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+    reader.format = format
+    return reader

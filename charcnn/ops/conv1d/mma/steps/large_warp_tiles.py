@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from charcnn.ops.conv1d.mma.steps import common, ring
 
-make_kernel = ring.make_kernel
+BLOCKS, make_kernel = ring.BLOCKS, ring.make_kernel
 
 
 def config(taps: int, block_n: int) -> common.MmaStepTile:

@@ -9,7 +9,8 @@ import numpy as np
 from numba import njit
 
 from charcnn.text import encodings
-from charcnn.text.readers.scan import put, put_share
+from charcnn.text.readers.scan import put
+from charcnn.text.writers.render import put_share
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 A level on a GPU is stood in for: its logits are zeros. All else is what `charcnn classify` and `Classifier` run, with
 texts that the CPU encodes and with texts that go to a GPU as they are.
 
-    python -m charcnn.compiling.host FILE ...       compiles for these FILES and says so, then for the others
+    python -m charcnn.classify.cpu_functions FILE ...       compiles for these FILES and says so, then for the others
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.compiling import workers
+from charcnn.compiling.stand_in import replaced
 from charcnn.config import TINY
-
-FILES = ("lines", "csv", "jsonl")
-"""Formats of files whose rows such functions find; the one that takes the least comes first."""
+from charcnn.gpu import zero_copy
+from charcnn.gpu.launch import title
 
 ROWS = {
     "lines": b"Stocks fell.\n",
     "csv": b"title,description\nStocks,They fell.\n",
     "jsonl": b'{"text": "Stocks fell."}\n',
 }
-
-CPU = "CPU"
-"""What they are compiled for, where kernels have a level and a precision."""
+"""A file of each of `workers.FILES`."""
 
 
-class _Engine:
+class NoLevel:
     """In place of `charcnn.classify.engine.Engine`."""
 
     takes_text, cores_a_gpu, threads, batch, few = True, 1.0, 1, 1, 0
@@ -45,22 +44,23 @@ class _Engine:
         self._classes = params.config.classes
 
     def logits(self, batch: Any) -> np.ndarray:
+        """Zeros."""
         if not isinstance(batch, np.ndarray):
             batch.pack(np.empty(batch.packed_size, np.uint8))
         return np.zeros((len(batch), self._classes), np.float32)
 
 
 def label(file: str) -> None:
-    """Label a file of one row, of one of FILES."""
+    """Label a file of one row, of one of `workers.FILES`."""
     from charcnn.classify import classifier as package
-    from charcnn.compiling.stand_in import replaced
     from charcnn.model.params import Params
     from charcnn.text.layout import Layout
     from charcnn.text.readers.open import open_reader
+    from charcnn.text.writers.open import open_writer
 
     params = Params({name: np.zeros(shape, np.float32) for name, shape in TINY.parameter_shapes.items()}, TINY)
     with ExitStack() as stack:
-        replaced(stack, package, Engine=_Engine)
+        replaced(stack, package, Engine=NoLevel)
         for encode_on in package.ENCODE_ON:
             classifier = package.Classifier(params, encoding="crepe", encode_on=encode_on)
             classifier.predict(["a"])
@@ -69,20 +69,17 @@ def label(file: str) -> None:
                 source.seek(0)
                 encoding, rows = classifier.encoding, classifier.rows
                 reader = open_reader(file, "a row", source, Layout(), encoding, rows=rows, capacity=1 << 16)
-                reader.open(io.BytesIO(), classifier.classes_.tolist(), ["label", "probability"], resumed=False)
+                writer = open_writer(reader, io.BytesIO(), classifier.classes_.tolist(), ["label", "probability"])
                 for block in reader.blocks():
                     shares = classifier.probabilities(reader.texts(block))
                     labels = shares.argmax(axis=1)
-                    reader.render(block, labels, np.take_along_axis(shares, labels[:, None], axis=1))
+                    writer.render(block, labels, np.take_along_axis(shares, labels[:, None], axis=1))
 
 
 @contextmanager
 def announced() -> Iterator[None]:
     """What the block compiles of charcnn is told as kernels are."""
     from numba.core import event
-
-    from charcnn.compiling import workers
-    from charcnn.gpu.launch import title
 
     started: list[float] = []
 
@@ -93,7 +90,7 @@ def announced() -> Iterator[None]:
         def on_end(self, event: Any) -> None:
             seconds, function = time.perf_counter() - started.pop(), event.data["dispatcher"]
             if function.py_func.__module__.startswith("charcnn."):
-                workers.tell(workers.Compiled(CPU, title(function), seconds))
+                workers.tell(workers.Compiled(workers.CPU, title(function), seconds))
 
     with event.install_listener("numba:compile", Listener()):
         yield
@@ -101,15 +98,12 @@ def announced() -> Iterator[None]:
 
 def main(*files: str) -> None:
     """Compile for these, say so, and go on with the others."""
-    from charcnn.compiling import workers
-    from charcnn.gpu import zero_copy
-
     with announced():
         zero_copy.compile_ahead()
         for file in files:
             label(file)
         workers.ready()
-        for file in FILES[len(files) :]:
+        for file in workers.FILES[len(files) :]:
             workers.leave_alone()
             label(file)
 
