@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import quick, sampled
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from charcnn.gpu import device
@@ -130,7 +130,7 @@ def read(link, axis, outputs):
     return range(min(found), max(found) + 1) if found else range(0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(chains(), methods())
 def test_tilings_are_what_windows_read(chain, options):
     (step,) = planned(*chain, options).steps

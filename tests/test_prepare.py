@@ -122,7 +122,8 @@ def test_rows(row, shape, pattern):
     assert made(given, out=out) is out
     np.testing.assert_array_equal(out, y)
     if row.device == "cuda":
-        on_device = made(cuda.to_device(given), stream=cuda.stream())
+        stream = cuda.stream()  # which outlives what is computed on it
+        on_device = made(cuda.to_device(given), stream=stream)
         cuda.synchronize()
         np.testing.assert_array_equal(on_device.copy_to_host(), y)
 

@@ -61,11 +61,11 @@ def make_kernel(tile: common.WgmmaStepTile) -> Any:
 
         def load(step, slot):
             """Ask for a step's A and B."""
-            barrier = uint32(full + stage.slot * uint32(8))
+            barrier = uint32(full + slot * uint32(8))
             ptx.mbarrier_arrive_expect_tx(barrier, stage_bytes)
             channel, row = uint32(step // taps * k_block_size), uint32(first_row + step % taps)
-            ptx.tma_load_2d(uint32(base + stage.slot * a_bytes), x, barrier, channel, row)
-            to = uint32(base + b_at + stage.slot * b_bytes)
+            ptx.tma_load_2d(uint32(base + slot * a_bytes), x, barrier, channel, row)
+            to = uint32(base + b_at + slot * b_bytes)
             ptx.bulk_load(to, source + uint64(step) * uint64(b_bytes), b_bytes, barrier)
 
         if thread == 0:
