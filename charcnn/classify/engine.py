@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from charcnn import catalog
+from charcnn.aliases import Record
 from charcnn.config import TINY, Config
 from charcnn.gpu import simulator
 from charcnn.host import cores
@@ -218,7 +219,7 @@ class Engine:
         those of several streams add up."""
         if batch is None:
             batch = inspect.signature(build).parameters["batch"].default
-        options: dict[str, Any] = {"batch": batch, "monitor": self.monitor}
+        options: Record = {"batch": batch, "monitor": self.monitor}
         options |= choice.level.build_options(choice.precision)
         count = len(cores.usable())
         self.threads = 2

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from charcnn.aliases import Record
 from charcnn.host.terminal import listed, printable
 from charcnn.text.layout import WHOLE, as_whole
 
@@ -76,7 +77,7 @@ class Labels:
         ]
 
 
-def show_classes(classes: list[dict[str, Any]]) -> list[str]:
+def show_classes(classes: list[Record]) -> list[str]:
     """Print precision, recall and F1 of each; their names, as they can be printed."""
     names = [printable(row["name"]) for row in classes]
     wide = max(len("class"), *map(len, names))

@@ -8,6 +8,7 @@ import os
 import threading
 from typing import Any
 
+from charcnn.aliases import Record
 from charcnn.files import naming
 
 NAME = ".charcnn-done.jsonl"
@@ -28,7 +29,7 @@ class Done:
 
     def __init__(self, folder: str) -> None:
         self._folder, self._path = folder, os.path.join(folder, NAME)
-        self._entries: dict[str, dict[str, Any]] = {}
+        self._entries: dict[str, Record] = {}
         self._lock = threading.Lock()
         try:
             with open(self._path, "rb") as file:
@@ -45,7 +46,7 @@ class Done:
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue
 
-    def find(self, output: str, identity: Any) -> dict[str, Any] | None:
+    def find(self, output: str, identity: Any) -> Record | None:
         """The counts of a file that is done, "rows" and "unreadable"; None for one that is not."""
         entry = self._entries.get(self._name(output))
         if entry is None or entry["identity"] != _digest(identity):
@@ -59,7 +60,7 @@ class Done:
         Raises:
             OSError: it cannot be written; names the list.
         """
-        entry: dict[str, Any] = {
+        entry: Record = {
             "output": self._name(output),
             "identity": _digest(identity),
             "bytes": size,

@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from charcnn import files
+from charcnn.aliases import Record
 from charcnn.cli import DONE, UNREADABLE, classes, evaluate_lists
 from charcnn.cli.model import (
     SHOWN,
@@ -171,12 +172,12 @@ class _OneLabel:
             unsure = self._classifier.shares(logits).max(axis=1) < self._options.min_probability
         return _confusion(reader, block, predicted, unsure, self._labels, self.shape[-1])
 
-    def report(self, counts: np.ndarray) -> dict[str, Any]:
+    def report(self, counts: np.ndarray) -> Record:
         """`summary` of rows that are probable enough."""
         names, least = self._classifier.classes_.tolist(), self._options.min_probability
         return summary(counts[0], names) if least is None else _kept(counts, names, least, self._options.input)
 
-    def show(self, report: dict[str, Any]) -> None:
+    def show(self, report: Record) -> None:
         """Print it."""
         _show(report)
 
@@ -210,7 +211,7 @@ def _confusion(
     return counts.reshape(2, size, size)
 
 
-def summary(matrix: np.ndarray, names: list[str]) -> dict[str, Any]:
+def summary(matrix: np.ndarray, names: list[str]) -> Record:
     """What a confusion matrix says, as JSON values.
 
     Args:
@@ -224,7 +225,7 @@ def summary(matrix: np.ndarray, names: list[str]) -> dict[str, Any]:
     from charcnn.training.measure import interval
 
     rows, right = int(matrix.sum()), int(matrix.trace())
-    by_class: list[dict[str, Any]] = []
+    by_class: list[Record] = []
     for index, name in enumerate(names):
         hits, labelled, predicted = int(matrix[index, index]), int(matrix[index].sum()), int(matrix[:, index].sum())
         by_class.append(
@@ -247,7 +248,7 @@ def summary(matrix: np.ndarray, names: list[str]) -> dict[str, Any]:
     }
 
 
-def _kept(matrix: np.ndarray, names: list[str], least: float, name: str) -> dict[str, Any]:
+def _kept(matrix: np.ndarray, names: list[str], least: float, name: str) -> Record:
     """`summary` of the rows whose likeliest class is at least so probable, and what share of all rows these are.
 
     Args:
@@ -270,7 +271,7 @@ def _kept(matrix: np.ndarray, names: list[str], least: float, name: str) -> dict
     }
 
 
-def _show(report: dict[str, Any]) -> None:
+def _show(report: Record) -> None:
     low, high = report["accuracy_95"]
     if "coverage" in report:
         rows, least = report["rows"] + report["unsure"], report["min_probability"]
@@ -295,7 +296,7 @@ def _pyplot() -> Any:
     return Figure
 
 
-def _draw(path: str, report: dict[str, Any], *, force: bool) -> None:
+def _draw(path: str, report: Record, *, force: bool) -> None:
     import numpy as np
 
     names = [row["name"] for row in report["classes"]]

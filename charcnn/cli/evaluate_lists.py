@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from charcnn.aliases import Record
 from charcnn.cli import classes
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Lists:
         counts[3, 0], counts[3, -1] = (has == given).all(axis=1).sum(), len(has)
         return counts
 
-    def report(self, counts: np.ndarray) -> dict[str, Any]:
+    def report(self, counts: np.ndarray) -> Record:
         """What they say, as JSON values.
 
         Returns:
@@ -80,7 +81,7 @@ class Lists:
 
         counted = counts[:3, :-1]
         measured = MultiLabelMeasured(counted, int(counts[3, 0]), int(counts[3, -1]))
-        by_class: list[dict[str, Any]] = []
+        by_class: list[Record] = []
         columns = zip(self._classifier.classes_.tolist(), *counted.tolist(), measured.f1.tolist(), strict=True)
         for name, has, given, both, f1 in columns:
             by_class.append(
@@ -102,7 +103,7 @@ class Lists:
             "classes": by_class,
         }
 
-    def show(self, report: dict[str, Any]) -> None:
+    def show(self, report: Record) -> None:
         """Print it."""
         low, high = report["subset_accuracy_95"]
         print(

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from charcnn.aliases import Record
 from charcnn.cli import DONE
 from charcnn.host.terminal import printable
 
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     device, reason = engine.default_device()
     runs = {str(precision or "default"): _runs(device, precision) for precision in (None, *catalog.PRECISIONS)}
     tile = next(name for name, tile in cpu_tile.TILES.items() if tile == cpu_tile.choose_tile())
-    report: dict[str, Any] = {
+    report: Record = {
         "machine": described,
         "device": device,
         "reason": reason,

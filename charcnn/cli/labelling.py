@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from charcnn.aliases import Record
+from charcnn.aliases import Array, Record
 from charcnn.cli.job import ClassifyJob
 from charcnn.cli.model import logits_of
 from charcnn.host.terminal import counted, printable
@@ -98,7 +98,7 @@ class Labelling:
         with self.monitor.stage("gather texts"):
             return reader.texts(block)
 
-    def label(self, writer: Writer, block: Block, column: Any) -> tuple[Any, Unreadable, int]:
+    def label(self, writer: Writer, block: Block, column: Array) -> tuple[Any, Unreadable, int]:
         """The block with labels of its texts, rendered; rows that cannot be read; how many are unsure, or get none."""
         from charcnn.classify.unsure import likeliest
         from charcnn.text.readers import scan

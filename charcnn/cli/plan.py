@@ -13,6 +13,7 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from charcnn.aliases import Record
 from charcnn.cli import DONE
 from charcnn.host.arguments import count
 
@@ -159,7 +160,7 @@ def _parts(options: argparse.Namespace, machine: Machine, work: Work) -> int:
             f"{row.ranks:>6}  {row.way:<9}{row.inputs_per_second:>15,.0f}{1e6 * row.seconds:>13,.1f}{row.sent:>15,.0f}"
             f"{row.parameters:>24,.0f}"
         )
-    measures: dict[str, Any] = {
+    measures: Record = {
         "inputs/s": lambda row: 1 / row.inputs_per_second, "time of one batch": lambda row: row.seconds
     }  # fmt: skip
     for name, measure in measures.items():
@@ -204,7 +205,7 @@ def _described(options: argparse.Namespace) -> tuple[Machine, Work]:
     return machine, Work(options.inputs, chunk=options.chunk or batch or 256)
 
 
-def _read(file: str, *names: str) -> dict[str, Any]:
+def _read(file: str, *names: str) -> Record:
     """A JSON file that holds these names."""
     try:
         with open(file, encoding="utf-8") as opened:
@@ -226,7 +227,7 @@ def _counts(gpus: int, hosts: int) -> list[int]:
     return counts
 
 
-def _compared(file: str, machine: Machine, work: Work) -> dict[str, Any]:
+def _compared(file: str, machine: Machine, work: Work) -> Record:
     """A measured run, and what the model says of it: its own number of inputs, chunk and ranks, on one host."""
     from dataclasses import replace
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any
 
-from charcnn.aliases import Record
+from charcnn.aliases import Array, Record
 from charcnn.cli.inputs import REPORT
 from charcnn.cli.job import ClassifyJob
 from charcnn.files import naming
@@ -175,7 +175,7 @@ def identity_of(path: str, job: ClassifyJob, classifier: Classifier) -> Record:
     """
     from charcnn.classify.unsure import UNSURE
 
-    source: list[Any] = [path]
+    source: list[Array] = [path]
     if path != "-":
         status = os.stat(path)
         source = [os.path.abspath(path), status.st_size, status.st_mtime_ns]

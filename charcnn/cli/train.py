@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from charcnn.aliases import Record
 from charcnn.cli import DONE, FAILED, UNUSABLE
 from charcnn.cli.errors import explained
 from charcnn.cli.model import layout_of
@@ -106,7 +107,7 @@ class _Job:
         self._read()
         self._arithmetic()
         self.teachers = teachers.parse(options, self.recipe, self.config, self.encoding, self.classes)
-        self.settings: dict[str, Any] = {
+        self.settings: Record = {
             **self.recipe.to_dict(),
             "config": self.config.to_dict(),
             "encoding": self.encoding.to_dict(),
@@ -126,7 +127,7 @@ class _Job:
             return "nothing is kept yet: the first checkpoint follows an epoch"
         return f"the same command goes on from {self.checkpoint}"
 
-    def _saved(self, path: str) -> dict[str, Any]:
+    def _saved(self, path: str) -> Record:
         from charcnn.training.loop import read_checkpoint
 
         try:
@@ -240,7 +241,7 @@ class _Job:
             print(f"{name}goes on behind epoch {len(saved['history'])}, from {printable(checkpoint)}", flush=True)
         shown = time.perf_counter()
 
-        def on_epoch(history: list[dict[str, Any]]) -> None:
+        def on_epoch(history: list[Record]) -> None:
             nonlocal shown
             if metrics:
                 record.write_metrics(metrics, history, loop.columns(self.config), force=self.options.force)
@@ -271,7 +272,7 @@ class _Job:
         from charcnn.training import loop
 
         out, store = self.options.out, self.options.store
-        metadata: dict[str, Any] = {
+        metadata: Record = {
             "training": {
                 "command": spelled(self.options),
                 "recipe": self.recipe.to_dict(),
@@ -354,7 +355,7 @@ class _Job:
         return network.to(self.device)
 
 
-def _progress(row: dict[str, Any], epochs: int, rows: int, seconds: float) -> str:
+def _progress(row: Record, epochs: int, rows: int, seconds: float) -> str:
     left = seconds * (epochs - row["epoch"])
     valid = ""
     if "valid_loss" in row:

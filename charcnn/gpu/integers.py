@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from numba.cuda import types
 
+from charcnn.aliases import Builder, Function, Kernel, NumbaType, Record
 from charcnn.gpu.device import SIMULATED
 
 if not SIMULATED:
@@ -42,12 +43,12 @@ def is_uint32(*kinds: Any) -> bool:
     return any(kind == types.uint32 for kind in kinds) and all(map(_fits, kinds))
 
 
-def _template(function: Callable[..., Any], result: Any) -> type[AbstractTemplate]:
+def _template(function: Function, result: Any) -> type[AbstractTemplate]:
     class Uint32(AbstractTemplate):  # type: ignore[misc, unused-ignore]
         key = function
         prefer_literal = True
 
-        def generic(self, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+        def generic(self, args: tuple[Any, ...], kws: Record) -> Any:
             if getattr(_compiling, "narrow", False) and not kws and is_uint32(*args):
                 return signature(result, *[types.uint32] * len(args))
             return None
@@ -60,7 +61,7 @@ def _template_of_range() -> type[AbstractTemplate]:
         key = range
         prefer_literal = True
 
-        def generic(self, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+        def generic(self, args: tuple[Any, ...], kws: Record) -> Any:
             if not getattr(_compiling, "narrow", False) or kws or not all(map(_fits, args)):
                 return None
             if len(args) == 3 and getattr(args[2], "literal_value", 1) == 0:
@@ -70,7 +71,7 @@ def _template_of_range() -> type[AbstractTemplate]:
     return Range
 
 
-def _fits(kind: Any) -> bool:
+def _fits(kind: NumbaType) -> bool:
     return bool(kind == types.uint32) or (
         isinstance(kind, types.IntegerLiteral)
         and not isinstance(kind, types.Boolean)
@@ -85,13 +86,13 @@ def _counters() -> Registry:
     iterator_type = state_type.iterator_type
     State, Iterator = map(cgutils.create_struct_proxy, (state_type, iterator_type))
 
-    def start_stop_step(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def start_stop_step(context: Any, builder: Builder, sig: Any, args: Any) -> Any:
         state = State(context, builder)
         zero, one = (context.get_constant(types.uint32, value) for value in (0, 1))
         state.start, state.stop, state.step = {1: (zero, *args, one), 2: (*args, one)}.get(len(args), args)
         return state._getvalue()
 
-    def begin(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def begin(context: Any, builder: Builder, sig: Any, args: Any) -> Any:
         state, found = State(context, builder, args[0]), Iterator(context, builder)
         zero, one = (context.get_constant(types.uint32, value) for value in (0, 1))
         some = builder.icmp_unsigned("<", state.start, state.stop)
@@ -103,7 +104,7 @@ def _counters() -> Registry:
         return found._getvalue()
 
     @iternext_impl(RefType.BORROWED)
-    def advance(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
+    def advance(context: Any, builder: Builder, sig: Any, args: Any, result: Any) -> None:
         at = Iterator(context, builder, args[0])
         zero, one = (context.get_constant(types.uint32, value) for value in (0, 1))
         left = builder.load(at.count)
@@ -145,7 +146,7 @@ def _insert(context: Any, template: type[AbstractTemplate]) -> None:
     context._insert_global(template.key, types.Function(template).augment(known))
 
 
-def narrow(kernel: Any) -> None:
+def narrow(kernel: Kernel) -> None:
     """Let a kernel, and all that it calls, be compiled so."""
     compiled = kernel.compile
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from charcnn.aliases import Array, DType, Kernel, Stream
+from charcnn.aliases import Array, DType, Function, Kernel, Stream
 from charcnn.gpu import device, integers
 from charcnn.gpu.arrays import apart, check, check_out, writable
 from charcnn.gpu.device import SIMULATED, DeviceError
@@ -30,7 +30,7 @@ _UNTIMED: AbstractContextManager[None] = nullcontext()
 _NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto", "forceinline")
 
 
-def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+def jit(**options: Any) -> Callable[[Function], Any]:
     """`numba.cuda.jit`, compiled code kept on disk, less the options that the simulator does not know.
 
     Numba keeps a kernel under its name and what it closes over. Its options, which decide the code as well, go into the
@@ -39,7 +39,7 @@ def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     if SIMULATED:
         options = {key: value for key, value in options.items() if key not in _NOT_IN_SIMULATOR}
 
-    def compiled(function: Callable[..., Any]) -> Any:
+    def compiled(function: Function) -> Any:
         if "<locals>" in function.__qualname__:
             words = re.findall(r"\w+", repr(sorted(options.items())))
             function.__qualname__ = "_".join([function.__qualname__, *words])
@@ -259,7 +259,7 @@ class Call:
         """An uninitialised device array for this call's own use."""
         return device.empty(shape, dtype, self.stream)
 
-    def second(self, array: Array, out: Any = None) -> Array:
+    def second(self, array: Array, out: Array = None) -> Array:
         """A second output, from the device array that a kernel wrote: `out`, or new, where the inputs lie.
 
         Comes before `result`, which waits for both.

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from numbers import Real
-from typing import Any
 
+from charcnn.aliases import Record
 from charcnn.layers import windows
 from charcnn.layers.layer import SLOPE
 from charcnn.layers.layer import Layer as Layer
@@ -149,7 +149,7 @@ class Conv2d(Window2d):
     bias: bool = True
 
     @property
-    def moves(self) -> dict[str, Any]:
+    def moves(self) -> Record:
         """How its window moves, as operators take it."""
         return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
 

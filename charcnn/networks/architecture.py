@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Record
 from charcnn.layers import Layer, Network, Shape
 
 
@@ -77,6 +78,6 @@ class Architecture(Network):
         """Values of a result; features lie in order, channel after channel."""
         return math.prod(self.nodes[-1].out_shape)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Record:
         """What a report says of it."""
         return {"network": self.name, "variant": self.variant, "layers": [str(layer) for layer in self.layers]}

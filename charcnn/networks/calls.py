@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import ops
+from charcnn.aliases import Function, Record
 from charcnn.catalog import VARIANTS
 from charcnn.layers import MaxPool2d, Node, Pixels
 from charcnn.networks.lowering import Op, Params, Rewrite, weights_of
@@ -39,7 +40,7 @@ def absorb(takes: Callable[[Op, Op], bool]) -> tuple[Rewrite, ...]:
     return partial(absorb_pointwise, takes=takes), partial(absorb_pooling, takes=takes)
 
 
-def launcher(op: Op, *techniques: str) -> Callable[..., Any]:
+def launcher(op: Op, *techniques: str) -> Function:
     """The function of `charcnn.ops` that computes the op, by the first of these techniques that has one.
 
     Raises:
@@ -47,12 +48,12 @@ def launcher(op: Op, *techniques: str) -> Callable[..., Any]:
     """
     for technique in techniques:
         if (name := f"{operator(op.nodes)}_{technique}") in FUNCTIONS:
-            function: Callable[..., Any] = getattr(ops, name)
+            function: Function = getattr(ops, name)
             return function
     raise ValueError(f"{op.layer.label} has no operator of technique {techniques[-1]}")
 
 
-def arguments(op: Op, params: Params) -> tuple[list[Any], dict[str, Any]]:
+def arguments(op: Op, params: Params) -> tuple[list[Any], Record]:
     """What the op's operator takes beside x, in order and by name."""
     found: list[Any] = []
     for node in op.nodes:

@@ -15,6 +15,7 @@ import numpy as np
 from numba import cuda
 
 from charcnn import ops
+from charcnn.aliases import Record
 from charcnn.catalog import network_technique
 from charcnn.gpu import device
 from charcnn.layers import (
@@ -97,7 +98,7 @@ def _stages(op: Op, params: Params, technique: Layers) -> list[Stage]:
 
 
 def _layers(op: Op, params: Params, technique: Layers) -> list[Layer]:
-    how: dict[str, Any] = {"precision": op.reads, "octets": technique.octets}
+    how: Record = {"precision": op.reads, "octets": technique.octets}
     match op.layer:
         case Pixels() as pixels:
             return [_pixels(op, pixels, how)]
@@ -118,7 +119,7 @@ def _layers(op: Op, params: Params, technique: Layers) -> list[Layer]:
     return [Launched(getattr(ops, f"{op.layer.epilogue}_naive"), lambda x: tuple(x.shape))]
 
 
-def _pixels(op: Op, pixels: Pixels, how: dict[str, Any]) -> Layer:
+def _pixels(op: Op, pixels: Pixels, how: Record) -> Layer:
     tables = pixel_tables(pixels.mean, pixels.std).astype(np.float32)
     if op.exact is not None and (entries := exact_tables(pixels.mean, pixels.std)) is not None:
         tables, how = entries.tables, {**how, "precision": "fp16"}
@@ -218,7 +219,7 @@ def build(
     layers, (first, *_) = TECHNIQUES[technique](row.precision(precision)), device.choose(gpus)
     try:
         with cuda.gpus[first]:
-            how: dict[str, Any] = {"batch": batch, "precision": precision, "to_depth": to_depth}
+            how: Record = {"batch": batch, "precision": precision, "to_depth": to_depth}
             lowered = lower(config.nodes, rewrites(technique, config, **how))
     except ValueError as error:
         others = row.others(config.name)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Record
 from charcnn.gpu import device
 from charcnn.layers import Conv2d
 from charcnn.layers import Layer as NetworkLayer
@@ -44,7 +44,7 @@ class Layers(Technique):
 
 def pattern(op: Op, weight: np.ndarray) -> list[NetworkLayer]:
     """The product of an op, as its window moves over what it reads, and its pointwise function."""
-    moves: dict[str, Any] = {}
+    moves: Record = {}
     if isinstance(op.layer, Conv2d):
         over = {"stride": 1, "padding": 0} if op.blocks else {}
         moves = {**op.layer.moves, **over, "groups": op.groups}
@@ -59,7 +59,7 @@ class MmaLayers(Layers):
 
     def conv(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
         """`MmaConv`, or Hopper's."""
-        options: dict[str, Any] = {"exact": True} if op.exact else {}
+        options: Record = {"exact": True} if op.exact else {}
         options |= {"precision": self.precision, "results": FP32.name if op.writes == "fp32" else None}
         return self.layer(pattern(op, weight), {"weight": weight, "bias": bias}, **options)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import ops
+from charcnn.aliases import Array
 from charcnn.layers import Conv2d, Linear, Pixels, Relu, Shape
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import arguments, launcher
@@ -78,7 +79,7 @@ def _operator(op: Op, params: Params, *techniques: str, shape: Shape | None = No
     """The op's operator by the first technique that has one, of x in this shape."""
     function, (given, options) = launcher(op, *techniques), arguments(op, params)
 
-    def operator(x: Any, out: Any) -> object:
+    def operator(x: Array, out: Array) -> object:
         return function(x if shape is None else x.reshape(len(x), *shape), *given, **options, out=out)
 
     return operator

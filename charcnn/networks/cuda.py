@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, DType
 from charcnn.catalog import network_technique
 from charcnn.gpu import device
 from charcnn.layers import Linear, MaxPool2d, Node, Softmax
@@ -27,7 +28,7 @@ from charcnn.networks.lowering.fusing import CHAINED, SIMPLIFY, absorb_linear, j
 from charcnn.ops.chain.plan2d import Plan2d, plan2d
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.epilogues import pattern_of
-from charcnn.ops.common.layer import Array, Layer, NoScratch, Space
+from charcnn.ops.common.layer import ArraySpec, Layer, NoScratch, Space
 from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv2d.direct_plan import FEW
 from charcnn.runtime.monitor import Monitor
@@ -44,11 +45,11 @@ class Operator(NoScratch):
         self._arguments = [device.to_device(one) if isinstance(one, np.ndarray) else one for one in given]
         self.nbytes = sum(getattr(one, "nbytes", 0) for one in self._arguments)
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
-        return [Array((x[0], *self._op.out_shape))]
+        return [ArraySpec((x[0], *self._op.out_shape))]
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on x of the op's shape, or of as many values."""
         (y,) = self.writes(x.shape)
         if tuple(x.shape[1:]) != self._op.in_shape:
@@ -61,14 +62,14 @@ class Viewed(NoScratch):
 
     nbytes = 0
 
-    def __init__(self, shape: Shape, dtype: Any = np.float32) -> None:
+    def __init__(self, shape: Shape, dtype: DType = np.float32) -> None:
         self._shape, self._dtype = shape, dtype
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """What it gives, which takes no room of its own."""
-        return [Array((x[0], *self._shape), self._dtype)]
+        return [ArraySpec((x[0], *self._shape), self._dtype)]
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """x in its new shape, the memory it has."""
         return x.view(self._dtype).reshape((x.shape[0], *self._shape))
 
@@ -83,15 +84,15 @@ class Chain:
         self._biases = [None if bias is None else device.to_device(bias) for bias in biases]
         self.nbytes = sum(getattr(array, "nbytes", 0) for array in (*self._weights, *self._biases))
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
-        return [Array((x[0], *self._plan.out_shape))]
+        return [ArraySpec((x[0], *self._plan.out_shape))]
 
-    def scratch(self, x: Shape) -> Mapping[str, Array]:
+    def scratch(self, x: Shape) -> Mapping[str, ArraySpec]:
         """What passes between its kernels."""
-        return {f"map{i}": Array(shape) for i, shape in enumerate(self._plan.workspace_shapes(x[0]))}
+        return {f"map{i}": ArraySpec(shape) for i, shape in enumerate(self._plan.workspace_shapes(x[0]))}
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features (N, C, H, W)."""
         (y,), workspace = self.writes(x.shape), tuple(space.scratch(self).values())
         return self._fused(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
+from charcnn.aliases import Array
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers import Conv2d, Node, Pixels
@@ -26,7 +27,7 @@ from charcnn.networks.cuda import planned
 from charcnn.networks.lowering import Op, Ops, Params, Rewrite, lower
 from charcnn.networks.lowering.fusing import CHAINED, SIMPLIFY, absorb_pixels
 from charcnn.ops.chain import Plan2d, StripPlan, plan
-from charcnn.ops.common.layer import Array, NoScratch, Space
+from charcnn.ops.common.layer import ArraySpec, NoScratch, Space
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline
@@ -40,10 +41,10 @@ PlanOf = Callable[[Sequence[Node]], Plan2d | StripPlan]
 class Strips(strong_mma.Chain):
     """The kernel on tensor cores as a layer: from bytes to features, channels last."""
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
         shape, dtype = self._plan.result
-        return [Array((x[0], *shape), dtype)]
+        return [ArraySpec((x[0], *shape), dtype)]
 
 
 @jit()
@@ -63,11 +64,11 @@ class ChannelsLast(NoScratch):
     def __init__(self, width: int) -> None:
         self._width = width
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
-        return [Array((x[0], *x[2:], self._width))]
+        return [ArraySpec((x[0], *x[2:], self._width))]
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features."""
         ((shape, dtype),) = self.writes(x.shape)
         y, (n, c, height, width) = space.device(shape, dtype), x.shape

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import offload
+from charcnn.aliases import Function, Record
 from charcnn.layers import BatchNorm2d, Conv2d, Layer, Linear, Node, Shape
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.offload import partition
@@ -51,7 +52,7 @@ def share(
     return part(whole, before, layers), held
 
 
-def _sliced(placed: partition.Placed, rank: int, params: Mapping[str, np.ndarray]) -> tuple[Layer, dict[str, Any]]:
+def _sliced(placed: partition.Placed, rank: int, params: Mapping[str, np.ndarray]) -> tuple[Layer, Record]:
     node, layer = placed.node, placed.node.layer
     take, give = (slice(of[rank].start, of[rank].stop) for of in (placed.take, placed.give))
     held = {name: params[name] for name in node.parameters}
@@ -90,7 +91,7 @@ def _work(placed: partition.Placed, rank: int) -> int:
     return node.flops * len(part_[rank]) // all_[0]
 
 
-def parted(mode: str, build: Callable[..., Run]) -> Callable[..., Any]:
+def parted(mode: str, build: Callable[..., Run]) -> Function:
     """A technique's `build` that makes this rank's part: takes `place`, (rank, ranks), too.
 
     Gives what `offload.PARTED[mode]` runs.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array
 from charcnn.catalog import network_technique
 from charcnn.gpu import device
 from charcnn.layers import Node, Pixels
@@ -22,7 +23,7 @@ from charcnn.networks.cuda import ABSORB, Viewed, direct
 from charcnn.networks.lowering import Op, Params, Rewrite, chain_weights, lower
 from charcnn.networks.lowering.fusing import SIMPLIFY, absorb_pixels, join_chains, plan_chains
 from charcnn.ops.chain.plan_mma import MmaPlan, make_mma_plan
-from charcnn.ops.common.layer import Array, Layer, NoScratch, Space
+from charcnn.ops.common.layer import ArraySpec, Layer, NoScratch, Space
 from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
@@ -45,11 +46,11 @@ class Chain(NoScratch):
         self._plan, self._fused = op.plan, op.plan.prepare(weights, biases, table)
         self.nbytes = self._fused.nbytes
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
-        return [Array((x[0], *self._plan.out_shape))]
+        return [ArraySpec((x[0], *self._plan.out_shape))]
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on bytes or features of images."""
         (y,), shape = self.writes(x.shape), (x.shape[0], *self._plan.in_shape)
         return self._fused(x.reshape(shape), out=space.device(*y), stream=space.stream)

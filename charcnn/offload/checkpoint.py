@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from charcnn import files
+from charcnn.aliases import Record
 
 if TYPE_CHECKING:
     from charcnn.model import params
@@ -97,7 +98,7 @@ class Checkpoint:
         self._file.close()
 
 
-def _not_of(path: files.Path, run: dict[str, Any]) -> str | None:
+def _not_of(path: files.Path, run: Record) -> str | None:
     """How a checkpoint is none of this run; None where it is.
 
     Raises:
@@ -116,7 +117,7 @@ def _not_of(path: files.Path, run: dict[str, Any]) -> str | None:
     return f"of another run: its {other} is {theirs.get(other)!r}, this one's {run.get(other)!r}"
 
 
-def describe(level: str, precision: str, weights: params.Params, inputs: int) -> dict[str, Any]:
+def describe(level: str, precision: str, weights: params.Params, inputs: int) -> Record:
     """What a run's results depend on, less the inputs themselves, whose checksums stand in each record."""
     from charcnn.model.params import digest  # here, as it imports Numba, which plans and MPI do without
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array
+
 
 class Repeated:
     """The first `total` rows of a source that begins again where it ends."""
@@ -49,14 +51,14 @@ class Encoded:
         return self._encode(self._texts[index] if isinstance(index, slice) else [self._texts[i] for i in index])
 
 
-def rows_in(source: Any) -> int | None:
+def rows_in(source: Array) -> int | None:
     """How many inputs the source has; None for an iterable of chunks."""
     if isinstance(source, (list, tuple)) or not (hasattr(source, "__getitem__") and hasattr(source, "__len__")):
         return None
     return len(source)
 
 
-def chunks(source: Any, size: int, length: int) -> Iterator[Any]:
+def chunks(source: Array, size: int, length: int) -> Iterator[Any]:
     """The source's rows in order, at most `size` at a time; the next ones are taken only when they are asked for.
 
     Raises:

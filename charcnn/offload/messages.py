@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Comm, Record
+
 ORDER, NEWS, BRIEF, BLOB, SLOTS = 1000, 1001, 1002, 1003, 1100
 """Tags: the root's orders to a worker, the worker's news, what the worker is told once and sends back at its end, and
 the first of its slots, in which chunks and logits travel."""
@@ -41,9 +43,9 @@ def encode_news(what: str, **facts: Any) -> np.ndarray:
     return np.frombuffer(json.dumps({"what": what, **facts}).encode(), np.uint8)
 
 
-def decode_news(buffer: np.ndarray, count: int) -> dict[str, Any]:
+def decode_news(buffer: np.ndarray, count: int) -> Record:
     """What `encode_news` made, `count` bytes of the buffer."""
-    news: dict[str, Any] = json.loads(buffer[:count].tobytes())
+    news: Record = json.loads(buffer[:count].tobytes())
     return news
 
 
@@ -65,7 +67,7 @@ def unpack(blob: np.ndarray) -> Any:
 class Outbox:
     """Messages under way: their buffers live until they have left."""
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Comm) -> None:
         self._comm = comm
         self._under_way: list[tuple[Any, np.ndarray]] = []
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from charcnn import offload
-from charcnn.aliases import Comm, Function, Record
+from charcnn.aliases import Array, Comm, Function, Record, Stream
 from charcnn.gpu import device
 from charcnn.host.terminal import tell
 from charcnn.offload import watch
@@ -88,7 +88,7 @@ class Mode:
     def line_up(self) -> None:
         """A run begins: where ranks run together, all at the same time."""
 
-    def run(self, ids: Any, compute: Any) -> np.ndarray | None:
+    def run(self, ids: Array, compute: Any) -> np.ndarray | None:
         """Logits of all inputs on the root, None on the others."""
         raise NotImplementedError
 
@@ -110,7 +110,7 @@ class Mode:
 
     # Of a stream
 
-    def stream(self, told: Any, length: int, classes: int, size: int, taken: float) -> Any:
+    def stream(self, told: Any, length: int, classes: int, size: int, taken: float) -> Stream:
         """What a `Service` takes; other ranks build of what they are told, as the root has in so many seconds.
 
         Raises:
@@ -160,7 +160,7 @@ class _Together(Mode):
         if self.comm is not None:
             self.comm.Barrier()
 
-    def run(self, ids: Any, compute: Any) -> np.ndarray | None:
+    def run(self, ids: Array, compute: Any) -> np.ndarray | None:
         logits: np.ndarray | None = type(self).function(
             self.comm, ids, compute, self._config.length, self._config.classes, **self._how()
         )
@@ -181,7 +181,7 @@ class _Together(Mode):
                 time.sleep(0.005)
         return int(ends_with[0])
 
-    def stream(self, told: Any, length: int, classes: int, size: int, taken: float) -> Any:
+    def stream(self, told: Any, length: int, classes: int, size: int, taken: float) -> Stream:
         if self.comm is not None:
             self._told = True
             self.comm.bcast((told, length, classes, size))
@@ -258,7 +258,7 @@ class _Parted(_Together):
         _, batch, _ = told
         super().begin(told, config, batch, *args, **more)
 
-    def run(self, ids: Any, compute: Any) -> np.ndarray | None:
+    def run(self, ids: Array, compute: Any) -> np.ndarray | None:
         """What the rank did is kept for the report."""
         self._own = compute
         return super().run(ids, compute)
@@ -316,7 +316,7 @@ class _Farmed(Mode):
         """Wait for the workers to be ready, as the root is after so many seconds; later ones join later."""
         self.farm.wait(max(PATIENCE, 2 * taken))
 
-    def run(self, ids: Any, compute: Any) -> np.ndarray:
+    def run(self, ids: Array, compute: Any) -> np.ndarray:
         """All logits."""
         return self.farm.run(ids, compute, progress=self._progress, checkpoint=self._checkpoint)
 

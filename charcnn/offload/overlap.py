@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Comm
 from charcnn.offload.inputs import chunks, rows_in
 from charcnn.offload.scheduler import POLL, Logits, Scheduler, Task, timed
 from charcnn.runtime.pipeline import Pipeline, as_pipeline
@@ -23,8 +24,8 @@ from charcnn.runtime.timeline import OFF, Timeline
 
 
 def asynchronous(
-    comm: Any | None,
-    source: Any,
+    comm: Comm | None,
+    source: Array,
     compute: Any,
     length: int,
     classes: int,
@@ -80,8 +81,8 @@ def asynchronous(
 
 
 def _overlap(
-    comm: Any | None,
-    source: Any,
+    comm: Comm | None,
+    source: Array,
     pipeline: Pipeline,
     length: int,
     classes: int,
@@ -126,7 +127,7 @@ class _Root:
 
     def __init__(
         self,
-        comm: Any | None,
+        comm: Comm | None,
         pipeline: Pipeline,
         scheduler: Scheduler,
         parts: Iterator[np.ndarray | None],
@@ -183,7 +184,7 @@ class _Root:
 
 
 def _serve(
-    comm: Any, pipeline: Pipeline, scheduler: Scheduler, slot: int, ids: Any, logits: Any, timeline: Timeline
+    comm: Comm, pipeline: Pipeline, scheduler: Scheduler, slot: int, ids: Array, logits: Array, timeline: Timeline
 ) -> Task:
     """A slot of a rank that is not the root."""
     from mpi4py import MPI

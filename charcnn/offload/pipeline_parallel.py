@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Comm, Record
 from charcnn.offload.scheduler import POLL, Scheduler, Task
 from charcnn.runtime.pipeline import Pipeline, as_pipeline
 from charcnn.runtime.timeline import OFF, Timeline
@@ -48,7 +49,7 @@ class Stage:
     chunk: int = 0
     """and inputs of a micro-batch."""
 
-    def did(self) -> dict[str, Any]:
+    def did(self) -> Record:
         """For the report."""
         return {"busy": self.busy, "elapsed": self.elapsed, "chunk": self.chunk, "width": self.width}
 
@@ -69,8 +70,8 @@ def bubble_of(times: Sequence[float], batches: int) -> float:
 
 
 def pipeline(
-    comm: Any | None,
-    source: Any,
+    comm: Comm | None,
+    source: Array,
     stage: Stage,
     length: int,
     classes: int,
@@ -128,7 +129,7 @@ class _Relay:
     """A rank's tasks: its slots take micro-batches by turns."""
 
     def __init__(
-        self, comm: Any, source: Any, stage: Stage, compute: Pipeline, scheduler: Scheduler, timeline: Timeline
+        self, comm: Comm, source: Array, stage: Stage, compute: Pipeline, scheduler: Scheduler, timeline: Timeline
     ) -> None:
         self._comm, self._source, self._stage, self._compute = comm, source, stage, compute
         self._scheduler, self._timeline = scheduler, timeline

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from charcnn.aliases import Comm
 from charcnn.host import cores
 from charcnn.host.cores import LAUNCHED
 from charcnn.host.install import pip_install
@@ -53,7 +54,7 @@ def gpu_share(gpus: Sequence[int], local_rank: int, local_ranks: int) -> list[in
     return list(gpus[local_rank::local_ranks])
 
 
-def settle_near(gpus: Sequence[int], address: Callable[[int], str], comm: Any | None, most: int | None = None) -> None:
+def settle_near(gpus: Sequence[int], address: Callable[[int], str], comm: Comm | None, most: int | None = None) -> None:
     """Take cores near this rank's GPUs, where mpiexec left it to us: see `charcnn.host.cores`.
 
     Args:
@@ -68,7 +69,7 @@ def settle_near(gpus: Sequence[int], address: Callable[[int], str], comm: Any | 
     cores.settle([next(iter(each)) if len(each) == 1 else None for each in near])
 
 
-def local_place(comm: Any | None) -> tuple[int, int]:
+def local_place(comm: Comm | None) -> tuple[int, int]:
     """(this rank's number among the ranks of its host, how many they are)"""
     if comm is None:
         return 0, 1

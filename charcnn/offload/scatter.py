@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Comm
 from charcnn.offload.ranks import shares
 from charcnn.runtime.timeline import OFF, Timeline
 
 
 def static(
-    comm: Any | None,
-    source: Any,
+    comm: Comm | None,
+    source: Array,
     compute: Callable[[np.ndarray], np.ndarray],
     length: int,
     classes: int,

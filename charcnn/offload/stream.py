@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Comm
 from charcnn.offload.overlap import asynchronous
 from charcnn.offload.scatter import static
 from charcnn.offload.scheduler import POLL
@@ -32,7 +33,7 @@ class _Stream:
         size: the most inputs of a chunk.
     """
 
-    def __init__(self, comm: Any | None, length: int, classes: int, *, size: int) -> None:
+    def __init__(self, comm: Comm | None, length: int, classes: int, *, size: int) -> None:
         self._comm, self._length, self._classes, self.size = comm, length, classes, size
         self._more = threading.Event()
 
@@ -44,7 +45,7 @@ class _Stream:
 class Overlapped(_Stream):
     """`asynchronous` offload of a stream."""
 
-    def run(self, source: Any, compute: Any, *, deliver: Deliver | None = None) -> None:
+    def run(self, source: Array, compute: Any, *, deliver: Deliver | None = None) -> None:
         """Compute all that the source gives.
 
         Args:
@@ -68,7 +69,7 @@ class Overlapped(_Stream):
 class Scattered(_Stream):
     """`static` offload of a stream, in rounds: what there is goes out, and all logits back, before the next one."""
 
-    def run(self, source: Any, compute: Any, *, deliver: Deliver | None = None) -> None:
+    def run(self, source: Array, compute: Any, *, deliver: Deliver | None = None) -> None:
         """See `Overlapped`; compute is a function of token ids -> logits."""
         if source is None:
             while self._told(None):

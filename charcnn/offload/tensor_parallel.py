@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from charcnn.aliases import Array, Comm, Record
 from charcnn.offload.partition import Part, overlap
 from charcnn.offload.scheduler import finish
 from charcnn.runtime.timeline import OFF, Timeline
@@ -42,7 +43,7 @@ class Steps:
         self.sent = 0
         """Bytes of features that this rank sent in it."""
 
-    def did(self) -> dict[str, Any]:
+    def did(self) -> Record:
         """For the report."""
         return {"busy": self.busy, "elapsed": self.elapsed, "sent": self.sent}
 
@@ -54,8 +55,8 @@ class Steps:
 
 
 def tensor(
-    comm: Any | None,
-    source: Any,
+    comm: Comm | None,
+    source: Array,
     steps: Steps,
     length: int,
     classes: int,
@@ -111,7 +112,7 @@ def tensor(
     return results
 
 
-def _given(comm: Any, x: np.ndarray, of: Part, steps: Steps, timeline: Timeline) -> np.ndarray:
+def _given(comm: Comm, x: np.ndarray, of: Part, steps: Steps, timeline: Timeline) -> np.ndarray:
     """Features (n, what this rank has, values of a channel) as (n, what it needs, …)."""
     if of.kind == "sum":
         from mpi4py import MPI

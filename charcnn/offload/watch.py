@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from charcnn.aliases import Comm
 from charcnn.offload.messages import mpi_error, survives_deaths
 
 LIMITS = {"CHARCNN_MPI_START": 60.0, "CHARCNN_MPI_STOPPED": 60.0, "CHARCNN_MPI_END": 30.0}
@@ -65,7 +66,7 @@ class Watch:
         self._ending = threading.Lock()
         self._asking = threading.Lock()  # held while the thread calls MPI, which must not have ended by then
         self._until, self._why = math.inf, ""
-        self._comm: Any = None
+        self._comm: Comm = None
         self._mode = ""
         threading.Thread(target=self._look, name="MPI watch", daemon=True).start()
 
@@ -83,7 +84,7 @@ class Watch:
             self._until, self._why = until, why
             self._changed.notify()
 
-    def follow(self, comm: Any | None, mode: str = "") -> None:
+    def follow(self, comm: Comm | None, mode: str = "") -> None:
         """From now on the death of any rank of the communicator ends this one, too; None: of no more."""
         with self._asking, self._changed:
             self._comm, self._mode = comm, mode
@@ -117,7 +118,7 @@ class Watch:
             if dead:
                 self._mourn(following, dead)
 
-    def _mourn(self, comm: Any, dead: list[int]) -> NoReturn:
+    def _mourn(self, comm: Comm, dead: list[int]) -> NoReturn:
         if comm.rank != min(set(range(comm.size)) - set(dead), default=comm.rank):
             time.sleep(2.0)  # mpiexec ends this one when the one that speaks has ended
         ranks = f"rank {dead[0]} has" if len(dead) == 1 else f"ranks {', '.join(map(str, dead))} have"
@@ -131,7 +132,7 @@ class Watch:
         os._exit(FAILED)
 
 
-def _dead(comm: Any) -> list[int]:
+def _dead(comm: Comm) -> list[int]:
     """The ranks of the communicator that died, as far as this one knows."""
     group = comm.Get_failed()
     try:
@@ -243,7 +244,7 @@ def _finish(MPI: Any, library: Any, seconds: float) -> None:
         _guard.close()
 
 
-def abort(comm: Any, status: int) -> NoReturn:
+def abort(comm: Comm, status: int) -> NoReturn:
     """End all ranks, within the deadline of MPI's end."""
     follow(None)
     sys.stdout.flush()
@@ -253,7 +254,7 @@ def abort(comm: Any, status: int) -> NoReturn:
     os._exit(status)
 
 
-def follow(comm: Any | None, mode: str = "") -> None:
+def follow(comm: Comm | None, mode: str = "") -> None:
     """From now on the death of any rank ends this one, too, by one line: for what all ranks do in step. None: no more.
 
     Without effect where MPI itself ends the job then.

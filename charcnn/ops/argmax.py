@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import cuda, njit
 
+from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
 
 
@@ -38,6 +37,6 @@ def launch_loops(out: np.ndarray, x: np.ndarray) -> None:
     _argmax_loops_kernel(x, out)
 
 
-def launch_naive(call: Call, x: Any) -> None:
+def launch_naive(call: Call, x: Array) -> None:
     """Of equals the first; NaN counts as the greatest."""
     call.launch_each(_argmax_naive_kernel, x, call.out)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32, njit
 
+from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.epilogues import epilogue
 
@@ -49,7 +49,7 @@ def launch_loops(
 
 
 def launch_naive(
-    call: Call, x: Any, gamma: Any, beta: Any, mean: Any, variance: Any, eps: float, *, epilogue: str
+    call: Call, x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, eps: float, *, epilogue: str
 ) -> None:
     """With ReLU in the same kernel where it follows."""
     n, c, height, width = x.shape

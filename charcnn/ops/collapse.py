@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numba import cuda, njit
 
+from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
 
 
@@ -31,6 +31,6 @@ def launch_loops(out: np.ndarray, x: np.ndarray) -> None:
     _collapse_loops_kernel(x.reshape(*x.shape[:2], math.prod(x.shape[2:])), out)
 
 
-def launch_naive(call: Call, x: Any) -> None:
+def launch_naive(call: Call, x: Array) -> None:
     """A copy."""
     call.launch_each(_collapse_naive_kernel, x.reshape(-1), call.out.reshape(-1))

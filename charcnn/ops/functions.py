@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.aliases import Array, Function, Stream
+from charcnn.aliases import Array, Function, Record, Stream
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes, shapes2d
@@ -102,7 +102,7 @@ def make(name: str) -> Function:
     rows = FUNCTIONS[name]
     row, of = rows[0], operator(rows[0].operator)
     launch = launch_of(row)
-    names: dict[str, Any] = {
+    names: Record = {
         "__name__": "charcnn.ops", "Array": Array, "Stream": Stream, "Pair": Pair, "Padding": Padding,
         "Sequence": Sequence, "np": np, "shape_of": _check_of(row), "launch": launch, "host": host,
     }  # fmt: skip

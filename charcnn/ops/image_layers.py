@@ -5,16 +5,15 @@ They take what the convolutions' layers take and give: with `octets`, as `MmaCon
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from charcnn.aliases import Array, Record
 from charcnn.gpu import device
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.features import STORED
-from charcnn.ops.common.layer import Array, NoScratch, Space
+from charcnn.ops.common.layer import ArraySpec, NoScratch, Space
 from charcnn.ops.common.precision import choose
 from charcnn.ops.local_response_norm_nhwc import normalised_features
 from charcnn.ops.pixels_nhwc import features_shape, pixel_features
@@ -29,16 +28,16 @@ class _Features(NoScratch):
 
     def __init__(self, precision: str, octets: bool) -> None:
         self._dtype = choose(precision, STORED).dtype
-        self._given: dict[str, Any] = {"precision": precision, "octets": octets}
+        self._given: Record = {"precision": precision, "octets": octets}
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
-        return [Array(self._shape(x), self._dtype)]
+        return [ArraySpec(self._shape(x), self._dtype)]
 
     def _shape(self, x: Shape) -> Shape:
         return x
 
-    def _out(self, x: Any, space: Space) -> dict[str, Any]:
+    def _out(self, x: Array, space: Space) -> Record:
         (y,) = self.writes(x.shape)
         return {**self._given, "out": space.device(*y), "stream": space.stream}
 
@@ -61,7 +60,7 @@ class _Pool2d(_Features):
     def _shape(self, x: Shape) -> Shape:
         return pooled_shape(x, self._window(x))
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features (N, H, W, C)."""
         return pooled_features(x, self._window(x.shape), mean=self.mean, **self._out(x, space))
 
@@ -93,7 +92,7 @@ class VectorizedGlobalAvgPool2d(_Features):
     def _shape(self, x: Shape) -> Shape:
         return x[0], x[3]
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features (N, H, W, C)."""
         given = self._out(x, space)
         y, (n, height, width, c) = given.pop("out"), x.shape
@@ -117,7 +116,7 @@ class VectorizedLocalResponseNorm(_Features):
         self._size = size
         self._given |= {"alpha": alpha, "beta": beta, "k": k}
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features (N, H, W, C)."""
         return normalised_features(x, self._size, **self._out(x, space))
 
@@ -149,7 +148,7 @@ class VectorizedPixels(_Features):
         images = np.broadcast_to(np.uint8(0), x)
         return features_shape(images, self._tables, *self._size, self._channels, self._given["precision"])
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on bytes (N, C * H * W)."""
         given = {"channels": self._channels, **self._out(x, space)}
         if self._blocks is not None:

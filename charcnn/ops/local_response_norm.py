@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import cuda, float32, njit
 
+from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
 
 
@@ -45,7 +44,7 @@ def launch_loops(out: np.ndarray, x: np.ndarray, size: int, alpha: float, beta: 
     _local_response_norm_loops_kernel(x, out, size, *map(np.float32, (alpha / size, beta, k)))
 
 
-def launch_naive(call: Call, x: Any, size: int, alpha: float, beta: float, k: float) -> None:
+def launch_naive(call: Call, x: Array, size: int, alpha: float, beta: float, k: float) -> None:
     """A thread sums its channels again. AlexNet's alpha of 1e-4 is 5e-4 here, with size 5, beta 0.75 and k 2."""
     values = map(np.float32, (alpha / size, beta, k))
     call.launch_each(_local_response_norm_naive_kernel, x, call.out, size, *values)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import int32, uint32, uint64
 from charcnn.gpu.indices import (
@@ -98,7 +99,7 @@ def _start(call, x, y, size, alpha, beta, k, precision, octets, vectors):
 
 
 def normalised_features(
-    x: Any,
+    x: Array,
     size: int,
     *,
     alpha: float = 1e-4,
@@ -106,9 +107,9 @@ def normalised_features(
     k: float = 1.0,
     precision: str = "fp16",
     octets: bool = False,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: Array = None,
+    stream: Stream = None,
+) -> Array:
     """local_response_norm_nhwc of features in a precision, on the GPU, to such.
 
     Args:
@@ -130,12 +131,12 @@ def normalised_features(
     return call.result()
 
 
-def launch_coalesced(call: Call, x: Any, size: int, alpha: float, beta: float, k: float) -> None:
+def launch_coalesced(call: Call, x: Array, size: int, alpha: float, beta: float, k: float) -> None:
     """The power of 0.75 is two instructions. AlexNet's alpha of 1e-4 is 5e-4 here, with size 5, beta 0.75 and k 2."""
     _start(call, x, call.out, size, alpha, beta, k, "fp32", False, False)
 
 
-def launch_vectorized(call: Call, x: Any, size: int, alpha: float, beta: float, k: float, *, precision: str) -> None:
+def launch_vectorized(call: Call, x: Array, size: int, alpha: float, beta: float, k: float, *, precision: str) -> None:
     """Features are cast to the precision, the result is cast back; `VectorizedLocalResponseNorm` leaves both out."""
     features = narrowed(call, x, precision)
     widened(call, precision, lambda y: _start(call, features, y, size, alpha, beta, k, precision, False, True))

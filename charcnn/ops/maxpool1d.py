@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32, njit
 
+from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
 
 
@@ -63,7 +63,7 @@ def launch_loops(out: np.ndarray, x: np.ndarray, kernel_size: int, stride: int |
     _maxpool1d_loops_kernel(x, out, kernel_size, kernel_size if stride is None else stride, padding)
 
 
-def launch_naive(call: Call, x: Any, kernel_size: int, stride: int | None, padding: int, *, epilogue: str) -> None:
+def launch_naive(call: Call, x: Array, kernel_size: int, stride: int | None, padding: int, *, epilogue: str) -> None:
     """NaN wins. ReLU is in the same kernel."""
     kernel = _relu_maxpool1d_naive if epilogue else _maxpool1d_naive
     call.launch_each(kernel, x, call.out, kernel_size, kernel_size if stride is None else stride, padding)

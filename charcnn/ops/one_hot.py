@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import cuda, float32, int64, njit
 
+from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
 
 
@@ -34,6 +33,6 @@ def launch_loops(out: np.ndarray, ids: np.ndarray, depth: int) -> None:
     _one_hot_loops_kernel(ids, out)
 
 
-def launch_naive(call: Call, ids: Any, depth: int) -> None:
+def launch_naive(call: Call, ids: Array, depth: int) -> None:
     """Neighbouring threads write neighbouring positions."""
     call.launch_each(_one_hot_naive_kernel, ids, call.out)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba import float32
 
+from charcnn.aliases import Array
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -35,6 +34,6 @@ def _kernel(ids, y):
         y.flat[start + place] = float32(1) if hot else float32(0)
 
 
-def launch(call: Call, ids: Any, depth: int) -> None:
+def launch(call: Call, ids: Array, depth: int) -> None:
     """A block for each 64 positions."""
     call.launch(_kernel, (ids.size + ROWS - 1) // ROWS, THREADS, ids, call.out)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from charcnn import layers
+from charcnn.aliases import Record
 from charcnn.layers.layer import Layer
 
 OPERATORS: dict[type[Layer], str] = {
@@ -46,9 +46,9 @@ def fits(pattern: Sequence[Layer]) -> bool:
     )
 
 
-def options(pattern: Sequence[Layer]) -> dict[str, Any]:
+def options(pattern: Sequence[Layer]) -> Record:
     """What the pattern's operator takes beside arrays, by the names of its parameters."""
-    found: dict[str, Any] = {}
+    found: Record = {}
     pool = "pool_size" if isinstance(pattern[0], (layers.OneHot, layers.Conv1d, layers.Conv2d)) else "kernel_size"
     for layer in pattern:
         match layer:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import cuda, njit
 
+from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
 
 
@@ -32,6 +31,6 @@ def launch_loops(out: np.ndarray, images: np.ndarray, tables: np.ndarray, height
     _pixels_loops_kernel(images, tables, out.reshape(*out.shape[:2], height * width))
 
 
-def launch_naive(call: Call, images: Any, tables: Any, height: int, width: int) -> None:
+def launch_naive(call: Call, images: Array, tables: Array, height: int, width: int) -> None:
     """Neighbouring threads read neighbouring bytes."""
     call.launch_each(_pixels_naive_kernel, images, tables, call.out.reshape((*call.out.shape[:2], height * width)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -93,7 +93,7 @@ def _start(call, y, precision, octets):
 
 
 def features_shape(
-    images: Any, tables: Any, height: int, width: int, channels: int | None, precision: str
+    images: Array, tables: Array, height: int, width: int, channels: int | None, precision: str
 ) -> Shape:  # fmt: skip
     """The shape of `pixel_features`."""
     *others, c_out = shapes2d.pixels_nhwc(images, tables, height, width, channels)
@@ -101,17 +101,17 @@ def features_shape(
 
 
 def pixel_features(
-    images: Any,
-    tables: Any,
+    images: Array,
+    tables: Array,
     height: int,
     width: int,
     *,
     channels: int | None = None,
     precision: str = "fp16",
     octets: bool = False,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: Array = None,
+    stream: Stream = None,
+) -> Array:
     """pixels_nhwc as features in a precision, on the GPU.
 
     Args:
@@ -134,14 +134,14 @@ def pixel_features(
     return call.result()
 
 
-def launch_coalesced(call: Call, images: Any, tables: Any, height: int, width: int, channels: int | None) -> None:
+def launch_coalesced(call: Call, images: Array, tables: Array, height: int, width: int, channels: int | None) -> None:
     """Neighbouring threads write neighbouring channels."""
     n, *_, c = call.out.shape
     call.launch_each(_coalesced_kernel, images, tables, call.out.reshape((n, height * width, c)))
 
 
 def launch_vectorized(
-    call: Call, images: Any, tables: Any, height: int, width: int, channels: int | None, *, precision: str
+    call: Call, images: Array, tables: Array, height: int, width: int, channels: int | None, *, precision: str
 ) -> None:
     """One thread a pixel. Features are in the precision, and are cast back; `VectorizedPixels` leaves the cast out.
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from functools import cache
 from math import gcd, prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import cuda, float32
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import int32, uint32, uint64
 from charcnn.gpu.indices import (
@@ -177,8 +178,8 @@ def block_shape(images: Shape, tables: Shape, blocks: Blocks, channels: int | No
 
 
 def block_features(
-    images: Any,
-    tables: Any,
+    images: Array,
+    tables: Array,
     height: int,
     width: int,
     blocks: Blocks,
@@ -186,9 +187,9 @@ def block_features(
     channels: int | None = None,
     precision: str = "fp16",
     octets: bool = False,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: Array = None,
+    stream: Stream = None,
+) -> Array:
     """Bytes as features, a pixel a block: channel (c * S_h + row) * S_w + column of it is that pixel's channel c.
 
     Args:

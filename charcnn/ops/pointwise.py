@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32, njit
 
+from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.epilogues import EPILOGUES, epilogue
 
@@ -119,16 +119,16 @@ def launch_maxout_loops(out: np.ndarray, x: np.ndarray, pieces: int) -> None:
     _maxout_loops_kernel(*_grouped(x, out, pieces))
 
 
-def launch_naive(call: Call, x: Any, *, epilogue: str) -> None:
+def launch_naive(call: Call, x: Array, *, epilogue: str) -> None:
     """Neighbouring threads have neighbouring values."""
     call.launch_each(_pointwise_naive_kernel(epilogue), x.reshape(-1), call.out.reshape(-1))
 
 
-def launch_leaky_relu_naive(call: Call, x: Any, negative_slope: float) -> None:
+def launch_leaky_relu_naive(call: Call, x: Array, negative_slope: float) -> None:
     """Neighbouring threads have neighbouring values."""
     call.launch_each(_leaky_relu_naive_kernel, x.reshape(-1), call.out.reshape(-1), np.float32(negative_slope))
 
 
-def launch_maxout_naive(call: Call, x: Any, pieces: int) -> None:
+def launch_maxout_naive(call: Call, x: Array, pieces: int) -> None:
     """NaN wins."""
     call.launch_each(_maxout_naive_kernel, *_grouped(x, call.out, pieces))

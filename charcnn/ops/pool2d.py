@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, njit
 
+from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import shapes2d
@@ -71,7 +72,7 @@ def _pool2d_naive_kernel(mean):
     return kernel
 
 
-def _window(x: Any, *how: Any) -> Window:
+def _window(x: Array, *how: Any) -> Window:
     """Of the pooling; without arguments, of all of an image."""
     return shapes2d.pool2d_window(*x.shape[2:], *how) if how else Window((int(x.shape[2]), int(x.shape[3])))
 
@@ -105,18 +106,18 @@ def launch_global_loops(out: np.ndarray, x: np.ndarray) -> None:
     _start_loops(out, x, _window(x), True)
 
 
-def launch_max_naive(call: Call, x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding) -> None:
+def launch_max_naive(call: Call, x: Array, kernel_size: Pair, stride: Pair | None, padding: Padding) -> None:
     """NaN wins."""
     _start_naive(call, x, _window(x, kernel_size, stride, padding), False)
 
 
 def launch_mean_naive(
-    call: Call, x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool
+    call: Call, x: Array, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool
 ) -> None:
     """Sums of a row are taken apart."""
     _start_naive(call, x, _window(x, kernel_size, stride, padding), True, count_include_pad)
 
 
-def launch_global_naive(call: Call, x: Any) -> None:
+def launch_global_naive(call: Call, x: Array) -> None:
     """Sums of a row are taken apart."""
     _start_naive(call, x, _window(x), True)

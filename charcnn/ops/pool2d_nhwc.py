@@ -12,6 +12,7 @@ from typing import Any
 
 from numba import cuda, float32
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import int32, uint32, uint64
 from charcnn.gpu.indices import (
@@ -133,16 +134,16 @@ def _start(call, x, y, window, mean, area, precision, octets, quick):
 
 
 def pooled_features(
-    x: Any,
+    x: Array,
     window: Window,
     *,
     mean: bool = False,
     count_include_pad: bool = True,
     precision: str = "fp16",
     octets: bool = False,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: Array = None,
+    stream: Stream = None,
+) -> Array:
     """maxpool2d_nhwc, or where `mean` avgpool2d_nhwc, of features in a precision, on the GPU, to such.
 
     Args:
@@ -172,12 +173,12 @@ def pooled_shape(x: Shape, window: Window) -> Shape:
     return n, *window.out(height, width), channels
 
 
-def _window(x: Any, *how: Any) -> Window:
+def _window(x: Array, *how: Any) -> Window:
     """Of the pooling; without arguments, of all of an image."""
     return shapes2d.pool2d_window(*x.shape[1:3], *how) if how else Window((int(x.shape[1]), int(x.shape[2])))
 
 
-def _as_images(y: Any) -> Any:
+def _as_images(y: Array) -> Any:
     return y if len(y.shape) == 4 else y.reshape((y.shape[0], 1, 1, y.shape[1]))
 
 
@@ -189,44 +190,44 @@ def _coalesced(call, x, window, mean, count_include_pad=True):
 def _vectorized(call, x, window, mean, precision, count_include_pad=True):
     features, area = narrowed(call, x, precision), math.prod(window.kernel) * count_include_pad
 
-    def start(y: Any) -> None:
+    def start(y: Array) -> None:
         _start(call, features, _as_images(y), window, mean, area, precision, False, True)
 
     widened(call, precision, start)
 
 
-def launch_max_coalesced(call: Call, x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding) -> None:
+def launch_max_coalesced(call: Call, x: Array, kernel_size: Pair, stride: Pair | None, padding: Padding) -> None:
     """NaN wins."""
     _coalesced(call, x, _window(x, kernel_size, stride, padding), False)
 
 
 def launch_mean_coalesced(
-    call: Call, x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool
+    call: Call, x: Array, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool
 ) -> None:
     """Sums are float32."""
     _coalesced(call, x, _window(x, kernel_size, stride, padding), True, count_include_pad)
 
 
-def launch_global_coalesced(call: Call, x: Any) -> None:
+def launch_global_coalesced(call: Call, x: Array) -> None:
     """Sums are float32."""
     _coalesced(call, x, _window(x), True)
 
 
 def launch_max_vectorized(
-    call: Call, x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding, *, precision: str
+    call: Call, x: Array, kernel_size: Pair, stride: Pair | None, padding: Padding, *, precision: str
 ) -> None:
     """NaN wins. Features are cast to the precision, the result is cast back; layers leave both out."""
     _vectorized(call, x, _window(x, kernel_size, stride, padding), False, precision)
 
 
 def launch_mean_vectorized(
-    call: Call, x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool, *,
+    call: Call, x: Array, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool, *,
     precision: str,
 ) -> None:  # fmt: skip
     """Sums are float32. Features are cast to the precision, the result is cast back; layers leave both out."""
     _vectorized(call, x, _window(x, kernel_size, stride, padding), True, precision, count_include_pad)
 
 
-def launch_global_vectorized(call: Call, x: Any, *, precision: str) -> None:
+def launch_global_vectorized(call: Call, x: Array, *, precision: str) -> None:
     """Sums are float32. Features are cast to the precision, the result is cast back; layers leave both out."""
     _vectorized(call, x, _window(x), True, precision)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import layers
+from charcnn.aliases import Array, Record, Stream
 from charcnn.gpu.arrays import check
 from charcnn.layers.layer import Layer
 from charcnn.layers.windows import pair
@@ -52,9 +53,9 @@ class Prepared:
 
     pattern: tuple[Layer, ...]
     row: Variant
-    weights: tuple[Any, ...]
+    weights: tuple[Array, ...]
     """In the order of the operator's parameters, as it takes them; on the GPU where it runs there."""
-    options: dict[str, Any]
+    options: Record
     apply: Any
 
     @property
@@ -72,11 +73,11 @@ class Prepared:
         """channels_first, (N, C, ...), or channels_last, (N, ..., C)."""
         return layout_of(self.row)
 
-    def __call__(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, x: Array, *, out: Array = None, stream: Stream = None) -> Array:
         """See the class."""
         of = operator(self.row.operator)
         name = "ids" if of.name.startswith("one_hot") else "x"
-        how: dict[str, Any] = {"in_place": "x"} if self.row.in_place else {}
+        how: Record = {"in_place": "x"} if self.row.in_place else {}
         shape = checked_shape(self.row, x, *self.weights, **self.options)
         if self.row.device == "cpu":
             if stream is not None:
@@ -130,7 +131,7 @@ def prepare(
             gpu.require_tensor_cores(row.technique, hopper=row.hopper)
         arrays = tuple(map(gpu.to_device, arrays))
     launch: Any = launch_of(row)
-    how: dict[str, Any] = {"precision": row.precision} if row.precision else {}
+    how: Record = {"precision": row.precision} if row.precision else {}
     if takes_epilogue(launch):
         how["epilogue"] = operator(row.operator).epilogue
     ordered = [given.get(name, default) for name, default in options_of(row)]
@@ -143,7 +144,7 @@ def prepare(
     return Prepared(pattern, row, arrays, given, apply)
 
 
-def _launched(launch: Any, arguments: tuple[Any, ...], how: Mapping[str, Any], target: Any, x: Any) -> None:
+def _launched(launch: Any, arguments: tuple[Any, ...], how: Mapping[str, Any], target: Any, x: Array) -> None:
     launch(target, x, *arguments, **how)
 
 

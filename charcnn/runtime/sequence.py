@@ -18,8 +18,7 @@ from charcnn.layers import Network
 from charcnn.layers.layer import Shape
 from charcnn.model.params import Params
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.layer import Array as ArraySpec
-from charcnn.ops.common.layer import ByBatch, Layer, bounds, flat, held_bytes, writes_host
+from charcnn.ops.common.layer import ArraySpec, ByBatch, Layer, bounds, flat, held_bytes, writes_host
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import Compute, GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
 from charcnn.runtime.zero_copy import ZeroCopy, few_of

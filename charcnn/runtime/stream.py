@@ -21,8 +21,7 @@ from charcnn.aliases import Array, DType, Record, Stream
 from charcnn.gpu import device, launch
 from charcnn.gpu import graph as cuda_graph
 from charcnn.layers.layer import Shape
-from charcnn.ops.common.layer import Array as ArraySpec
-from charcnn.ops.common.layer import Layer
+from charcnn.ops.common.layer import ArraySpec, Layer
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
 from charcnn.runtime.zero_copy import ZeroCopy

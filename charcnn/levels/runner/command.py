@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from charcnn import catalog, files, offload
-from charcnn.aliases import Comm, Record
+from charcnn.aliases import Comm, Function, Record
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.host.interrupts import between_locks, ended, keep
@@ -47,7 +47,7 @@ class Subject(Protocol):
         """What it is called."""
 
     @property
-    def offload(self) -> Callable[..., Any]:
+    def offload(self) -> Function:
         """What it does under mpiexec where nothing is asked for, of `offload.MODES`."""
 
     def parser(self, *, quiet: bool) -> argparse.ArgumentParser:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from charcnn import catalog, offload
+from charcnn.aliases import Function, Record
 from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
 from charcnn.host.terminal import tell
@@ -27,7 +28,7 @@ ENCODED_AHEAD = 65536
 """Texts up to this many are encoded before the clock starts; of more, each when it is sent, which keeps memory flat."""
 
 
-def parser(name: str, module: Any, build: Callable[..., Any], *, quiet: bool) -> argparse.ArgumentParser:
+def parser(name: str, module: Any, build: Function, *, quiet: bool) -> argparse.ArgumentParser:
     """The command line of a level; `quiet` where another rank prints the help and the errors."""
     found = options.parser(
         name,
@@ -131,19 +132,19 @@ class LevelCommand:
     """A level, as `charcnn.levels.runner.command.Subject` says."""
 
     name: str
-    build: Callable[..., Any]
+    build: Function
 
     @property
-    def offload(self) -> Callable[..., Any]:
+    def offload(self) -> Function:
         """The level's own; l0 names none, and does under mpiexec as l1."""
-        function: Callable[..., Any] = getattr(self._module, "OFFLOAD", offload.static)
+        function: Function = getattr(self._module, "OFFLOAD", offload.static)
         return function
 
     def parser(self, *, quiet: bool) -> argparse.ArgumentParser:
         """See `parser`."""
         return parser(self.name, self._module, self.build, quiet=quiet)
 
-    def program(self, options: argparse.Namespace) -> tuple[catalog.Program, Callable[..., Any]]:
+    def program(self, options: argparse.Namespace) -> tuple[catalog.Program, Function]:
         """The level."""
         return catalog.level(self.name), self.build
 
@@ -151,7 +152,7 @@ class LevelCommand:
         """See `prepare`."""
         return prepare(program, options)
 
-    def head(self, program: catalog.Program) -> dict[str, Any]:
+    def head(self, program: catalog.Program) -> Record:
         """What its report begins with."""
         return {"schema": "level", "level": self.name, "title": catalog.level(self.name).title}
 
@@ -160,7 +161,7 @@ class LevelCommand:
         config: Any = job.params.config
         return products_of_level(config, stages)
 
-    def closing(self, report: dict[str, Any], job: Job, options: argparse.Namespace) -> Sequence[str]:
+    def closing(self, report: Record, job: Job, options: argparse.Namespace) -> Sequence[str]:
         """Nothing."""
         return ()
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from charcnn import catalog, offload
+from charcnn.aliases import Function
 from charcnn.files import check_paths
 from charcnn.gpu import device
 from charcnn.host.arguments import above_0, positive
@@ -82,7 +83,7 @@ def parser(name: str, *, quiet: bool, **texts: Any) -> argparse.ArgumentParser:
     return Parser(formatter_class=argparse.RawDescriptionHelpFormatter, **texts)
 
 
-def add_work(add: Callable[..., Any], what: str, batch: str, precisions: str) -> None:
+def add_work(add: Function, what: str, batch: str, precisions: str) -> None:
     """What is computed: how many of `what`, how, in what precision, on how many GPUs."""
     add(
         "--inputs",
@@ -97,7 +98,7 @@ def add_work(add: Callable[..., Any], what: str, batch: str, precisions: str) ->
     add("--gpus", type=positive, metavar="G", help="how many GPUs of the host (default: all that it uses)")
 
 
-def add_offload(add: Callable[..., Any]) -> None:
+def add_offload(add: Function) -> None:
     """How inputs reach other ranks, and where the report goes."""
     add(
         "--offload",

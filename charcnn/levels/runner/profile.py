@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from charcnn.aliases import Comm, Record
 from charcnn.gpu import device
 from charcnn.host.terminal import table
 from charcnn.levels.runner.options import Job
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
 UNKNOWN = "–"
 
 
-def alone(comm: Any) -> bool:
+def alone(comm: Comm) -> bool:
     """Whether this process is the only rank."""
     return comm is None or comm.size == 1
 
 
 def measured(
-    subject: Subject, options: argparse.Namespace, comm: Any, gpus: list[int], job: Job | None, run: Run, batch: int,
+    subject: Subject, options: argparse.Namespace, comm: Comm, gpus: list[int], job: Job | None, run: Run, batch: int,
     monitor: Monitor,
-) -> dict[str, Any] | None:  # fmt: skip
+) -> Record | None:  # fmt: skip
     """Time the kernels of the first batch, where --profile asks for that, or --layers on one GPU; else None.
 
     Returns:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Record
 from charcnn.host.terminal import printable
 from charcnn.levels.runner.options import Job
 from charcnn.model import validation
@@ -23,7 +23,7 @@ MANY = 20
 
 def validate(
     job: Job, logits: np.ndarray, rounding: Rounding, borders: Sequence[range] = (), seed: int | None = None
-) -> dict[str, Any]:
+) -> Record:
     """Hold a sample's logits against the float64 reference, and the labels against the original's answers, if given.
 
     Args:
@@ -39,7 +39,7 @@ def validate(
     errors = validation.in_sigmas(logits[sample], expected, sigma)
     unusable = np.flatnonzero(~np.isfinite(logits).all(axis=1))
     worst = int(np.argmax(errors))
-    result: dict[str, Any] = {
+    result: Record = {
         "against": "float64 reference",
         "inputs": len(logits),
         "checked": len(sample),
@@ -62,7 +62,7 @@ def validate(
     return result
 
 
-def show(name: str, report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
+def show(name: str, report: Record, job: Job, logits: np.ndarray) -> None:
     """The closing report."""
     config, seconds, check = job.params.config, report["seconds"], report["validation"]
     where = f"{report['ranks']} rank{'s' * (report['ranks'] > 1)}"
@@ -117,7 +117,7 @@ def show(name: str, report: dict[str, Any], job: Job, logits: np.ndarray) -> Non
         print(f"  {key:<10}{printable(value)}")
 
 
-def _verdict(check: dict[str, Any]) -> list[str]:
+def _verdict(check: Record) -> list[str]:
     found = "not finite" if check["sigmas"] is None else f"{check['sigmas']:.2g} sigma"
     lines = [
         f"{'passed' if check['passed'] else 'FAILED'}: {check['checked']:,} of {check['inputs']:,} inputs checked "
@@ -130,7 +130,7 @@ def _verdict(check: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _farm_rows(farm: dict[str, Any]) -> list[tuple[str, str]]:
+def _farm_rows(farm: Record) -> list[tuple[str, str]]:
     each = [
         f"rank {rank['rank']} on {rank['host']}: {rank['inputs']} inputs, {rank['inputs_per_second']:,.2f}/s"
         for rank in farm["ranks"]

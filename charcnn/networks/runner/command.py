@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from charcnn import catalog, images, offload
+from charcnn.aliases import Function, Record
 from charcnn.gpu import device
 from charcnn.host.arguments import above_0, positive
 from charcnn.host.terminal import prepare_streams, tell
@@ -143,7 +144,7 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
             )
         return name
 
-    def program(self, chosen: argparse.Namespace) -> tuple[catalog.Program, Callable[..., Any]]:
+    def program(self, chosen: argparse.Namespace) -> tuple[catalog.Program, Function]:
         """The technique that --as names, or else the fastest of the machine."""
         technique = self._technique(chosen)
         timed = {"graph": False} if chosen.layers and technique.graphs else {}  # a graph is timed as a whole
@@ -261,7 +262,7 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
             )
         return read
 
-    def head(self, program: catalog.Program) -> dict[str, Any]:
+    def head(self, program: catalog.Program) -> Record:
         """What its report begins with."""
         return {"schema": "network", "network": self.name, "technique": program.name, "title": self.page.TITLE}
 
@@ -274,7 +275,7 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
             return {}
         return {stage: [node for node in nodes if node.flops] for stage, nodes in found}
 
-    def closing(self, report: dict[str, Any], job: Job, chosen: argparse.Namespace) -> list[str]:
+    def closing(self, report: Record, job: Job, chosen: argparse.Namespace) -> list[str]:
         """With --layers a row each; where ranks have parts of the network, a line each."""
         if "parts" in report:
             return tables.parts(job.params.config, report)

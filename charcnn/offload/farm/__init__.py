@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Comm
 from charcnn.offload.checkpoint import Checkpoint
 from charcnn.offload.farm.root import Farm
 from charcnn.offload.farm.worker import work
@@ -21,8 +22,8 @@ from charcnn.runtime.timeline import OFF, Timeline
 
 
 def farm(
-    comm: Any | None,
-    source: Any,
+    comm: Comm | None,
+    source: Array,
     compute: Any,
     length: int,
     classes: int,

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from charcnn.aliases import Comm, Record
+from charcnn.aliases import Array, Comm, Record
 from charcnn.offload import messages, watch
 from charcnn.offload.checkpoint import Checkpoint
 from charcnn.offload.farm.state import FarmState, Member
@@ -250,7 +250,7 @@ class Farm:
 
     def run(
         self,
-        source: Any,
+        source: Array,
         compute: Any,
         *,
         progress: Callable[[int], object] | None = None,

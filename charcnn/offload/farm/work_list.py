@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array
 from charcnn.offload import messages
 from charcnn.offload.checkpoint import Checkpoint
 from charcnn.offload.farm.state import FarmState, Member, Part
@@ -30,7 +31,7 @@ class WorkList:
         self,
         state: FarmState,
         pipeline: Pipeline,
-        source: Any,
+        source: Array,
         progress: Callable[[int], object] | None,
         checkpoint: Checkpoint | None,
         deliver: Callable[[int, np.ndarray], object] | None = None,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from charcnn.aliases import Array, Stream
 from charcnn.layers import Conv1d, Relu
 from charcnn.ops.chain.fused import Fused
 from charcnn.ops.chain.plan import Stat, plan
 from charcnn.ops.common import shapes
 
 
-def whole(x: Any, *parameters: Any, out: Any, stream: Any) -> Any:
+def whole(x: Array, *parameters: Any, out: Array, stream: Stream) -> Array:
     """Four convolutions in one kernel, one block an input, every feature map in shared memory, nothing recomputed.
 
     Raises:
@@ -20,7 +21,7 @@ def whole(x: Any, *parameters: Any, out: Any, stream: Any) -> Any:
     return _fused("whole", x, parameters, out, stream)
 
 
-def pairs(x: Any, *parameters: Any, out: Any, stream: Any) -> Any:
+def pairs(x: Array, *parameters: Any, out: Array, stream: Stream) -> Array:
     """Two kernels of two convolutions, a block a tile of positions: the tiles' halos are recomputed.
 
     One map goes through global memory, and a third kernel joins the statistics of an input's tiles. Each call allocates

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.layers import Conv2d, MaxPool2d, Relu
 from charcnn.ops.chain.fused import Fused
@@ -12,7 +13,7 @@ from charcnn.ops.chain.plan2d import plan2d
 from charcnn.ops.common.shapes import ranked
 
 
-def whole(*arguments: Any, out: Any, stream: Any) -> Any:
+def whole(*arguments: Any, out: Array, stream: Stream) -> Array:
     """A block an image, nothing recomputed.
 
     Needs cp.async, of compute capability 8.0.
@@ -23,7 +24,7 @@ def whole(*arguments: Any, out: Any, stream: Any) -> Any:
     return _fused("whole", *arguments, out=out, stream=stream)
 
 
-def tiles(*arguments: Any, out: Any, stream: Any) -> Any:
+def tiles(*arguments: Any, out: Array, stream: Stream) -> Array:
     """A block a tile of the result: what their halos share is recomputed.
 
     Needs cp.async, of compute capability 8.0.
@@ -34,7 +35,7 @@ def tiles(*arguments: Any, out: Any, stream: Any) -> Any:
     return _fused("tiles", *arguments, out=out, stream=stream)
 
 
-def rolling(*arguments: Any, out: Any, stream: Any) -> Any:
+def rolling(*arguments: Any, out: Array, stream: Stream) -> Array:
     """Blocks walk down the image, and keep of each map the rows that windows share.
 
     Needs cp.async, of compute capability 8.0.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call, pair
 from charcnn.ops.chain import kernel, kernel2d
@@ -50,14 +51,14 @@ class Fused:
 
     def __call__(
         self,
-        x: Any,
-        weights: Sequence[Any],
+        x: Array,
+        weights: Sequence[Array],
         biases: Sequence[Any],
         *,
-        out: Any = None,
-        stream: Any = None,
+        out: Array = None,
+        stream: Stream = None,
         workspace: Sequence[Any] | None = None,
-    ) -> Any:
+    ) -> Array:
         """See the class."""
         plan = self.plan
         n = ranked("x", x, AXES[len(plan.in_shape)])[0]

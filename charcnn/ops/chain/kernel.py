@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32, float64
 
+from charcnn.aliases import Kernel
 from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import (
     block_idx_x,
@@ -25,7 +25,7 @@ def _constants(values):
 
 
 @cache
-def make_kernel(step: Step) -> Any:
+def make_kernel(step: Step) -> Kernel:
     """The kernel (x, weights, biases, y, moments), launched with N * step.tiles blocks.
 
     x (N, C_in, L) and y (N, C_out, L_out) float32, weights and biases tuples. With a stat, moments has a row a block:

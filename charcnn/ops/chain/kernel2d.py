@@ -7,6 +7,7 @@ from typing import Any
 
 from numba import cuda, float32
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import int32, uint32
 from charcnn.gpu.indices import (
@@ -26,7 +27,7 @@ from charcnn.ops.common.epilogues import inlined
 
 
 @cache
-def make_kernel(step: Step2d) -> Any:
+def make_kernel(step: Step2d) -> Kernel:
     """The kernel (x, weights, biases, y), launched with N * step.tiles blocks.
 
     x (N, C_in, H, W) and y (N, C_out, H_out, W_out) float32; weights and biases tuples, an array a convolution.

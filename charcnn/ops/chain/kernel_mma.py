@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import cuda, float32, types
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import (
@@ -40,7 +41,7 @@ WORDS = PIXEL // 4
 
 
 @cache
-def make_mma_kernel(plan: MmaPlan, from_bytes: bool) -> Any:
+def make_mma_kernel(plan: MmaPlan, from_bytes: bool) -> Kernel:
     """The kernel (x, weight, bias, pixels, y): blocks take images by turns.
 
     x (N, C_in H W) float32, or uint8 where from_bytes, then pixels (C_in 256,) is what bytes stand for; weight as of

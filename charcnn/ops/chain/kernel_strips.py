@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from numba import cuda, float32, types
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import (
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Any:
+def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Kernel:
     """The kernel (x, weight, bias, pixels, y): blocks take tiles of images by turns.
 
     x (N, C_in H W) float32, or uint8 where from_bytes, then pixels (2 C_in,) is the factor and offset of each channel;

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Record
 from charcnn.gpu import device
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import at_least
@@ -101,7 +102,7 @@ class StripPlan(TensorPlan):
             begin = stop
 
     @cached_property
-    def counted(self) -> dict[str, Any]:
+    def counted(self) -> Record:
         """What an image's blocks do, counted strip by strip.
 
         `pixels` of each strip of both convolutions, and the most `rows` of each map that are there at once.
@@ -262,7 +263,7 @@ class StripPlan(TensorPlan):
         """The kernel of images as float32 or as bytes."""
         return make_strip_kernel(self, from_bytes)
 
-    def flat(self, y: Any) -> Any:
+    def flat(self, y: Array) -> Any:
         """The results as the kernel writes them: words."""
         return y.reshape(y.size).view(np.uint32)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import at_least
@@ -68,7 +69,7 @@ class Planned:
         """Shapes of the float32 arrays that pass between the kernels at n inputs: none where there is one kernel."""
         raise NotImplementedError
 
-    def workspace(self, n: int, stream: Any = 0) -> tuple[Any, ...]:
+    def workspace(self, n: int, stream: Stream = 0) -> tuple[Array, ...]:
         """Device arrays of the `workspace_shapes`, for any number of calls, of up to n inputs, on one stream."""
         return tuple(device.empty(shape, np.float32, stream) for shape in self.workspace_shapes(n))
 

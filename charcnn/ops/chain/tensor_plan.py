@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.layers.layer import Shape
@@ -40,7 +41,7 @@ class TensorPlan(Linked):
         """What bytes stand for, float32 (C_in, 256), as the kernel reads it."""
         return pixels.ravel()
 
-    def flat(self, y: Any) -> Any:
+    def flat(self, y: Array) -> Any:
         """The results as the kernel writes them."""
         return y.reshape((len(y), prod(self.out_shape)))
 
@@ -102,7 +103,7 @@ class TensorChain:
         self._parameters = [device.to_device(array) for array in (plan.packed(weights), np.concatenate(offsets), table)]
         self.nbytes: int = sum(array.nbytes for array in self._parameters)
 
-    def __call__(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, x: Array, *, out: Array = None, stream: Stream = None) -> Array:
         """Start on x (N, C_in, H, W), float32, or uint8 with `pixels`: y (N, *shape) of `plan.result`, on its side.
 
         Maps are held in the precision: in fp16 values from 65,520 on are infinite.

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import DType
 from charcnn.gpu.arrays import check, check_out
 from charcnn.layers.layer import Shape
 
@@ -15,7 +16,7 @@ half the time."""
 
 
 def host(
-    out: np.ndarray | None, shape: Shape, dtype: Any = np.float32, in_place: str = "", **inputs: Any
+    out: np.ndarray | None, shape: Shape, dtype: DType = np.float32, in_place: str = "", **inputs: Any
 ) -> np.ndarray:
     """Check a CPU launcher's inputs (`ids`, `images` uint8, others float32) and its `out`, which is made where None.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, DType, Stream
 from charcnn.gpu.launch import Call as Call
 from charcnn.gpu.launch import pair
 from charcnn.layers.layer import Shape
@@ -18,7 +19,7 @@ class StatCall(Call):
     A launch writes `moments`, float64 (N, 2), on the device.
     """
 
-    def __init__(self, out: Any, stream: Any, shape: Shape, **inputs: Any) -> None:
+    def __init__(self, out: Array, stream: Stream, shape: Shape, **inputs: Any) -> None:
         y, self._stat = pair(out)
         if self._stat is not None:
             shapes.expect("stat", self._stat, (shape[0], 2))
@@ -38,5 +39,5 @@ class StatCall(Call):
 class LabelCall(Call):
     """A call that gives an index an input: int64, or uint8 where `out` is of that."""
 
-    def __init__(self, out: Any, stream: Any, shape: Shape, dtype: Any, **inputs: Any) -> None:
+    def __init__(self, out: Array, stream: Stream, shape: Shape, dtype: DType, **inputs: Any) -> None:
         super().__init__(out, stream, shape, np.uint8 if getattr(out, "dtype", None) == np.uint8 else dtype, **inputs)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import (
@@ -90,14 +90,14 @@ def _peak_kernel(x, peak):
     cuda.atomic.max(peak, uint32(0), best)
 
 
-def largest(call: Call, x: Any) -> float:
+def largest(call: Call, x: Array) -> float:
     """The greatest absolute value of a device array that is finite, or 0; waits for the GPU."""
     peak = device.to_device(np.zeros(1, np.float32), call.stream)
     call.launch(_peak_kernel, min(1024, -(-x.size // THREADS)), THREADS, x.reshape((x.size,)), peak)
     return float(device.to_host(peak, call.stream)[0])
 
 
-def x_unit_of(call: Call, x: Any, of: NumberFormat) -> float:
+def x_unit_of(call: Call, x: Array, of: NumberFormat) -> float:
     """What to divide features on the GPU by, so that their greatest becomes the greatest of e4m3; else 1.
 
     It waits for the GPU.
@@ -105,7 +105,7 @@ def x_unit_of(call: Call, x: Any, of: NumberFormat) -> float:
     return largest(call, x) / LARGEST_E4M3 or 1.0 if of.ptx_type == "e4m3" else 1.0
 
 
-def unit_of(call: Call, weight: Any, of: NumberFormat) -> float:
+def unit_of(call: Call, weight: Array, of: NumberFormat) -> float:
     """What to divide a weight on the GPU by where weights are scaled: a power of two, which rounds nothing.
 
     It waits for the GPU.
@@ -114,7 +114,7 @@ def unit_of(call: Call, weight: Any, of: NumberFormat) -> float:
     return 2.0 ** math.ceil(math.log2(unit)) if 0 < unit < math.inf else 1.0
 
 
-def narrow(call: Call, x: Any, length: int, channels: int, to: NumberFormat, factor: float = 1.0) -> Any:
+def narrow(call: Call, x: Array, length: int, channels: int, to: NumberFormat, factor: float = 1.0) -> Array:
     """float32 (N, L, C), times a factor, in a format, with zeros up to (N, length, channels); a new device array.
 
     With two terms it is (N, length, 2 * channels). What is not finite stays so, but in e4m3 only NaN does.
@@ -131,7 +131,7 @@ def _narrow(call, x, y, to, factor):
     call.launch(kernel, -(-values // THREADS), THREADS, x, bits, channels, np.float32(factor))
 
 
-def widen(call: Call, x: Any, y: Any, source: NumberFormat, factor: float = 1.0) -> None:
+def widen(call: Call, x: Array, y: Array, source: NumberFormat, factor: float = 1.0) -> None:
     """Cast to float32, times a factor, into an array of the same shape, or with two terms, of half as many channels."""
     *_, channels = y.shape
     bits = x.view(WORDS[source.itemsize]).reshape((x.size,))
@@ -141,7 +141,7 @@ def widen(call: Call, x: Any, y: Any, source: NumberFormat, factor: float = 1.0)
     call.launch(kernel, -(-y.size // THREADS), THREADS, bits, y.reshape((y.size,)), channels, np.float32(factor))
 
 
-def as_float(x: Any, precision: str) -> Any:
+def as_float(x: Array, precision: str) -> Array:
     """Features in a format, on the GPU, as float32 there: an array of the same values, not waited for.
 
     Raises:
@@ -154,7 +154,7 @@ def as_float(x: Any, precision: str) -> Any:
     return call.result()
 
 
-def as_format(x: Any, precision: str, *, out: Any = None, stream: Any = None) -> Any:
+def as_format(x: Array, precision: str, *, out: Array = None, stream: Stream = None) -> Array:
     """float32 features (N, L, C), on the GPU, in a format, there; with two terms (N, L, 2 C). Not waited for.
 
     What is beyond a format's range becomes infinite, or in e4m3, which has no infinity, its greatest value.

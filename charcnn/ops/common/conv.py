@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call, pair
 from charcnn.layers import Conv1d, Conv2d, Layer, Linear, windows
@@ -16,7 +17,7 @@ from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Window
 from charcnn.ops.common import epilogues, shapes, shapes2d
 from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
-from charcnn.ops.common.layer import Array, NoScratch, Space
+from charcnn.ops.common.layer import ArraySpec, NoScratch, Space
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.common.precision import TENSOR_PRECISIONS, NumberFormat
 
@@ -168,16 +169,16 @@ class PreparedConv(NoScratch):
             written = self.length - self.taps + 1 if self.epilogue.pool else self.length
         return x[0], written // self.epilogue.pool_size, channels
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
-        return [Array(self.out_shape(x), self.results.dtype)]
+        return [ArraySpec(self.out_shape(x), self.results.dtype)]
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features; the result."""
         (y,) = self.writes(x.shape)
         return self.apply(x, out=space.device(*y), stream=space.stream)
 
-    def apply(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
+    def apply(self, x: Array, *, out: Array = None, stream: Stream = None) -> Array:
         """Start on features.
 
         Args:
@@ -193,13 +194,15 @@ class PreparedConv(NoScratch):
             self._start(call)
         return call.result()
 
-    def into(self, call: Call, features: Any, shape: Shape) -> None:
+    def into(self, call: Call, features: Array, shape: Shape) -> None:
         """Start on features of x of this shape, cast for the call, into its result, of the same many values."""
         features = features.reshape((*shape[:-1], features.shape[2]))
         out = call.out.reshape(self.out_shape(features.shape))
         self.apply(features, out=out, stream=call.stream)
 
-    def with_moments(self, x: Any, *, out: Any = None, stream: Any = None, partial_moments: Any = None) -> Any:
+    def with_moments(
+        self, x: Array, *, out: Array = None, stream: Stream = None, partial_moments: Array = None
+    ) -> Array:
         """Start on features: y, and stat float64 (N, 2), mean and variance of each input's y before it was rounded.
 
         Args:
@@ -221,7 +224,9 @@ class PreparedConv(NoScratch):
         launch_merge(call, partial_moments, values, statistics, part=self.part, row=self.c_out)
         return call.result(), call.second(statistics, stat)
 
-    def with_partial_moments(self, x: Any, partial_moments: Any, *, out: Any = None, stream: Any = None) -> Any:
+    def with_partial_moments(
+        self, x: Array, partial_moments: Array, *, out: Array = None, stream: Stream = None
+    ) -> Array:
         """Start on features: y, and moments of parts of each input, float32 of `partial_moments_shape(N, L)`."""
         shapes.expect("partial_moments", partial_moments, self.partial_moments_shape(*x.shape[:2]))
         call = self._call(x, out, stream, partial_moments=partial_moments)
@@ -236,7 +241,7 @@ class PreparedConv(NoScratch):
         """Of moments of parts, for x (n, length, C_in)."""
         return n, (length - self.taps + 1) * -(-self.c_out // self.part), PART_VALUES
 
-    def _call(self, x: Any, out: Any, stream: Any, **more: Any) -> Call:
+    def _call(self, x: Array, out: Array, stream: Stream, **more: Any) -> Call:
         if isinstance(self.product, Linear):
             x = x.reshape((x.shape[0], 1, prod(x.shape[1:])))
         shape = self._check(x)
@@ -248,7 +253,7 @@ class PreparedConv(NoScratch):
             raise ValueError(f"x has shape {shape}: that many pixels in all need a smaller batch")
         return call
 
-    def _check(self, x: Any) -> Shape:
+    def _check(self, x: Array) -> Shape:
         """The shape of features, which fits."""
         images = isinstance(self.product, Conv2d)
         shape = shapes.ranked("x", x, "N, H, W, C_in" if images else "N, L, C_in")
@@ -274,6 +279,6 @@ class PreparedConv(NoScratch):
         if self.length is not None and not least <= self.length <= most:
             raise ValueError(f"length={self.length}: need {least} to {given}, the positions of x")
 
-    def _start(self, call: Call, partial_moments: Any = None) -> None:
+    def _start(self, call: Call, partial_moments: Array = None) -> None:
         """Launch the kernel for x, the call's first input."""
         raise NotImplementedError

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import types
 from numba.extending import overload
 
+from charcnn.aliases import Array
 
-def store(row: Any, out: Any) -> None:
+
+def store(row: Array, out: Array) -> None:
     """row float32 (C,) -> out (C,): to u8 what is at least 0, rounded and cut off at 255; to uint16 the bits of bf16.
 
     NaN stays NaN where there is one. Compiled code calls it.

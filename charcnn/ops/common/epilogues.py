@@ -14,6 +14,7 @@ from typing import Any
 
 from numba import cuda, float32
 
+from charcnn.aliases import Array
 from charcnn.gpu import ptx
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.launch import jit
@@ -119,7 +120,7 @@ def read(pattern: Pattern) -> tuple[Product, Epilogue]:
     raise ValueError(f"pattern={list(pattern)}: need a pointwise function, then max-pooling, behind {product}")
 
 
-def product_of(weight: Any, **moves: Any) -> Product:
+def product_of(weight: Array, **moves: Any) -> Product:
     """The layer whose weight this is, of (K, C_in, C_out), (KH, KW, C_in / groups, C_out) or (C_in, C_out).
 
     Args:
@@ -141,7 +142,7 @@ class Elementwise(Layer):
         object.__setattr__(self, "epilogue", check(self.function))
 
 
-def pattern_of(weight: Any, pointwise: str = "", pool_size: int = 1, **moves: Any) -> Pattern:
+def pattern_of(weight: Array, pointwise: str = "", pool_size: int = 1, **moves: Any) -> Pattern:
     """The pattern of a product with this weight.
 
     Args:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from numba import cuda, float32
 
+from charcnn.aliases import Array
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call
@@ -52,12 +53,12 @@ class Layout(NamedTuple):
             raise ValueError("features in octets begin at no multiple of 16 bytes: need arrays that do")
         return cls(form, octets, width if aligned and channels % width == 0 else 1)
 
-    def seen(self, array: Any) -> Any:
+    def seen(self, array: Array) -> Array:
         """A device array as kernels take it: float32, or the bits of 16-bit numbers."""
         return array if self.form.itemsize == 4 else array.view(WORDS[self.form.itemsize])
 
 
-def channels_of(name: str, array: Any, precision: str, octets: bool = False) -> int:
+def channels_of(name: str, array: Array, precision: str, octets: bool = False) -> int:
     """How many channels an array (..., terms * C) in this precision has.
 
     Raises:
@@ -162,7 +163,7 @@ def writer(layout: Layout) -> Any:
     return store
 
 
-def narrowed(call: Call, x: Any, precision: str) -> Any:
+def narrowed(call: Call, x: Array, precision: str) -> Array:
     """x float32 (N, H, W, C) as features in a precision, one of ROUNDED; itself in fp32."""
     form, (n, height, width, channels) = choose(precision, ROUNDED), x.shape
     if form is FP32:

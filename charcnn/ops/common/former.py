@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
+from charcnn.aliases import Array, Function
 from charcnn.layers import MaxPool1d, MaxPool2d
 from charcnn.ops.common.epilogues import pattern_of
 
 
-def former(module: str, name: str, *classes: type) -> Callable[..., Any]:
+def former(module: str, name: str, *classes: type) -> Function:
     """What stands for a class of this name, of a module that had it: a function of its arguments.
 
     Args:
@@ -30,9 +30,9 @@ def former(module: str, name: str, *classes: type) -> Callable[..., Any]:
     without = name in ("DoubleBufferedConv1d", "DoubleBufferedLinear")
 
     def prepare(
-        weight: Any, bias: Any, pool_size: int | None = None, *, relu: bool = not without, pool: Any = False,
+        weight: Array, bias: Array, pool_size: int | None = None, *, relu: bool = not without, pool: Any = False,
         epilogue: str | None = None, float32: bool = False, rows: bool = False, **options: Any,
-    ) -> Any:  # fmt: skip
+    ) -> Array:  # fmt: skip
         weight = weight.reshape(weight.shape[1:]) if rows else weight
         moves = {key: options.pop(key) for key in ("stride", "padding", "dilation", "groups") if key in options}
         pattern = [*pattern_of(weight, ("relu" if relu else "") if epilogue is None else epilogue, **moves)]

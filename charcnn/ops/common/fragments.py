@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, float32
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -105,7 +106,7 @@ def _pack_kernel(of, rows):
     return kernel
 
 
-def packed(weight: Any, of: NumberFormat, *, rows: bool, stream: Any = None) -> Packed:
+def packed(weight: Array, of: NumberFormat, *, rows: bool, stream: Stream = None) -> Packed:
     """Lay out a weight (K, C_in, C_out), float32: outputs are a product's columns, or its rows.
 
     Its scale, where the precision has one, is a power of two: the greatest weight then uses the range that there is.

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from charcnn.aliases import Array
+
 Apply = Callable[[Any, Any], object]
 """Called with a `Call`, or on a CPU with where to write, and x: starts what weights were prepared for."""
 
@@ -14,7 +16,7 @@ def keeping(prepare: Callable[..., Apply]) -> Any:
     """A launch by what prepares its weights, called with its arguments beside x; `launch.prepare` keeps them."""
 
     @wraps(prepare)
-    def launch(target: Any, x: Any, *arguments: Any, **options: Any) -> None:
+    def launch(target: Any, x: Array, *arguments: Any, **options: Any) -> None:
         prepare(*arguments, **options)(target, x)
 
     launch.prepare = prepare  # type: ignore[attr-defined]

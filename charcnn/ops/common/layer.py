@@ -13,15 +13,16 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from charcnn.aliases import Array, DType, Function, Record, Stream
 from charcnn.gpu import device
 from charcnn.layers.layer import Shape
 
 
-class Array(NamedTuple):
+class ArraySpec(NamedTuple):
     """An array on the GPU that there will be."""
 
     shape: Shape
-    dtype: Any = np.float32
+    dtype: DType = np.float32
 
     @property
     def nbytes(self) -> int:
@@ -32,12 +33,12 @@ class Array(NamedTuple):
 class Space(Protocol):
     """Where layers write: of one worker, on its stream."""
 
-    stream: Any
+    stream: Stream
 
-    def device(self, shape: Shape, dtype: Any = ...) -> Any:
+    def device(self, shape: Shape, dtype: DType = ...) -> Any:
         """Room for features, in two buffers by turns: what is read stays while the next is written."""
 
-    def scratch(self, layer: Layer) -> dict[str, Any]:
+    def scratch(self, layer: Layer) -> Record:
         """The arrays that `layer.scratch` asked for, at the most inputs that come."""
 
 
@@ -47,13 +48,13 @@ class Layer(Protocol):
     nbytes: int
     """Of its weights on the GPU."""
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """What it takes of `Space.device` for x of this shape, in order; the result last."""
 
-    def scratch(self, x: Shape) -> Mapping[str, Array]:
+    def scratch(self, x: Shape) -> Mapping[str, ArraySpec]:
         """What else it writes for x of this shape, by name."""
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on x, which lies on the GPU; the result, there."""
 
 
@@ -68,7 +69,7 @@ def writes_host(layer: Layer) -> bool:
 class NoScratch:
     """For layers that write only features."""
 
-    def scratch(self, x: Shape) -> Mapping[str, Array]:
+    def scratch(self, x: Shape) -> Mapping[str, ArraySpec]:
         """Nothing."""
         return {}
 
@@ -83,20 +84,18 @@ class Launched(NoScratch):
         rows: whether all features of an input are one row: a linear layer.
     """
 
-    def __init__(
-        self, launcher: Callable[..., Any], shape: Callable[..., Shape], *arguments: Any, rows: bool = False
-    ) -> None:
+    def __init__(self, launcher: Function, shape: Callable[..., Shape], *arguments: Any, rows: bool = False) -> None:
         self._launcher, self._shape, self._rows = launcher, shape, rows
         self.arguments = [device.to_device(one) if isinstance(one, np.ndarray) else one for one in arguments]
         self.nbytes = sum(getattr(one, "nbytes", 0) for one in self.arguments)
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
         if self._rows:
             x = x[0], prod(x[1:])
-        return [Array(self._shape(np.broadcast_to(np.float32(0), x), *self.arguments))]
+        return [ArraySpec(self._shape(np.broadcast_to(np.float32(0), x), *self.arguments))]
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features, or token ids."""
         (y,) = self.writes(x.shape)
         if self._rows and x.ndim > 2:

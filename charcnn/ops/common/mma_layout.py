@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
+from charcnn.aliases import Array
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import (
@@ -73,7 +74,7 @@ def together(of: NumberFormat) -> int:
     return max(OCTET, 16 // of.size)
 
 
-def encode(call: Call, x: Any, length: int, channels: int, to: NumberFormat, unit: float = 1.0) -> Any:
+def encode(call: Call, x: Array, length: int, channels: int, to: NumberFormat, unit: float = 1.0) -> Array:
     """float32 (N, L, C) in this format, with zeros up to (N, length, channels); a new device array.
 
     With two terms it is (N, length, 2 * channels). In e4m3 it is in multiples of `unit`.

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32, float64
 
+from charcnn.aliases import Array
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import SIMULATED, uint32
 from charcnn.gpu.indices import (
@@ -141,7 +141,7 @@ def _merge_kernel(early):
 
 
 def launch_merge(
-    call: Call, partial_moments: Any, size: int, stat: Any, part: int = PART, row: int | None = None
+    call: Call, partial_moments: Array, size: int, stat: Array, part: int = PART, row: int | None = None
 ) -> None:
     """Merge partial_moments (N, parts an input, PART_VALUES) into stat (N, 2): mean and biased variance.
 

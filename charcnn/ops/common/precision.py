@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+
+from charcnn.aliases import DType
 
 LARGEST_E4M3 = 448.0
 """The greatest value of e4m3, in which greater ones become that, too. Infinities do as well: it has none, but NaN."""
@@ -22,7 +23,7 @@ class NumberFormat:
     name: str
     ptx_type: str
     """Of one number, as PTX calls it."""
-    dtype: Any
+    dtype: DType
     """Of arrays that hold it: NumPy's own, or unsigned integers of its size where NumPy has none."""
     tolerance: float
     """Largest ||out - ref|| / ||ref|| of one operator: what goes in and what comes out is rounded. Over finite values:

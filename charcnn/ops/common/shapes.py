@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from math import prod
 from numbers import Real
-from typing import Any
 
+from charcnn.aliases import Array
 from charcnn.gpu.arrays import expect, shape_of
 from charcnn.layers.layer import SLOPE, Shape
 from charcnn.layers.windows import at_least, countable
 
 
-def conv1d(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, dilation: int = 1) -> Shape:
+def conv1d(x: Array, weight: Array, bias: Array, stride: int = 1, padding: int = 0, dilation: int = 1) -> Shape:
     """x (N, C_in, L), weight (C_out, C_in, K), bias (C_out,) -> (N, C_out, L_out)."""
     n, c_in, length = ranked("x", x, "N, C_in, L")
     c_out, w_in, kernel_size = ranked("weight", weight, "C_out, C_in, K")
@@ -25,7 +25,7 @@ def conv1d(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, di
     return n, c_out, _windows(length, kernel_size, stride, padding, dilation)
 
 
-def layernorm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Shape:
+def layernorm(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Shape:
     """x (N, ...), gamma and beta (...) -> (N, ...): each input is normalised over all its other axes."""
     shape = shape_of("x", x)
     if len(shape) < 2 or 0 in shape[1:]:
@@ -42,19 +42,19 @@ def layernorm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Shape:
     return shape
 
 
-def relu(x: Any) -> Shape:
+def relu(x: Array) -> Shape:
     """x (...) -> (...)"""
     return shape_of("x", x)
 
 
-def leaky_relu(x: Any, negative_slope: float = SLOPE) -> Shape:
+def leaky_relu(x: Array, negative_slope: float = SLOPE) -> Shape:
     """x (...) -> (...)"""
     if not (isinstance(negative_slope, Real) and 0 <= negative_slope <= 1):
         raise ValueError(f"negative_slope={negative_slope!r}: need a number from 0 to 1")
     return shape_of("x", x)
 
 
-def maxout(x: Any, pieces: int = 2) -> Shape:
+def maxout(x: Array, pieces: int = 2) -> Shape:
     """x (N, C, ...) -> (N, C / pieces, ...)."""
     shape = shape_of("x", x)
     at_least("pieces", pieces, 1)
@@ -63,7 +63,7 @@ def maxout(x: Any, pieces: int = 2) -> Shape:
     return shape[0], shape[1] // pieces, *shape[2:]
 
 
-def maxpool1d(x: Any, kernel_size: int, stride: int | None = None, padding: int = 0) -> Shape:
+def maxpool1d(x: Array, kernel_size: int, stride: int | None = None, padding: int = 0) -> Shape:
     """x (N, C, L) -> (N, C, L_out)."""
     n, channels, length = ranked("x", x, "N, C, L")
     at_least("kernel_size", kernel_size, 1)
@@ -79,9 +79,9 @@ def maxpool1d(x: Any, kernel_size: int, stride: int | None = None, padding: int 
 
 
 def conv1d_relu_maxpool1d(
-    x: Any,
-    weight: Any,
-    bias: Any,
+    x: Array,
+    weight: Array,
+    bias: Array,
     pool_size: int,
     stride: int = 1,
     padding: int = 0,
@@ -98,7 +98,7 @@ def conv1d_relu_maxpool1d(
     return n, c_out, (length - pool_size) // pool_stride + 1
 
 
-def stat(x: Any) -> Shape:
+def stat(x: Array) -> Shape:
     """x (N, ...) -> (N, 2)."""
     shape = shape_of("x", x)
     if len(shape) < 2 or 0 in shape[1:]:
@@ -106,7 +106,7 @@ def stat(x: Any) -> Shape:
     return shape[0], 2
 
 
-def layernorm_relu(x: Any, stat: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Shape:
+def layernorm_relu(x: Array, stat: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Shape:
     """x (N, ...), stat (N, 2), gamma and beta (...) -> (N, ...)."""
     shape = layernorm(x, gamma, beta, eps)
     expect("stat", stat, (shape[0], 2))
@@ -114,14 +114,14 @@ def layernorm_relu(x: Any, stat: Any, gamma: Any, beta: Any, eps: float = 1e-5) 
 
 
 def layernorm_relu_maxpool1d(
-    x: Any, stat: Any, gamma: Any, beta: Any, kernel_size: int, eps: float = 1e-5, stride: int | None = None
+    x: Array, stat: Array, gamma: Array, beta: Array, kernel_size: int, eps: float = 1e-5, stride: int | None = None
 ) -> Shape:
     """x (N, C, L), stat (N, 2), gamma and beta (C, L) -> (N, C, L_out)."""
     layernorm_relu(x, stat, gamma, beta, eps)
     return maxpool1d(x, kernel_size, stride)
 
 
-def two_linears(x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any) -> Shape:
+def two_linears(x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array) -> Shape:
     """x (N, C_in), weight1 (C_mid, C_in), bias1 (C_mid,), weight2 (C_out, C_mid), bias2 (C_out,) -> (N, C_out)."""
     n, middle = _linear(x, weight1, bias1, "1")
     c_out, w_in = ranked("weight2", weight2, "C_out, C_mid")
@@ -131,12 +131,12 @@ def two_linears(x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any) -> S
     return n, c_out
 
 
-def linear(x: Any, weight: Any, bias: Any) -> Shape:
+def linear(x: Array, weight: Array, bias: Array) -> Shape:
     """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out)."""
     return _linear(x, weight, bias)
 
 
-def linear_maxout(x: Any, weight: Any, bias: Any, pieces: int = 2) -> Shape:
+def linear_maxout(x: Array, weight: Array, bias: Array, pieces: int = 2) -> Shape:
     """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out / pieces)."""
     n, channels = linear(x, weight, bias)
     at_least("pieces", pieces, 1)
@@ -145,7 +145,7 @@ def linear_maxout(x: Any, weight: Any, bias: Any, pieces: int = 2) -> Shape:
     return n, channels // pieces
 
 
-def linear_softmax(x: Any, weight: Any, bias: Any) -> Shape:
+def linear_softmax(x: Array, weight: Array, bias: Array) -> Shape:
     """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out), at least one class."""
     shape = linear(x, weight, bias)
     if shape[1] < 1:
@@ -153,19 +153,19 @@ def linear_softmax(x: Any, weight: Any, bias: Any) -> Shape:
     return shape
 
 
-def linear_argmax(x: Any, weight: Any, bias: Any) -> Shape:
+def linear_argmax(x: Array, weight: Array, bias: Array) -> Shape:
     """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N,)."""
     return (linear_softmax(x, weight, bias)[0],)
 
 
-def one_hot(ids: Any, depth: int) -> Shape:
+def one_hot(ids: Array, depth: int) -> Shape:
     """ids (N, L) -> (N, depth, L)."""
     n, length = ranked("ids", ids, "N, L")
     at_least("depth", depth, 1)
     return n, depth, length
 
 
-def one_hot_conv1d(ids: Any, weight: Any, bias: Any) -> Shape:
+def one_hot_conv1d(ids: Array, weight: Array, bias: Array) -> Shape:
     """ids (N, L), weight (C_out, depth, K), bias (C_out,) -> (N, C_out, L_out)."""
     n, length = ranked("ids", ids, "N, L")
     c_out, depth, kernel_size = ranked("weight", weight, "C_out, depth, K")
@@ -177,7 +177,7 @@ def one_hot_conv1d(ids: Any, weight: Any, bias: Any) -> Shape:
     return n, c_out, length - kernel_size + 1
 
 
-def collapse(x: Any) -> Shape:
+def collapse(x: Array) -> Shape:
     """x (N, C, L) or (N, C, H, W) -> (N, C*L) or (N, C*H*W)."""
     shape = shape_of("x", x)
     if len(shape) not in (3, 4):
@@ -185,7 +185,7 @@ def collapse(x: Any) -> Shape:
     return shape[0], prod(shape[1:])
 
 
-def collapse_linear(x: Any, weight: Any, bias: Any) -> Shape:
+def collapse_linear(x: Array, weight: Array, bias: Array) -> Shape:
     """x (N, C, L) or (N, C, H, W), weight (C_out, C_in), bias (C_out,) -> (N, C_out), where C_in = C*L or C*H*W."""
     n, c_in = collapse(x)
     c_out, w_in = ranked("weight", weight, "C_out, C_in")
@@ -197,7 +197,7 @@ def collapse_linear(x: Any, weight: Any, bias: Any) -> Shape:
     return n, c_out
 
 
-def softmax(x: Any) -> Shape:
+def softmax(x: Array) -> Shape:
     """x (..., C) -> (..., C): each row of the last axis."""
     shape = shape_of("x", x)
     if not shape or shape[-1] < 1:
@@ -205,7 +205,7 @@ def softmax(x: Any) -> Shape:
     return shape
 
 
-def argmax(x: Any) -> Shape:
+def argmax(x: Array) -> Shape:
     """x (N, C) -> (N,)."""
     n, classes = ranked("x", x, "N, C")
     if classes < 1:
@@ -213,7 +213,7 @@ def argmax(x: Any) -> Shape:
     return (n,)
 
 
-def conv1d_nlc(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, dilation: int = 1) -> Shape:
+def conv1d_nlc(x: Array, weight: Array, bias: Array, stride: int = 1, padding: int = 0, dilation: int = 1) -> Shape:
     """x (N, L, C_in), weight (K, C_in, C_out), bias (C_out,) -> (N, L_out, C_out)."""
     n, length, c_in = ranked("x", x, "N, L, C_in")
     kernel_size, w_in, c_out = ranked("weight", weight, "K, C_in, C_out")
@@ -223,7 +223,7 @@ def conv1d_nlc(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0
     return n, _windows(length, kernel_size, stride, padding, dilation), c_out
 
 
-def conv1d_relu_maxpool1d_nlc(x: Any, weight: Any, bias: Any, pool_size: int) -> Shape:
+def conv1d_relu_maxpool1d_nlc(x: Array, weight: Array, bias: Array, pool_size: int) -> Shape:
     """x (N, L, C_in), weight (K, C_in, C_out), bias (C_out,) -> (N, L_out // pool_size, C_out)."""
     n, length, c_out = conv1d_nlc(x, weight, bias)
     at_least("pool_size", pool_size, 1)
@@ -233,7 +233,7 @@ def conv1d_relu_maxpool1d_nlc(x: Any, weight: Any, bias: Any, pool_size: int) ->
 
 
 def layernorm_relu_maxpool1d_nlc(
-    x: Any, stat: Any, gamma: Any, beta: Any, kernel_size: int, eps: float = 1e-5, stride: int | None = None
+    x: Array, stat: Array, gamma: Array, beta: Array, kernel_size: int, eps: float = 1e-5, stride: int | None = None
 ) -> Shape:
     """x (N, L, C), stat (N, 2), gamma and beta (L, C) -> (N, L_out, C)."""
     n, length, channels = ranked("x", x, "N, L, C")
@@ -246,7 +246,7 @@ def layernorm_relu_maxpool1d_nlc(
     return n, (length - kernel_size) // stride + 1, channels
 
 
-def linear_nlc(x: Any, weight: Any, bias: Any) -> Shape:
+def linear_nlc(x: Array, weight: Array, bias: Array) -> Shape:
     """x (N, C_in), weight (C_in, C_out), bias (C_out,) -> (N, C_out)."""
     n, c_in = _rows(x)
     w_in, c_out = ranked("weight", weight, "C_in, C_out")
@@ -256,13 +256,13 @@ def linear_nlc(x: Any, weight: Any, bias: Any) -> Shape:
     return n, c_out
 
 
-def one_hot_nlc(ids: Any, depth: int) -> Shape:
+def one_hot_nlc(ids: Array, depth: int) -> Shape:
     """ids (N, L) -> (N, L, depth)."""
     n, depth, length = one_hot(ids, depth)
     return n, length, depth
 
 
-def one_hot_conv1d_nlc(ids: Any, weight: Any, bias: Any) -> Shape:
+def one_hot_conv1d_nlc(ids: Array, weight: Array, bias: Array) -> Shape:
     """ids (N, L), weight (K, depth, C_out), bias (C_out,) -> (N, L_out, C_out)."""
     n, length = ranked("ids", ids, "N, L")
     kernel_size, depth, c_out = ranked("weight", weight, "K, depth, C_out")
@@ -274,7 +274,7 @@ def one_hot_conv1d_nlc(ids: Any, weight: Any, bias: Any) -> Shape:
     return n, length - kernel_size + 1, c_out
 
 
-def one_hot_conv1d_stat_nlc(ids: Any, weight: Any, bias: Any) -> Shape:
+def one_hot_conv1d_stat_nlc(ids: Array, weight: Array, bias: Array) -> Shape:
     """ids (N, L), weight (K, depth, C_out), bias (C_out,) -> (N, 2)."""
     n, _, c_out = one_hot_conv1d_nlc(ids, weight, bias)
     if c_out < 1:
@@ -282,7 +282,7 @@ def one_hot_conv1d_stat_nlc(ids: Any, weight: Any, bias: Any) -> Shape:
     return n, 2
 
 
-def one_hot_conv1d_relu_maxpool1d_nlc(ids: Any, weight: Any, bias: Any, pool_size: int) -> Shape:
+def one_hot_conv1d_relu_maxpool1d_nlc(ids: Array, weight: Array, bias: Array, pool_size: int) -> Shape:
     """ids (N, L), weight (K, depth, C_out), bias (C_out,) -> (N, L_out // pool_size, C_out)."""
     n, length, c_out = one_hot_conv1d_nlc(ids, weight, bias)
     at_least("pool_size", pool_size, 1)
@@ -292,7 +292,7 @@ def one_hot_conv1d_relu_maxpool1d_nlc(ids: Any, weight: Any, bias: Any, pool_siz
 
 
 def one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
-    ids: Any, stat: Any, weight: Any, bias: Any, gamma: Any, beta: Any, pool_size: int, eps: float = 1e-5
+    ids: Array, stat: Array, weight: Array, bias: Array, gamma: Array, beta: Array, pool_size: int, eps: float = 1e-5
 ) -> Shape:
     """ids (N, L), stat (N, 2), weight (K, depth, C_out), bias (C_out,), gamma and beta (L_out, C_out)
     -> (N, L_out // pool_size, C_out).
@@ -321,7 +321,7 @@ def _windows(length: int, kernel_size: int, stride: int, padding: int, dilation:
     return out
 
 
-def _linear(x: Any, weight: Any, bias: Any, number: str = "") -> Shape:
+def _linear(x: Array, weight: Array, bias: Array, number: str = "") -> Shape:
     n, c_in = _rows(x)
     name = f"weight{number}"
     c_out, w_in = ranked(name, weight, "C_out, C_in")
@@ -331,7 +331,7 @@ def _linear(x: Any, weight: Any, bias: Any, number: str = "") -> Shape:
     return n, c_out
 
 
-def _rows(x: Any) -> tuple[int, int]:
+def _rows(x: Array) -> tuple[int, int]:
     """N and C_in of a linear layer's x."""
     shape = shape_of("x", x)
     if len(shape) != 2:
@@ -340,7 +340,7 @@ def _rows(x: Any) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def ranked(name: str, array: Any, axes: str) -> Shape:
+def ranked(name: str, array: Array, axes: str) -> Shape:
     """The shape of an array that must have as many axes as `axes` names."""
     shape = shape_of(name, array)
     if len(shape) != axes.count(",") + 1:

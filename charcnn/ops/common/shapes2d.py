@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from charcnn.aliases import Array
 from charcnn.gpu.arrays import expect
 from charcnn.layers import windows
 from charcnn.layers.layer import Shape
@@ -32,7 +33,7 @@ def window_of(
 
 
 def conv2d(
-    x: Any, weight: Any, bias: Any, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1
+    x: Array, weight: Array, bias: Array, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1
 ) -> Shape:
     """x (N, C_in, H, W), weight (C_out, C_in / groups, KH, KW), bias (C_out,) -> (N, C_out, H_out, W_out)."""
     n, c_in, height, width = ranked("x", x, "N, C_in, H, W")
@@ -43,7 +44,7 @@ def conv2d(
 
 
 def conv2d_nhwc(
-    x: Any, weight: Any, bias: Any, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1
+    x: Array, weight: Array, bias: Array, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1
 ) -> Shape:
     """x (N, H, W, C_in), weight (KH, KW, C_in / groups, C_out), bias (C_out,) -> (N, H_out, W_out, C_out)."""
     n, height, width, c_in = ranked("x", x, "N, H, W, C_in")
@@ -53,7 +54,7 @@ def conv2d_nhwc(
     return n, *found.out(height, width), c_out
 
 
-def filters(weight: Any, bias: Any, groups: int = 1) -> tuple[int, int, int, int]:
+def filters(weight: Array, bias: Array, groups: int = 1) -> tuple[int, int, int, int]:
     """(KH, KW, C_in / groups, C_out) of a weight for channels last, before there is an x."""
     rows, columns, w_in, c_out = ranked("weight", weight, "KH, KW, C_in/groups, C_out")
     at_least("groups", groups, 1)
@@ -64,7 +65,7 @@ def filters(weight: Any, bias: Any, groups: int = 1) -> tuple[int, int, int, int
     return rows, columns, w_in, c_out
 
 
-def conv2d_window(x: Any, weight: Any, stride: Pair, padding: Padding, dilation: Pair) -> Window:
+def conv2d_window(x: Array, weight: Array, stride: Pair, padding: Padding, dilation: Pair) -> Window:
     """The window of a convolution whose shapes `conv2d` has checked."""
     height, width = x.shape[2:]
     rows, columns = weight.shape[2:]
@@ -72,16 +73,16 @@ def conv2d_window(x: Any, weight: Any, stride: Pair, padding: Padding, dilation:
 
 
 def conv2d_global_avgpool2d(
-    x: Any, weight: Any, bias: Any, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1
+    x: Array, weight: Array, bias: Array, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1
 ) -> Shape:
     """x (N, C_in, H, W), weight (C_out, C_in / groups, KH, KW), bias (C_out,) -> (N, C_out)."""
     return conv2d(x, weight, bias, stride, padding, dilation, groups)[:2]
 
 
 def conv2d_maxpool2d(
-    x: Any,
-    weight: Any,
-    bias: Any,
+    x: Array,
+    weight: Array,
+    bias: Array,
     pool_size: Pair,
     stride: Pair = 1,
     padding: Padding = 0,
@@ -110,25 +111,25 @@ def pool2d_window(
     return found
 
 
-def pool2d(x: Any, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0) -> Shape:
+def pool2d(x: Array, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0) -> Shape:
     """x (N, C, H, W) -> (N, C, H_out, W_out)."""
     n, channels, height, width = ranked("x", x, "N, C, H, W")
     return n, channels, *pool2d_window(height, width, kernel_size, stride, padding).out(height, width)
 
 
-def pool2d_nhwc(x: Any, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0) -> Shape:
+def pool2d_nhwc(x: Array, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0) -> Shape:
     """x (N, H, W, C) -> (N, H_out, W_out, C)."""
     n, height, width, channels = ranked("x", x, "N, H, W, C")
     return n, *pool2d_window(height, width, kernel_size, stride, padding).out(height, width), channels
 
 
-def global_avgpool2d(x: Any) -> Shape:
+def global_avgpool2d(x: Array) -> Shape:
     """x (N, C, H, W) -> (N, C)."""
     n, channels, *size = ranked("x", x, "N, C, H, W")
     return _averaged(x, n, channels, size)
 
 
-def global_avgpool2d_nhwc(x: Any) -> Shape:
+def global_avgpool2d_nhwc(x: Array) -> Shape:
     """x (N, H, W, C) -> (N, C)."""
     n, *size, channels = ranked("x", x, "N, H, W, C")
     return _averaged(x, n, channels, size)
@@ -140,7 +141,7 @@ def _averaged(x, n, channels, size):
     return n, channels
 
 
-def batchnorm2d(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any, eps: float = 1e-5) -> Shape:
+def batchnorm2d(x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, eps: float = 1e-5) -> Shape:
     """x (N, C, H, W), gamma, beta, mean and variance (C,) -> (N, C, H, W)."""
     shape = ranked("x", x, "N, C, H, W")
     for name, array in (("gamma", gamma), ("beta", beta), ("mean", mean), ("variance", variance)):
@@ -150,12 +151,12 @@ def batchnorm2d(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any, eps: fl
     return shape
 
 
-def local_response_norm(x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Shape:
+def local_response_norm(x: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Shape:
     """x (N, C, H, W) -> (N, C, H, W)."""
     return normalised(ranked("x", x, "N, C, H, W"), size, alpha, beta, k)
 
 
-def local_response_norm_nhwc(x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Shape:
+def local_response_norm_nhwc(x: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Shape:
     """x (N, H, W, C) -> (N, H, W, C)."""
     return normalised(ranked("x", x, "N, H, W, C"), size, alpha, beta, k)
 
@@ -172,7 +173,7 @@ def normalised(shape: Shape, size: Any, alpha: float, beta: float, k: float) -> 
     return shape
 
 
-def pixels(images: Any, tables: Any, height: int, width: int, entries: int = 256) -> Shape:
+def pixels(images: Array, tables: Array, height: int, width: int, entries: int = 256) -> Shape:
     """images (N, C * height * width), tables (C, entries) -> (N, C, height, width)."""
     n, size = ranked("images", images, "N, C * height * width")
     channels, found = ranked("tables", tables, f"C, {entries}")
@@ -186,7 +187,7 @@ def pixels(images: Any, tables: Any, height: int, width: int, entries: int = 256
     return n, channels, height, width
 
 
-def pixels_nhwc(images: Any, tables: Any, height: int, width: int, channels: int | None = None) -> Shape:
+def pixels_nhwc(images: Array, tables: Array, height: int, width: int, channels: int | None = None) -> Shape:
     """images (N, C * height * width), tables (C, 256) -> (N, height, width, channels), of which C are not padding."""
     n, least, height, width = pixels(images, tables, height, width)
     if channels is not None:

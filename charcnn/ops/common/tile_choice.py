@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from charcnn import files
+from charcnn.aliases import Record
 from charcnn.gpu import device
 
 Candidate = TypeVar("Candidate")
@@ -114,7 +115,7 @@ def _slug(gpu: str) -> str:
 
 
 @cache
-def _read(path: Path, gpu: str) -> dict[str, dict[str, Any]]:
+def _read(path: Path, gpu: str) -> dict[str, Record]:
     """The entries of a file by str(Key), none where there is no file; of one that is damaged none, with a warning."""
     import json
 
@@ -135,7 +136,7 @@ def _read(path: Path, gpu: str) -> dict[str, dict[str, Any]]:
     return tiles
 
 
-def store(path: Path, gpu: str, entries: dict[str, dict[str, Any]]) -> None:
+def store(path: Path, gpu: str, entries: dict[str, Record]) -> None:
     """Add entries, by str(Key), to a file; of processes that do so at once none loses what another one wrote.
 
     Raises:

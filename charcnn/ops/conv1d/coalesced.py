@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba import cuda, float32
 
+from charcnn.aliases import Array
 from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import (
     extents,
@@ -32,6 +31,6 @@ def _kernel(x, weight, bias, y):
         y[n, t, c_out] = total
 
 
-def launch(call: Call, x: Any, weight: Any, bias: Any) -> None:
+def launch(call: Call, x: Array, weight: Array, bias: Array) -> None:
     """Neighbouring threads read neighbouring weights, and share a feature."""
     call.launch_each(_kernel, x, weight, bias, call.out)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32
 
+from charcnn.aliases import Array, Kernel
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -38,7 +38,7 @@ def shared_bytes(tile: Tile, epilogue: str) -> int:
 
 
 @cache
-def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windowed: bool = False) -> Any:
+def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windowed: bool = False) -> Kernel:
     """The kernel (x, weight, bias, y, partial_moments, split), with a block for each tile and part of the depth.
 
     Args:
@@ -298,8 +298,8 @@ def chosen(epilogue: str, weight: Shape, rows: int, pool_size: int = 1) -> Tile:
 
 
 def launch(
-    call: Call, inputs: Sequence[Any], y: Any, epilogue: str, *,
-    partial_moments: Any = None, split_depth: int | None = None, products: int = 1, pool_size: int = 1,
+    call: Call, inputs: Sequence[Array], y: Array, epilogue: str, *,
+    partial_moments: Array = None, split_depth: int | None = None, products: int = 1, pool_size: int = 1,
     tile: Tile | None = None,
 ) -> None:  # fmt: skip
     """Start the kernel on the call's stream, for arrays on the device.
@@ -333,7 +333,7 @@ def launch(
 
 
 def launch_windows(
-    call: Call, inputs: Sequence[Any], y: Any, epilogue: str, window: Window, *, groups: int = 1, products: int = 1,
+    call: Call, inputs: Sequence[Array], y: Array, epilogue: str, window: Window, *, groups: int = 1, products: int = 1,
     tile: Tile | None = None,
 ) -> None:  # fmt: skip
     """Start the kernel for a window that moves over images, which padding may surround.

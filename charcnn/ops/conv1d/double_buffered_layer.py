@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from charcnn import ops
+from charcnn.aliases import Array
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.layers import Conv1d, Conv2d, Linear
 from charcnn.layers.layer import Shape
 from charcnn.ops.common.conv import PreparedConv
 from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
-from charcnn.ops.common.layer import Array, Space
+from charcnn.ops.common.layer import ArraySpec, Space
 from charcnn.ops.common.precision import FP32
 from charcnn.ops.conv1d import k_splits
 from charcnn.ops.conv1d.double_buffered import launch, launch_windows
@@ -51,14 +52,14 @@ class DoubleBufferedConv(PreparedConv):
         if (size := epilogue.pool_size) > (most := fitting(product.channels).rows):
             raise ValueError(f"pool_size={size}: need at most {most}, the positions of a tile")
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result; before it, of a linear layer whose depth has several parts, their sums."""
         if not isinstance(self.product, Linear):
             return super().writes(x)
         splits = k_splits.splits_shape(x[0], self.c_in, self.c_out)
-        return [*([Array(splits)] if splits else []), Array((x[0], self.c_out))]
+        return [*([ArraySpec(splits)] if splits else []), ArraySpec((x[0], self.c_out))]
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features; the result."""
         if not isinstance(self.product, Linear):
             return super().__call__(x, space)
@@ -69,14 +70,14 @@ class DoubleBufferedConv(PreparedConv):
         k_splits.start(call, inputs, splits[0] if splits else None, self.epilogue.pointwise)
         return y
 
-    def stat(self, x: Any, moments: Any, space: Space) -> tuple[Any, Any]:
+    def stat(self, x: Array, moments: Array, space: Space) -> tuple[Array, Array]:
         """Start on features; the result, and its moments, float64 (N, 2)."""
         (y,) = self.writes(x.shape)
         start, out = ops.conv1d_stat_nlc_double_buffered, (space.device(*y), moments)
         found: tuple[Any, Any] = start(x, self._weight, self._bias, out=out, stream=space.stream)
         return found
 
-    def _start(self, call: Call, partial_moments: Any = None) -> None:
+    def _start(self, call: Call, partial_moments: Array = None) -> None:
         inputs, kind = (call.inputs[0], self._weight, self._bias), self.epilogue.kind
         if isinstance(self.product, Conv2d):
             window = self.window(tuple(inputs[0].shape))

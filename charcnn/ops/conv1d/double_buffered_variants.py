@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from charcnn.aliases import Array
 from charcnn.gpu.launch import Call
 from charcnn.layers.windows import Window
 from charcnn.ops.common.calls import StatCall
@@ -15,7 +14,7 @@ from charcnn.ops.conv1d.tile import fitting
 
 
 def launch(
-    call: Call, x: Any, weight: Any, bias: Any, stride: int, padding: int, dilation: int, *, epilogue: str
+    call: Call, x: Array, weight: Array, bias: Array, stride: int, padding: int, dilation: int, *, epilogue: str
 ) -> None:
     """Rows of the product follow one another in memory, unless a window leaves some out.
 
@@ -30,7 +29,7 @@ def launch(
         double_buffered.launch_windows(call, inputs, call.out, follows, window)
 
 
-def launch_pooled(call: Call, x: Any, weight: Any, bias: Any, pool_size: int) -> None:
+def launch_pooled(call: Call, x: Array, weight: Array, bias: Array, pool_size: int) -> None:
     """Pooled in the same kernel: a pool_size-th is stored.
 
     Raises:
@@ -42,7 +41,7 @@ def launch_pooled(call: Call, x: Any, weight: Any, bias: Any, pool_size: int) ->
     double_buffered.launch(call, (x, weight, bias), call.out, "pool", pool_size=pool_size)
 
 
-def launch_stat(call: StatCall, x: Any, weight: Any, bias: Any) -> None:
+def launch_stat(call: StatCall, x: Array, weight: Array, bias: Array) -> None:
     """The moments of a tile are taken before it is stored."""
     n, length, c_out = call.out.shape
     tile = double_buffered.chosen("stat", weight.shape, n * length)

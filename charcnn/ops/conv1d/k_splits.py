@@ -8,6 +8,7 @@ from typing import Any
 
 from numba import cuda, float32
 
+from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import epilogues
@@ -49,7 +50,7 @@ def _split_depth(c_in: int, count: int, multiple: int) -> int:
     return -(-c_in // (count * multiple)) * multiple
 
 
-def start(call: Call, inputs: Sequence[Any], k_splits: Any, epilogue: str) -> None:
+def start(call: Call, inputs: Sequence[Array], k_splits: Any, epilogue: str) -> None:
     """Start the kernels on the call's stream, for arrays on the device.
 
     Args:

@@ -10,13 +10,14 @@ that follow it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numba import cuda
 
+from charcnn.aliases import Array, Function, Record, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call
@@ -33,7 +34,7 @@ POOL = 3
 NO_ROW = 0xFFFFFFFF
 
 
-def inline(function: Callable[..., Any]) -> Any:
+def inline(function: Function) -> Any:
     """A device function that becomes part of its caller."""
     return cuda.jit(device=True, forceinline=True)(function)
 
@@ -174,7 +175,7 @@ class StepConv1d:
         self._bias = device.to_device(bias)
         self._k_blocks = c_in // K_BLOCK
 
-    def __call__(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, x: Array, *, out: Array = None, stream: Stream = None) -> Array:
         """y float16 (N, L - K + 1, C_out); by `pooled`, (N, (L - K + 1) // 3, C_out).
 
         Args:
@@ -216,11 +217,11 @@ class StepConv1d:
         """Raise DeviceError where this GPU has not these tensor cores."""
         raise NotImplementedError
 
-    def _source(self, x: Any, rows: int, channels: int) -> Any:
+    def _source(self, x: Array, rows: int, channels: int) -> Array:
         """By whose address the kernel finds x."""
         return x
 
-    def _grid(self, rows: int) -> tuple[int, dict[str, Any]]:
+    def _grid(self, rows: int) -> tuple[int, Record]:
         """Blocks for so many rows, and more options of the launch."""
         return -(-rows // self.tile.block_m) * (self.c_out // self.tile.block_n), {}
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
+from charcnn.aliases import Array
 from charcnn.layers.layer import Shape
 from charcnn.ops.common.cast import as_format
 from charcnn.ops.common.former import former
-from charcnn.ops.common.layer import Array, NoScratch, Space
+from charcnn.ops.common.layer import ArraySpec, NoScratch, Space
 from charcnn.ops.common.precision import NumberFormat, choose
 from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv1d.mma.layer import MmaConv
@@ -42,11 +43,11 @@ class Cast(NoScratch):
     def __init__(self, precision: str) -> None:
         self._of: NumberFormat = choose(precision)
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
-        return [Array((x[0], 1, self._of.terms * prod(x[1:])), self._of.dtype)]
+        return [ArraySpec((x[0], 1, self._of.terms * prod(x[1:])), self._of.dtype)]
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features."""
         (y,) = self.writes(x.shape)
         x = x.reshape((x.shape[0], 1, prod(x.shape[1:])))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32
 
+from charcnn.aliases import Array
 from charcnn.gpu.device import int32, uint32
 from charcnn.gpu.indices import (
     extents,
@@ -137,14 +137,14 @@ def _conv1d_stat_naive_kernel(kernel_size):
 
 
 def launch(
-    call: Call, x: Any, weight: Any, bias: Any, stride: int, padding: int, dilation: int, *, epilogue: str
+    call: Call, x: Array, weight: Array, bias: Array, stride: int, padding: int, dilation: int, *, epilogue: str
 ) -> None:
     """ReLU is in the same kernel: one write of y less, and one read."""
     kernel = _conv1d_naive_kernel(int(weight.shape[2]), epilogue == "relu")
     call.launch_each(kernel, x, weight, bias, call.out, stride, padding, dilation)
 
 
-def launch_stat(call: StatCall, x: Any, weight: Any, bias: Any, stride: int, padding: int, dilation: int) -> None:
+def launch_stat(call: StatCall, x: Array, weight: Array, bias: Array, stride: int, padding: int, dilation: int) -> None:
     """One block takes the moments of a part of an input as it writes it, and a second kernel joins the parts."""
     n, c_out, length = call.out.shape
     size = c_out * length
@@ -156,7 +156,7 @@ def launch_stat(call: StatCall, x: Any, weight: Any, bias: Any, stride: int, pad
 
 
 def launch_pooled(
-    call: Call, x: Any, weight: Any, bias: Any, pool_size: int, stride: int, padding: int, dilation: int,
+    call: Call, x: Array, weight: Array, bias: Array, pool_size: int, stride: int, padding: int, dilation: int,
     pool_stride: int | None,
 ) -> None:  # fmt: skip
     """A thread computes the convolution of its whole window, and only the maximum is written."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu.launch import Call
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common.calls import StatCall
@@ -19,18 +20,18 @@ class Kept(Protocol):
     """A prepared convolution of sequences, which takes and gives float32 features."""
 
     def __init__(
-        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Any, moments: bool
+        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Stream, moments: bool
     ) -> None:
         """Prepare it, for features of which `unit` is 1, with moments where they are asked for."""
 
     @staticmethod
-    def unit(call: Call, x: Any, precision: str) -> float:
+    def unit(call: Call, x: Array, precision: str) -> float:
         """What features are divided by to fit the precision."""
 
-    def run(self, call: Call, x: Any, y: Any) -> None:
+    def run(self, call: Call, x: Array, y: Array) -> None:
         """Start on x (N, L, C_in), into y."""
 
-    def stat(self, call: Call, x: Any, y: Any, moments: Any) -> None:
+    def stat(self, call: Call, x: Array, y: Array, moments: Array) -> None:
         """Start on x, into y, and moments, float64 (N, 2)."""
 
 
@@ -54,20 +55,29 @@ def launches(kept: Any, said: str, compute: ComputeConv2d | None = None) -> tupl
     """
 
     def made(
-        weight: Any, bias: Any, precision: str, epilogue: str, pool_size: int = 1, unit: float = 1.0, stream: Any = 0,
-        *, moments: bool = False,
-    ) -> Kept:  # fmt: skip
+        weight: Array,
+        bias: Array,
+        precision: str,
+        epilogue: str,
+        pool_size: int = 1,
+        unit: float = 1.0,
+        stream: Stream = 0,
+        *,
+        moments: bool = False,
+    ) -> Kept:
         pattern = pattern_of(weight, epilogue, pool_size)
         found: Kept = kept(pattern, {"weight": weight, "bias": bias}, precision, unit, stream, moments)
         return found
 
-    def once(call: Call, x: Any, weight: Any, bias: Any, precision: str, epilogue: str, pool_size: int = 1) -> None:
+    def once(
+        call: Call, x: Array, weight: Array, bias: Array, precision: str, epilogue: str, pool_size: int = 1
+    ) -> None:
         if call.out.size:  # of no channels no layer is
             unit = kept.unit(call, x, precision)
             made(weight, bias, precision, epilogue, pool_size, unit, call.stream).run(call, x, call.out)
 
     def launch(
-        call: Call, x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, dilation: int = 1, *,
+        call: Call, x: Array, weight: Array, bias: Array, stride: int = 1, padding: int = 0, dilation: int = 1, *,
         precision: str = "fp32", epilogue: str,
     ) -> None:  # fmt: skip
         if compute is None or (stride, padding, dilation) == (1, 0, 1):  # whose taps share a copy of the features
@@ -77,32 +87,32 @@ def launches(kept: Any, said: str, compute: ComputeConv2d | None = None) -> tupl
             image, kernel = x.reshape((x.shape[0], 1, *x.shape[1:])), weight.reshape((1, *weight.shape))
             compute(call, image, kernel, bias, precision, epilogue=epilogue, **moves)
 
-    def keep_launch(weight: Any, bias: Any, *moves: int, precision: str = "fp32", epilogue: str) -> Apply:
+    def keep_launch(weight: Array, bias: Array, *moves: int, precision: str = "fp32", epilogue: str) -> Apply:
         if moves not in ((), (1, 0, 1)):
             raise ValueError(f"stride, padding, dilation = {moves}: need 1, 0, 1 to prepare weights once")
         conv = made(weight, bias, precision, epilogue)
         return lambda call, x: conv.run(call, x, call.out)
 
-    def pooled(call: Call, x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp32") -> None:
+    def pooled(call: Call, x: Array, weight: Array, bias: Array, pool_size: int, *, precision: str = "fp32") -> None:
         once(call, x, weight, bias, precision, "relu", pool_size)
 
-    def keep_pooled(weight: Any, bias: Any, pool_size: int, *, precision: str = "fp32") -> Apply:
+    def keep_pooled(weight: Array, bias: Array, pool_size: int, *, precision: str = "fp32") -> Apply:
         conv = made(weight, bias, precision, "relu", pool_size)
         return lambda call, x: conv.run(call, x, call.out)
 
-    def stat(call: StatCall, x: Any, weight: Any, bias: Any, *, precision: str = "fp32") -> None:
+    def stat(call: StatCall, x: Array, weight: Array, bias: Array, *, precision: str = "fp32") -> None:
         unit = kept.unit(call, x, precision)
         conv = made(weight, bias, precision, "", 1, unit, call.stream, moments=True)
         conv.stat(call, x, call.out, call.moments)
 
-    def linear(call: Call, x: Any, weight: Any, bias: Any, *, precision: str, epilogue: str) -> None:
+    def linear(call: Call, x: Array, weight: Array, bias: Array, *, precision: str, epilogue: str) -> None:
         if call.out.size:
             x = _positions(x)  # as a convolution of one position
             unit = kept.unit(call, x, precision)
             conv = made(weight.reshape((1, *weight.shape)), bias, precision, epilogue, 1, unit, call.stream)
             conv.run(call, x, _positions(call.out))
 
-    def keep_linear(weight: Any, bias: Any, *, precision: str, epilogue: str) -> Apply:
+    def keep_linear(weight: Array, bias: Array, *, precision: str, epilogue: str) -> Apply:
         conv = made(weight.reshape((1, *weight.shape)), bias, precision, epilogue)
         return lambda call, x: conv.run(call, _positions(x), _positions(call.out))
 
@@ -114,7 +124,7 @@ def launches(kept: Any, said: str, compute: ComputeConv2d | None = None) -> tupl
     return launch, pooled, stat, linear
 
 
-def _positions(x: Any) -> Any:
+def _positions(x: Array) -> Array:
     return x.reshape((x.shape[0], 1, x.shape[1]))
 
 
@@ -122,7 +132,7 @@ def launch_conv2d(compute: ComputeConv2d, said: str) -> Launch:
     """A technique's launch of conv2d_nhwc; `said` is its docstring."""
 
     def launch(
-        call: Call, x: Any, weight: Any, bias: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+        call: Call, x: Array, weight: Array, bias: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int,
         *, precision: str, epilogue: str,
     ) -> None:  # fmt: skip
         moves = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}

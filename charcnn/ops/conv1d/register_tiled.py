@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32
 
+from charcnn.aliases import Array, Kernel
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
     block_idx_x,
@@ -18,7 +18,7 @@ from charcnn.ops.conv1d.tile import REGISTERS, Tile
 
 
 @cache
-def make_kernel(tile: Tile) -> Any:
+def make_kernel(tile: Tile) -> Kernel:
     """The kernel (x, weight, bias, y), launched with a block a tile."""
     # As `tiled`, but a thread takes thread_rows x thread_columns sums: of 8 + 8 values read from shared memory come 64
     # products, not 1 of 2. Indices and constants are uint32: an index made of signed ones would cost Numba's handling
@@ -99,7 +99,7 @@ def make_kernel(tile: Tile) -> Any:
     return kernel
 
 
-def launch(call: Call, x: Any, weight: Any, bias: Any) -> None:
+def launch(call: Call, x: Array, weight: Array, bias: Array) -> None:
     """A value from shared memory serves several sums."""
     n, length, c_out = call.out.shape
     blocks = REGISTERS.blocks(n * length, c_out)

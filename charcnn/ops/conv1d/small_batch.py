@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, types
 
+from charcnn.aliases import Array, Kernel, Record, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -54,7 +55,7 @@ def shares(epilogue: Epilogue) -> int:
 
 
 @cache
-def make_kernel(of: NumberFormat, taps: int, epilogue: Epilogue) -> Any:
+def make_kernel(of: NumberFormat, taps: int, epilogue: Epilogue) -> Kernel:
     """The kernel (x, weight, bias, y, partial_moments, k_blocks, c_in, c_out, length, length_out, tiles, scale).
 
     Its arguments: addresses of x, of the packed weights, of the bias padded to whole n tiles, of y and of partial
@@ -262,7 +263,7 @@ class SmallBatchConv(PreparedConv):
 
     def __init__(
         self, pattern: Pattern, weights: Mapping[str, Any], *, precision: str = "fp16", results: str | None = None,
-        moments: bool = False, x_unit: float = 1.0, stream: Any = None,
+        moments: bool = False, x_unit: float = 1.0, stream: Stream = None,
     ) -> None:  # fmt: skip
         device.require_hopper("small_batch")
         product, _ = self.check(pattern)
@@ -305,17 +306,17 @@ class SmallBatchConv(PreparedConv):
         positions = length - self.taps + 1
         return n, -(-positions // (8 * shares(self.epilogue))) * self._n_tiles, PART_BYTES // 4
 
-    def plan(self, x: Shape) -> Any:
+    def plan(self, x: Shape) -> Array:
         """How images of x (N, H, W, C) are cut up; None where a block cannot hold even a row's part."""
         return self._images.plan(x, self.window(x), self.epilogue.pool, self.out_shape(x))
 
-    def ask_ahead(self, array: Any, begin: int, size: int) -> None:
+    def ask_ahead(self, array: Array, begin: int, size: int) -> None:
         """Have each call ask for `size` bytes of a device array, from byte `begin` on, in the second-level cache."""
         if begin % 16 or not 0 <= begin <= begin + size <= array.nbytes:
             raise ValueError(f"{begin=}, {size=}: need a part of {array.nbytes} bytes that begins at a multiple of 16")
         self._held, self._ahead = array, (device.address(array) + begin, size)
 
-    def _start(self, call: Call, partial_moments: Any = None) -> None:
+    def _start(self, call: Call, partial_moments: Array = None) -> None:
         x, y = call.inputs[0], call.out
         if isinstance(self.product, Conv2d):
             plan, given = self.plan(tuple(x.shape)), (x, self._weight, self._bias, y)
@@ -336,19 +337,19 @@ class _Kept:
     """A `one_shot.Kept`, without `stat`, which no operator asks for."""
 
     def __init__(
-        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Any, moments: bool
+        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Stream, moments: bool
     ) -> None:
         results = None if precision in HALF_PRECISIONS else FP32.name
-        options: dict[str, Any] = {"precision": precision, "results": results, "moments": moments}
+        options: Record = {"precision": precision, "results": results, "moments": moments}
         self._conv = SmallBatchConv(pattern, weights, x_unit=unit, stream=stream, **options)
         self._unit = unit
 
     @staticmethod
-    def unit(call: Call, x: Any, precision: str) -> float:
+    def unit(call: Call, x: Array, precision: str) -> float:
         # Where x's greatest becomes the greatest that there is.
         return largest(call, x) / LARGEST["e4m3"] or 1.0 if precision == "fp8" else 1.0
 
-    def run(self, call: Call, x: Any, y: Any) -> None:
+    def run(self, call: Call, x: Array, y: Array) -> None:
         conv = self._conv
         taken = narrow(call, x, x.shape[1], conv.width, conv.precision, 1 / self._unit)
         if conv.results is FP32:

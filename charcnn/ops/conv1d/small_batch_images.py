@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numba import float32
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, extents, thread_idx_x
@@ -59,7 +60,7 @@ def _pack_kernel(ptx_type):
     return kernel
 
 
-def packed(weight: Any, bias: Any, of: NumberFormat, stream: Any) -> tuple[Any, Any]:
+def packed(weight: Array, bias: Array, of: NumberFormat, stream: Stream) -> tuple[Array, Array]:
     """A weight (taps, C_in / groups, C_out) and a bias, NumPy arrays, as this kernel takes them, on the current GPU."""
     taps, c_in, c_out = weight.shape
     chunks, packs = -(-c_in // CHUNK), -(-c_out // PACK_N)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32, types
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import SIMULATED, int32, uint32, uint64
 from charcnn.gpu.indices import (
@@ -90,7 +90,7 @@ def _maxima(plan, epilogue, count):
 
 
 @cache
-def make_kernel(ptx_type: str, epilogue: str, plan: SmallBatchPlan) -> Any:
+def make_kernel(ptx_type: str, epilogue: str, plan: SmallBatchPlan) -> Kernel:
     """The kernel (x, weight, bias, y, ahead, ahead_bytes): addresses, of the last so many bytes a block.
 
     Those are asked for in the second-level cache, as memory has nothing else to do: weights of a later layer.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba import cuda, float32
 
+from charcnn.aliases import Array
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -58,7 +57,7 @@ def _kernel(x, weight, bias, y):
         y.flat[uint64(row) * uint64(c_out) + column] = total + bias[column]
 
 
-def launch(call: Call, x: Any, weight: Any, bias: Any) -> None:
+def launch(call: Call, x: Array, weight: Array, bias: Array) -> None:
     """Each operand is read from global memory once a tile."""
     n, length, c_out = call.out.shape
     down, across = (n * length + SIDE - 1) // SIDE, (c_out + SIDE - 1) // SIDE

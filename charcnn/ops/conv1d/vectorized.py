@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32
 
+from charcnn.aliases import Array, Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -19,7 +19,7 @@ from charcnn.ops.conv1d.tile import REGISTERS, Tile, vector_width
 
 
 @cache
-def make_kernel(tile: Tile, width: int) -> Any:
+def make_kernel(tile: Tile, width: int) -> Kernel:
     """The kernel (x, weight, bias, y), launched with a block a tile.
 
     width: floats that a load from global memory takes, 4 or 1. Rows of features and weights begin at multiples of it.
@@ -152,7 +152,7 @@ def make_kernel(tile: Tile, width: int) -> Any:
     return kernel
 
 
-def launch(call: Call, x: Any, weight: Any, bias: Any) -> None:
+def launch(call: Call, x: Array, weight: Array, bias: Array) -> None:
     """Loads are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes."""
     n, length, c_out = call.out.shape
     kernel = make_kernel(REGISTERS, vector_width(x, weight, bias, call.out))

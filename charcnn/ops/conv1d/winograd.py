@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, float64
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -28,7 +29,7 @@ from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
 from charcnn.ops.common.conv import PreparedConv
 from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
-from charcnn.ops.common.layer import Array, Space
+from charcnn.ops.common.layer import ArraySpec, Space
 from charcnn.ops.common.moments import PART_VALUES, block_sum, launch_merge
 from charcnn.ops.common.precision import FP32
 from charcnn.ops.conv1d import double_buffered, one_shot, winograd_images
@@ -190,7 +191,7 @@ class WinogradConv(PreparedConv):
 
     def __init__(
         self, pattern: Pattern, weights: Mapping[str, Any], *, moments: bool = False, plan: WinogradPlan | None = None,
-        stream: Any = None,
+        stream: Stream = None,
     ) -> None:  # fmt: skip
         weight, bias = self._read(pattern, weights, FP32, FP32, 1, moments=moments)
         images = isinstance(self.product, Conv2d)
@@ -228,15 +229,17 @@ class WinogradConv(PreparedConv):
             return winograd_images.between(self.plan, self.window(x), x, self.c_in, self.c_out)
         return between(x, (self.taps, self.c_in, self.c_out))
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """Transformed features, their products, and the result."""
-        return [*map(Array, self.between(x)), Array(self.out_shape(x))]
+        return [*map(ArraySpec, self.between(x)), ArraySpec(self.out_shape(x))]
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features; the result."""
         return self.apply(x, stream=space.stream, space=space.device)
 
-    def apply(self, x: Any, *, out: Any = None, stream: Any = None, space: Callable[[Shape], Any] | None = None) -> Any:
+    def apply(
+        self, x: Array, *, out: Array = None, stream: Stream = None, space: Callable[[Shape], Any] | None = None
+    ) -> Array:
         """Start on features, float32, C-contiguous, NumPy or on the GPU; the result on the same side.
 
         Args:
@@ -251,9 +254,9 @@ class WinogradConv(PreparedConv):
         return call.result()
 
     def with_moments(
-        self, x: Any, *, out: Any = None, stream: Any = None, partial_moments: Any = None,
+        self, x: Array, *, out: Array = None, stream: Stream = None, partial_moments: Array = None,
         space: Callable[[Shape], Any] | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Array:  # fmt: skip
         """Start on features: y, and stat float64 (N, 2), mean and variance of each input's y."""
         shape = self._check(x)
         y, given = pair(out)
@@ -273,19 +276,21 @@ class WinogradConv(PreparedConv):
         """Of moments of tiles, for x (n, length, C_in)."""
         return n, -(-(length - self.taps + 1) // SPAN), PART_VALUES
 
-    def stat(self, x: Any, moments: Any, space: Space) -> tuple[Any, Any]:
+    def stat(self, x: Array, moments: Array, space: Space) -> tuple[Array, Array]:
         """Start on features, of one worker: `with_moments`."""
         found: tuple[Any, Any] = self.with_moments(x, out=(None, moments), stream=space.stream, space=space.device)
         return found
 
-    def _space(self, x: Shape, out: Any, stream: Any, space: Callable[[Shape], Any] | None) -> tuple[list[Any], Any]:
+    def _space(
+        self, x: Shape, out: Array, stream: Stream, space: Callable[[Shape], Any] | None
+    ) -> tuple[list[Array], Array]:
         """Arrays for the transformed features and their products, and with them `out`."""
         sizes = self.between(x)
         if space is None:
             return [device.empty(size, np.float32, device.as_stream(stream)) for size in sizes], out
         return [space(size) for size in sizes], space(self.out_shape(x)) if out is None else out
 
-    def _launch(self, call: Call, x: Any, spaces: Sequence[Any], partial_moments: Any = None) -> None:
+    def _launch(self, call: Call, x: Array, spaces: Sequence[Any], partial_moments: Array = None) -> None:
         features, products = spaces
         if self.plan is not None:
             given = x, features, products, self._weight, self._bias
@@ -304,18 +309,18 @@ class _Kept:
     """A `one_shot.Kept`."""
 
     def __init__(
-        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Any, moments: bool
+        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Stream, moments: bool
     ) -> None:
         self._conv = WinogradConv(pattern, weights, moments=moments, stream=stream)
 
     @staticmethod
-    def unit(call: Call, x: Any, precision: str) -> float:
+    def unit(call: Call, x: Array, precision: str) -> float:
         return 1.0
 
-    def run(self, call: Call, x: Any, y: Any) -> None:
+    def run(self, call: Call, x: Array, y: Array) -> None:
         self._conv.apply(x, out=y, stream=call.stream)
 
-    def stat(self, call: Call, x: Any, y: Any, moments: Any) -> None:
+    def stat(self, call: Call, x: Array, y: Array, moments: Array) -> None:
         self._conv.with_moments(x, out=(y, moments), stream=call.stream)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from charcnn.aliases import Array
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.layers.layer import Shape
@@ -29,7 +30,7 @@ def weights_shape(plan: WinogradPlan, c_in: int, c_out: int) -> Shape:
     return plan.products * plan.down.groups, plan.across.groups, c_in // plan.splits, c_out
 
 
-def transform(call: Call, weight: Any, plan: WinogradPlan, c_in: int, c_out: int) -> None:
+def transform(call: Call, weight: Array, plan: WinogradPlan, c_in: int, c_out: int) -> None:
     """Start to transform a weight (KH, KW, C_in, C_out) on the GPU, into the call's result."""
     blocks = -(-plan.down.groups * plan.across.groups * c_in * c_out // THREADS)
     call.launch(weights_kernel(plan.down, plan.across), blocks, THREADS, weight, call.out, plan.splits)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Record
 from charcnn.layers import windows
 from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common.cpu_gemm import Packed
@@ -90,6 +91,6 @@ def launch_nhwc(
         ValueError: a group has one input channel; or the environment's CHARCNN_CPU_TILE does not fit.
     """
 
-    moves: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    moves: Record = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     conv = CpuConv2d(weight.transpose(3, 2, 0, 1), bias, **moves)
     return lambda out, x: conv(x, out, relu=epilogue == "relu")

@@ -7,8 +7,8 @@ by register tiles; but neighbouring positions share the values under their windo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from charcnn.aliases import Array
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.gpu.ptx import VECTOR
@@ -19,7 +19,7 @@ from charcnn.ops.conv2d.direct_kernel import make_kernel
 from charcnn.ops.conv2d.direct_plan import ITEMS_AHEAD, NO_POOL, Sizes, plan
 
 
-def start(call: Call, inputs: Sequence[Any], y: Any, name: str, window: Window, pool: Window = NO_POOL) -> None:
+def start(call: Call, inputs: Sequence[Array], y: Array, name: str, window: Window, pool: Window = NO_POOL) -> None:
     """Start the kernel on the call's stream, for arrays on the device.
 
     Args:
@@ -61,7 +61,7 @@ def pooling(size: Pair, step: Pair | None = None) -> Window:
 
 
 def launch(
-    call: Call, x: Any, weight: Any, bias: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
+    call: Call, x: Array, weight: Array, bias: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
     epilogue: str, pool: Window = NO_POOL,
 ) -> None:  # fmt: skip
     """Features and weights are small of up to some six input channels, which it is meant for.
@@ -78,7 +78,7 @@ def launch(
 
 
 def launch_pooled(
-    call: Call, x: Any, weight: Any, bias: Any, pool_size: Pair, stride: Pair, padding: Padding, dilation: Pair,
+    call: Call, x: Array, weight: Array, bias: Array, pool_size: Pair, stride: Pair, padding: Padding, dilation: Pair,
     groups: int, pool_stride: Pair | None, *, epilogue: str,
 ) -> None:  # fmt: skip
     """A thread's tile holds whole windows, and stores their maxima alone.

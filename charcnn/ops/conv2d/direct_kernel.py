@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32, types
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -26,7 +26,7 @@ from charcnn.ops.conv2d.direct_plan import OWN, Tile
 
 
 @cache
-def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> Any:
+def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> Kernel:
     """The kernel (x, weight, bias, y, sizes): blocks side by side take images by turns, those above others other parts.
 
     Args:

@@ -6,8 +6,7 @@ registers. Windows of several rows share what is loaded of a row of the image.
 
 from __future__ import annotations
 
-from typing import Any
-
+from charcnn.aliases import Array
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.gpu.ptx import VECTOR
@@ -18,7 +17,7 @@ from charcnn.ops.conv2d.direct_mma_plan import ANY, BULK_COPIES, plan
 
 
 def launch(
-    call: Call, x: Any, weight: Any, bias: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
+    call: Call, x: Array, weight: Array, bias: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
     precision: str, epilogue: str,
 ) -> None:  # fmt: skip
     """All weights of 16 output channels must fit in a thread's registers: it is meant for some six input channels.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, types
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -113,7 +114,7 @@ def _lay_out(plan: Plan) -> Any:
 
 
 @cache
-def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
+def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Kernel:
     """The kernel (x, weight, bias, y): blocks side by side take images by turns, others other maps, or tiles.
 
     Args:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from charcnn.aliases import Array
 from charcnn.gpu import device
 from charcnn.gpu.ptx import VECTOR
 from charcnn.layers.layer import Shape
@@ -227,7 +228,7 @@ class Sizes(NamedTuple):
     """What the kernel is told of a plan: numbers, and places in shared memory in floats."""
 
     items: Any
-    images: Any
+    images: Array
     strips: Any
     strips_across: Any
     tiles_down: Any
@@ -238,10 +239,10 @@ class Sizes(NamedTuple):
     """Taps of all channels."""
     top: Any
     left: Any
-    rows: Any
+    rows: Array
     """Of features of a channel; floats from one to the next are the pitch."""
     pitch: Any
-    plane: Any
+    plane: Array
     line_step: Any
     """From a row of taps to the next."""
     pieces: Any
@@ -250,7 +251,7 @@ class Sizes(NamedTuple):
     """That all threads copy together."""
     biases: Any
     own: Any
-    features: Any
+    features: Array
     buffer: Any
 
     @classmethod

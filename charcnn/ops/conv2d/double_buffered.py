@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from charcnn.aliases import Array, Stream
 from charcnn.gpu.launch import Call
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes2d
@@ -11,7 +10,7 @@ from charcnn.ops.conv1d.double_buffered import launch_windows
 
 
 def launch(
-    call: Call, x: Any, weight: Any, bias: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
+    call: Call, x: Array, weight: Array, bias: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
     epilogue: str,
 ) -> None:  # fmt: skip
     """Nothing is copied beforehand: copies from an image leave zeros in shared memory for what lies outside.
@@ -24,9 +23,9 @@ def launch(
 
 
 def convolved(
-    epilogue: str, x: Any, weight: Any, bias: Any, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1,
-    groups: int = 1, out: Any = None, stream: Any = None,
-) -> Any:  # fmt: skip
+    epilogue: str, x: Array, weight: Array, bias: Array, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1,
+    groups: int = 1, out: Array = None, stream: Stream = None,
+) -> Array:  # fmt: skip
     """conv2d_nhwc with any epilogue, by its name; other arguments as of `charcnn.ops.conv2d_nhwc_double_buffered`."""
     shape = shapes2d.conv2d_nhwc(x, weight, bias, stride, padding, dilation, groups)
     call = Call(out, stream, shape, x=x, weight=weight, bias=bias)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32
 
+from charcnn.aliases import Array
 from charcnn.gpu.device import SIMULATED, int32, uint32
 from charcnn.gpu.indices import (
     extents,
@@ -128,7 +128,7 @@ def _start(call, inputs, y, window, groups, epilogue, pool=None):
 
 
 def launch(
-    call: Call, x: Any, weight: Any, bias: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
+    call: Call, x: Array, weight: Array, bias: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
     epilogue: str,
 ) -> None:  # fmt: skip
     """A 2-D grid of blocks of 32 x 32 over (N * P) x (M * Q). Depthwise convolutions (groups = C_in) are served here.
@@ -140,7 +140,7 @@ def launch(
 
 
 def launch_pooled(
-    call: Call, x: Any, weight: Any, bias: Any, pool_size: Pair, stride: Pair, padding: Padding, dilation: Pair,
+    call: Call, x: Array, weight: Array, bias: Array, pool_size: Pair, stride: Pair, padding: Padding, dilation: Pair,
     groups: int, pool_stride: Pair | None, *, epilogue: str,
 ) -> None:  # fmt: skip
     """A thread computes the convolution of its whole window, and only the maximum is written."""
@@ -150,7 +150,7 @@ def launch_pooled(
 
 
 def launch_averaged(
-    call: Call, x: Any, weight: Any, bias: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
+    call: Call, x: Array, weight: Array, bias: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
     epilogue: str,
 ) -> None:  # fmt: skip
     """A thread computes all of a map, and only its mean is written."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from charcnn.aliases import Array, Record, Stream
 from charcnn.gpu.launch import Call
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common.epilogues import pattern_of
@@ -12,7 +11,7 @@ from charcnn.ops.conv1d.winograd import WinogradConv
 
 
 def launch_once(
-    call: Call, x: Any, weight: Any, bias: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
+    call: Call, x: Array, weight: Array, bias: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int, *,
     epilogue: str,
 ) -> None:  # fmt: skip
     """As few multiplications as float32 allows. Weights are transformed first; `WinogradConv` keeps them.
@@ -27,10 +26,10 @@ def launch_once(
 
 
 def _keep(
-    weight: Any, bias: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int, *, epilogue: str,
-    stream: Any = 0,
+    weight: Array, bias: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int, *, epilogue: str,
+    stream: Stream = 0,
 ) -> Apply:  # fmt: skip
-    moves: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    moves: Record = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     conv = WinogradConv(pattern_of(weight, epilogue, **moves), {"weight": weight, "bias": bias}, stream=stream)
     return lambda call, x: conv.apply(x, out=call.out, stream=call.stream)
 

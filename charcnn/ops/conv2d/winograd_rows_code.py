@@ -16,6 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from charcnn.aliases import Array
 from charcnn.ops.common.cpu_tile import _literals
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 
@@ -31,7 +32,7 @@ class _Vectors:
     def __init__(self, builder: ir.IRBuilder, width: int) -> None:
         self.builder, self.width, self.kind = builder, width, ir.VectorType(F32, width)
 
-    def _function(self, name: str, result: Any, *arguments: Any) -> Any:
+    def _function(self, name: str, result: Array, *arguments: Any) -> Any:
         of = ir.FunctionType(result, arguments)
         return cgutils.get_or_insert_function(self.builder.module, of, f"llvm.{name.format(f'v{self.width}f32')}")
 
@@ -63,7 +64,7 @@ class _Vectors:
         )
         return self.builder.shuffle_vector(self.builder.insert_element(undefined, value, I32(0)), undefined, zeros)
 
-    def below(self, first: Any, limit: Any) -> Any:
+    def below(self, first: Array, limit: Any) -> Any:
         """Of which lanes the number, from `first` on, is one of 0 to limit - 1."""
         kind = ir.VectorType(I32, self.width)
         lanes = self.builder.add(self._spread(first, kind), ir.Constant(kind, list(range(self.width))))
@@ -87,7 +88,7 @@ class _Vectors:
         )
         self.builder.call(function, [value, pointer, I32(4), mask])
 
-    def add_product(self, a: Any, b: Any, c: Any) -> Any:
+    def add_product(self, a: Array, b: Array, c: Array) -> Any:
         """a * b + c, rounded once where the processor can."""
         return self.builder.call(self._function("fmuladd.{}", self.kind, *[self.kind] * 3), [a, b, c])
 
@@ -120,7 +121,7 @@ def _pairs(count: int) -> list[tuple[int, int]]:
     return [(p, q) for p in range(1, count - 1) for q in range(p + 1, count - 1) if a[1, p] == -a[1, q]]
 
 
-def _features(vectors: _Vectors, values: list[Any]) -> list[Any]:
+def _features(vectors: _Vectors, values: list[Array]) -> list[Any]:
     """B @ values: of points that differ by their sign, sums over even and over odd features are the same."""
     points = len(values)
     b, found = matrices(points + 1 - SPAN)[2], [None] * points
@@ -136,7 +137,7 @@ def _features(vectors: _Vectors, values: list[Any]) -> list[Any]:
     ]
 
 
-def _outputs(vectors: _Vectors, values: list[Any]) -> list[Any]:
+def _outputs(vectors: _Vectors, values: list[Array]) -> list[Any]:
     """A @ values, likewise."""
     points, builder = len(values), vectors.builder
     a = matrices(points + 1 - SPAN)[0]

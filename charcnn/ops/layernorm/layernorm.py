@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32, njit
 
+from charcnn.aliases import Array
 from charcnn.gpu.indices import (
     block_dim_x,
     extents,
@@ -89,7 +89,7 @@ def launch_loops(out: np.ndarray, x: np.ndarray, gamma: np.ndarray, beta: np.nda
     _layernorm_loops_kernel(x.reshape(rows), gamma.reshape(-1), beta.reshape(-1), out.reshape(rows), eps)
 
 
-def launch_naive(call: Call, x: Any, gamma: Any, beta: Any, eps: float) -> None:
+def launch_naive(call: Call, x: Array, gamma: Array, beta: Array, eps: float) -> None:
     """A block reads its input three times: mean, variance, result."""
     rows = x.shape[0], gamma.size
     threads = min(MAX_THREADS, max(32, 1 << (gamma.size // 8).bit_length()))
@@ -97,7 +97,7 @@ def launch_naive(call: Call, x: Any, gamma: Any, beta: Any, eps: float) -> None:
     call.launch(_layernorm_naive_kernel, rows[0], threads, *operands, np.float32(eps))
 
 
-def launch_relu(call: Call, x: Any, stat: Any, gamma: Any, beta: Any, eps: float) -> None:
+def launch_relu(call: Call, x: Array, stat: Array, gamma: Array, beta: Array, eps: float) -> None:
     """The producer of x took its statistics."""
     rows = x.shape[0], gamma.size
     operands = x.reshape(rows), stat, gamma.reshape(-1), beta.reshape(-1), call.out.reshape(rows)

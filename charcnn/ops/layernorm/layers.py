@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from charcnn import ops
+from charcnn.aliases import Array, Record
 from charcnn.gpu import device
 from charcnn.layers.layer import Shape
 from charcnn.ops.common.conv import PreparedConv
 from charcnn.ops.common.epilogues import pattern_of
-from charcnn.ops.common.layer import Array, Layer, Space
+from charcnn.ops.common.layer import ArraySpec, Layer, Space
 from charcnn.ops.common.mma_layout import OCTET, WIDE
 from charcnn.ops.common.precision import FP32, choose
 from charcnn.ops.conv1d.layers import Cast
@@ -55,26 +56,26 @@ class ConvNormReluPool:
         self._affine = affine(*norm, wide=self._wide) if self._few else ()
         self.nbytes = conv.nbytes + sum(array.nbytes for array in (*self._norm, *self._affine))
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The convolution's result, and that of pooling."""
         y = self._conv.writes(x)[-1]
         n, length, channels = y.shape
         pooled, numbers = length // self._pool_size, self._of.terms if self._wide else 1
         shape = (n, 1, numbers * pooled * channels) if self._rows else (n, pooled, numbers * channels)
-        return [y, Array(shape, self._of.dtype)]
+        return [y, ArraySpec(shape, self._of.dtype)]
 
-    def scratch(self, x: Shape) -> Mapping[str, Array]:
+    def scratch(self, x: Shape) -> Mapping[str, ArraySpec]:
         """Moments, and those of parts of the result."""
         partial = self._conv.partial_moments_shape(x[0], x[1])
-        return {"moments": Array((x[0], 2), np.float64), "partial_moments": Array(partial)}
+        return {"moments": ArraySpec((x[0], 2), np.float64), "partial_moments": ArraySpec(partial)}
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features (N, L, C_in)."""
         n, scratch, (between, result) = len(x), space.scratch(self), self.writes(x.shape)
         out = space.device(*between), scratch["moments"][:n]
         partial_moments = scratch["partial_moments"][:n]
         if 0 < n <= self._few:
-            given: dict[str, Any] = {"out": out[0], "stream": space.stream}
+            given: Record = {"out": out[0], "stream": space.stream}
             y, (gamma, beta) = self._conv.with_partial_moments(x, partial_moments, **given), self._affine
             return normalised(
                 y, partial_moments, gamma, beta, self._pool_size, precision=self._of.name, rows=self._rows,
@@ -82,7 +83,7 @@ class ConvNormReluPool:
                 stream=space.stream,
             )  # fmt: skip
         y, stat = self._conv.with_moments(x, out=out, partial_moments=partial_moments, stream=space.stream)
-        precision: dict[str, Any] = {"precision": self._of.name}
+        precision: Record = {"precision": self._of.name}
         if self._rows:
             precision = {"precision": FP32.name, "results": self._of.name}
         maxima: Any = encoded_maxima if self._wide and not self._rows else normalised_maxima
@@ -104,19 +105,19 @@ class SmallBatchConvNormReluPool:
         self._conv = SmallBatchConv(*given, precision=precision, results=results, moments=True)
         self._norm, self.nbytes = affine(*norm, wide=self._wide), self._conv.nbytes
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The convolution's result, and that of pooling."""
         y = self._conv.writes(x)[-1]
         n, length, channels = y.shape
         pooled = length // self._pool_size
         shape = (n, 1, self._of.terms * pooled * channels) if self._wide else (n, pooled, channels)
-        return [y, Array(shape, self._of.dtype)]
+        return [y, ArraySpec(shape, self._of.dtype)]
 
-    def scratch(self, x: Shape) -> Mapping[str, Array]:
+    def scratch(self, x: Shape) -> Mapping[str, ArraySpec]:
         """Moments of parts of the result."""
-        return {"partial_moments": Array(self._conv.partial_moments_shape(x[0], x[1]))}
+        return {"partial_moments": ArraySpec(self._conv.partial_moments_shape(x[0], x[1]))}
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features (N, L, C_in)."""
         partial_moments, (between, result) = space.scratch(self)["partial_moments"][: len(x)], self.writes(x.shape)
         y = self._conv.with_partial_moments(x, partial_moments, out=space.device(*between), stream=space.stream)
@@ -141,22 +142,22 @@ class CoalescedConvNormReluPool:
         self._norm = [device.to_device(array) for array in norm]
         self.nbytes = conv.nbytes + sum(array.nbytes for array in self._norm)
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """What the convolution writes, and the result of pooling."""
         *between, y = self._conv.writes(x)
         n, length, channels = y.shape
-        return [*between, y, Array((n, length // self._pool_size, channels))]
+        return [*between, y, ArraySpec((n, length // self._pool_size, channels))]
 
-    def scratch(self, x: Shape) -> Mapping[str, Array]:
+    def scratch(self, x: Shape) -> Mapping[str, ArraySpec]:
         """Moments."""
-        return {"moments": Array((x[0], 2), np.float64)}
+        return {"moments": ArraySpec((x[0], 2), np.float64)}
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features (N, L, C_in)."""
         y, stat = self._conv.stat(x, space.scratch(self)["moments"][: len(x)], space)
         gamma, beta = self._norm
         out = space.device(*self.writes(x.shape)[-1])
-        given: dict[str, Any] = {"out": out, "stream": space.stream}
+        given: Record = {"out": out, "stream": space.stream}
         return ops.layernorm_relu_maxpool1d_nlc_coalesced(y, stat, gamma, beta, self._pool_size, **given)
 
 
@@ -174,7 +175,7 @@ def wgmma_block(
         eps: added to the variance.
         wide: as of `ConvNormReluPool`; nothing without LayerNorm.
     """
-    given: dict[str, Any] = {"precision": precision, "promoted": promoted}
+    given: Record = {"precision": precision, "promoted": promoted}
     cast, weights = precision in WIDE, {"weight": weight, "bias": bias}
     if norm is not None:
         results = FP32.name if wide or cast else None

@@ -5,11 +5,10 @@ On the CPU, over channels-last features, it takes the statistics itself: `charcn
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import cuda, float32
 
+from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.moments import normalised
 
@@ -31,7 +30,7 @@ def _kernel(x, stat, gamma, beta, y, kernel_size, stride, eps):
 
 
 def launch(
-    call: Call, x: Any, stat: Any, gamma: Any, beta: Any, kernel_size: int, eps: float, stride: int | None
+    call: Call, x: Array, stat: Array, gamma: Array, beta: Array, kernel_size: int, eps: float, stride: int | None
 ) -> None:
     """Features are read once, and a stride-th is written."""
     arguments = x, stat, gamma, beta, call.out, kernel_size, stride or kernel_size, np.float32(eps)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32
 
+from charcnn.aliases import Array
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
     block_dim_x,
@@ -62,7 +62,7 @@ def _make_kernel(kernel_size):
 
 
 def launch(
-    call: Call, x: Any, stat: Any, gamma: Any, beta: Any, kernel_size: int, eps: float, stride: int | None
+    call: Call, x: Array, stat: Array, gamma: Array, beta: Array, kernel_size: int, eps: float, stride: int | None
 ) -> None:
     """A block for each pooled position of 8 inputs."""
     n, length, channels = call.out.shape

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, float64, types
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -222,9 +223,9 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
 
 def _launch(
     call: Call,
-    x: Any,
+    x: Array,
     normalisation: tuple[Any, Any, Any],
-    y: Any,
+    y: Array,
     eps: float,
     kernel_size: int,
     stride: int | None,
@@ -255,19 +256,19 @@ def _launch(
 
 
 def normalised_maxima(
-    x: Any,
-    stat: Any,
-    gamma: Any,
-    beta: Any,
+    x: Array,
+    stat: Array,
+    gamma: Array,
+    beta: Array,
     kernel_size: int,
     *,
     precision: str = "fp16",
     results: str | None = None,
     eps: float = 1e-5,
     stride: int | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: Array = None,
+    stream: Stream = None,
+) -> Array:
     """`reference.layernorm_relu_maxpool1d_nlc` from features of 16 bits to such, from or to fp8, or from float32.
 
     Args:
@@ -301,18 +302,18 @@ def normalised_maxima(
 
 
 def encoded_maxima(
-    x: Any,
-    stat: Any,
-    gamma: Any,
-    beta: Any,
+    x: Array,
+    stat: Array,
+    gamma: Array,
+    beta: Array,
     kernel_size: int,
     *,
     precision: str,
     eps: float = 1e-5,
     stride: int | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: Array = None,
+    stream: Stream = None,
+) -> Array:
     """`reference.layernorm_relu_maxpool1d_nlc` to features of 32 bits a value, in the layout of `mma_layout`.
 
     Args:
@@ -342,7 +343,7 @@ def encoded_maxima(
 
 
 def launch(
-    call: Call, x: Any, stat: Any, gamma: Any, beta: Any, kernel_size: int, eps: float, stride: int | None, *,
+    call: Call, x: Array, stat: Array, gamma: Array, beta: Array, kernel_size: int, eps: float, stride: int | None, *,
     precision: str,
 ) -> None:  # fmt: skip
     """`normalised_maxima` from float32 to float32, rounded to the precision on the way in and out."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, types
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -156,7 +157,7 @@ def _norm_kernel(of, floats, rows, pool, of_rows):
     return kernel
 
 
-def affine(gamma: Any, beta: Any, *, wide: bool = False) -> tuple[Any, ...]:
+def affine(gamma: Array, beta: Array, *, wide: bool = False) -> tuple[Any, ...]:
     """gamma and beta, float32 (L, C), NumPy arrays, as `TokenConvWeights.affine` holds them; C a multiple of 8."""
     call = Call(None, None, (0,), gamma=gamma, beta=beta)
     if wide:
@@ -170,10 +171,10 @@ def affine(gamma: Any, beta: Any, *, wide: bool = False) -> tuple[Any, ...]:
 
 
 def normalised(
-    x: Any,
-    partial_moments: Any,
-    gamma: Any,
-    beta: Any,
+    x: Array,
+    partial_moments: Array,
+    gamma: Array,
+    beta: Array,
     pool_size: int,
     *,
     precision: str = "fp16",
@@ -181,9 +182,9 @@ def normalised(
     wide: bool = False,
     part: int | None = None,
     eps: float = 1e-5,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: Array = None,
+    stream: Stream = None,
+) -> Array:
     """layernorm_relu_maxpool1d_nlc to features in a precision, with partial moments.
 
     Args:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, types
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -24,7 +25,7 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import WORDS
-from charcnn.ops.common.layer import Array, NoScratch, Space
+from charcnn.ops.common.layer import ArraySpec, NoScratch, Space
 from charcnn.ops.common.moments import LANES, warp_sum
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS, choose
 
@@ -120,7 +121,7 @@ class FewOutputsLinear(NoScratch):
 
     writes_host = True
 
-    def __init__(self, weight: Any, bias: Any, *, precision: str = "fp16") -> None:
+    def __init__(self, weight: Array, bias: Array, *, precision: str = "fp16") -> None:
         self.precision = choose(precision, TAKEN)
         eighths = self.precision.ptx_type == "e4m3"
         device.require_capability((8, 9) if eighths else (8, 0), f"few_outputs in {precision}", "use float32")
@@ -133,16 +134,16 @@ class FewOutputsLinear(NoScratch):
         self._bias = device.to_device(np.ascontiguousarray(bias, np.float32))
         self.nbytes: int = self._weight.nbytes + self._bias.nbytes
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
-        return [Array((x[0], 1, self.c_out))]
+        return [ArraySpec((x[0], 1, self.c_out))]
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features (N, 1, C_in)."""
         (y,) = self.writes(x.shape)
         return self.linear(x, out=space.device(*y), stream=space.stream)
 
-    def linear(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
+    def linear(self, x: Array, *, out: Array = None, stream: Stream = None) -> Array:
         """Each position's features by the weights.
 
         Args:

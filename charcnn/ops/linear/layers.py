@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array
 from charcnn.layers.layer import Shape
-from charcnn.ops.common.layer import Array, Space
+from charcnn.ops.common.layer import ArraySpec, Space
 from charcnn.ops.linear.small_batch import FINAL_THREADS, SmallBatchMlp
 
 
@@ -28,15 +28,15 @@ class SmallBatchLinear:
         self._linear = SmallBatchMlp(*zip(*layers, strict=True), precision=precision)
         self.nbytes = self._linear.nbytes
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
-        return [Array((x[0], self._linear.sizes[-1]))]
+        return [ArraySpec((x[0], self._linear.sizes[-1]))]
 
-    def scratch(self, x: Shape) -> Mapping[str, Array]:
+    def scratch(self, x: Shape) -> Mapping[str, ArraySpec]:
         """Sums of parts of the products."""
-        return {"k_splits": Array(self._linear.k_splits_shape(x[0]))}
+        return {"k_splits": ArraySpec(self._linear.k_splits_shape(x[0]))}
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features, all of an input in a row."""
         (y,) = self.writes(x.shape)
         x = x.reshape((x.shape[0], prod(x.shape[1:])))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32, njit
 
+from charcnn.aliases import Array
 from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import (
     extents,
@@ -97,12 +97,12 @@ def launch_cpu_gemm(
     return lambda out, x: linear(x, out, relu=epilogue == "relu")
 
 
-def launch_naive(call: Call, x: Any, weight: Any, bias: Any, *, epilogue: str) -> None:
+def launch_naive(call: Call, x: Array, weight: Array, bias: Array, *, epilogue: str) -> None:
     """Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel."""
     rows = x.reshape(x.shape[0], weight.shape[1])
     call.launch_each(_linear_naive_kernel(epilogue), rows, weight, bias, call.out)
 
 
-def launch_maxout(call: Call, x: Any, weight: Any, bias: Any, pieces: int) -> None:
+def launch_maxout(call: Call, x: Array, weight: Array, bias: Array, pieces: int) -> None:
     """An output's channels are computed one after another."""
     call.launch_each(_linear_maxout_naive_kernel, x, weight, bias, call.out, pieces)

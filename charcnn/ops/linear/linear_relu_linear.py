@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32
 
+from charcnn.aliases import Array
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import (
@@ -67,7 +67,7 @@ def _kernel(name, rows):
     return kernel
 
 
-def launch(call: Call, x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, *, epilogue: str) -> None:
+def launch(call: Call, x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array, *, epilogue: str) -> None:
     """One block for up to 8 inputs, their middle layer in shared memory; with GELU a transformer's feed-forward block.
 
     Raises:

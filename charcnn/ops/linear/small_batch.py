@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, types
 
+from charcnn.aliases import Array, Kernel, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -47,7 +48,7 @@ FINAL_THREADS = 256
 
 
 @cache
-def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> Any:
+def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> Kernel:
     """The kernel (x, bias, weight, y, n, c_in, units, k_blocks, k_blocks_of_split, scale).
 
     Its arguments: addresses of x; of the bias of x, where x comes in k splits; of the packed weights; of y, float32
@@ -253,7 +254,9 @@ class SplitWeights:
         rounds: the most k blocks of a warp.
     """
 
-    def __init__(self, weight: Any, precision: NumberFormat, stream: Any = None, *, rounds: int = MOST_ROUNDS) -> None:
+    def __init__(
+        self, weight: Array, precision: NumberFormat, stream: Stream = None, *, rounds: int = MOST_ROUNDS
+    ) -> None:
         self._of = precision
         self.c_in, self.c_out = weight.shape
         laid = packed(weight.reshape((1, *weight.shape)), precision, rows=True, stream=stream)
@@ -300,7 +303,7 @@ class SmallBatchMlp:
 
     most = MOST
 
-    def __init__(self, weights: Any, biases: Any, *, precision: str = "fp16", stream: Any = None) -> None:
+    def __init__(self, weights: Array, biases: Any, *, precision: str = "fp16", stream: Stream = None) -> None:
         device.require_hopper("small_batch")
         self.precision = choose(precision)
         together = max(8, lane_numbers(self.precision))
@@ -325,7 +328,7 @@ class SmallBatchMlp:
         """Of the scratch that a call needs: float32."""
         return (n * sum(part.k_splits * part.c_out for part in self.parts),)
 
-    def __call__(self, x: Any, scratch: Any, *, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, x: Array, scratch: Array, *, out: Array = None, stream: Stream = None) -> Array:
         """x (N, C_in), with two terms (N, 2 C_in), on the GPU, in its dtype, N at most 64; float32 (N, C_out).
 
         Args:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32, int32
 
+from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.linear.linear import dot
 
@@ -64,12 +64,12 @@ def _linear_argmax_naive_kernel(x, weight, bias, y):
         y[n] = best
 
 
-def launch_softmax(call: Call, x: Any, weight: Any, bias: Any) -> None:
+def launch_softmax(call: Call, x: Array, weight: Array, bias: Array) -> None:
     """One block an input: logits are written once, and turned where they lie."""
     call.launch(_linear_softmax_naive_kernel, x.shape[0], THREADS, x, weight, bias, call.out)
 
 
-def launch_argmax(call: Call, x: Any, weight: Any, bias: Any) -> None:
+def launch_argmax(call: Call, x: Array, weight: Array, bias: Array) -> None:
     """One block an input: no logit leaves the chip. Of equals the first; NaN counts as the greatest.
 
     Raises:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from functools import cache
 from math import prod
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32, types
 
+from charcnn.aliases import Array, Kernel
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -24,7 +24,7 @@ from charcnn.gpu.indices import (
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import epilogues, shapes
-from charcnn.ops.common.layer import Array, NoScratch, Space
+from charcnn.ops.common.layer import ArraySpec, NoScratch, Space
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
 from charcnn.ops.linear.small_batch import GROUP, MOST, THREADS, UNITS, WARPS, SplitWeights
 
@@ -47,7 +47,7 @@ def smem_bytes(columns: int) -> int:
 
 
 @cache
-def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
+def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Kernel:
     """The kernel (x, weight, bias, y, n, c_in, units, k_blocks).
 
     Its arguments: addresses of x (n, c_in); of the packed weights; of the bias (units,), padded to whole tiles; of y
@@ -185,7 +185,7 @@ class SplitKLinear(NoScratch):
     most = MOST
 
     def __init__(
-        self, weight: Any, bias: Any, *, epilogue: str = "", float32: bool = False, precision: str = "fp16"
+        self, weight: Array, bias: Array, *, epilogue: str = "", float32: bool = False, precision: str = "fp16"
     ) -> None:
         device.require_hopper("split_k")
         of = choose(precision, HALF_PRECISIONS)
@@ -200,11 +200,11 @@ class SplitKLinear(NoScratch):
         self._bias = device.to_device(np.ascontiguousarray(bias, np.float32))
         self.nbytes = self._weight.nbytes + self._bias.nbytes
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
-        return [Array((x[0], 1, self._weight.c_out), self._results.dtype)]
+        return [ArraySpec((x[0], 1, self._weight.c_out), self._results.dtype)]
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on features of at most 64 inputs, all of an input in a row."""
         n, weight = x.shape[0], self._weight
         if n > MOST or prod(x.shape[1:]) != weight.c_in:

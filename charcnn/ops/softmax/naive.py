@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from numba import cuda, float32
 
+from charcnn.aliases import Array
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call, jit
 
@@ -51,7 +51,7 @@ def _softmax_naive_kernel(x, y):
         y[n, c] /= total
 
 
-def launch(call: Call, x: Any) -> None:
+def launch(call: Call, x: Array) -> None:
     """One block a row."""
     *others, classes = x.shape
     n = math.prod(others)

@@ -13,6 +13,7 @@ from typing import Any
 
 from numba import cuda, float32, float64, types
 
+from charcnn.aliases import Array
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import (
@@ -150,7 +151,7 @@ def _cluster_stat_kernel(taps: int, alphabet: int) -> Any:
     return kernel
 
 
-def launch(call: Call, ids: Any, singles: Any, pairs: Any, channels: int) -> None:
+def launch(call: Call, ids: Array, singles: Any, pairs: Any, channels: int) -> None:
     """Start the kernel: tables as of `PairTables`; each input's mean and variance go to `call.out`."""
     (_, taps, characters), flat = singles.shape, (array.reshape((array.size,)) for array in (singles, pairs))
     call.launch(

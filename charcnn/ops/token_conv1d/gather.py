@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, float64, types
 
+from charcnn.aliases import Array
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -172,9 +173,9 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
 
 def _launch_pooled(
     call: Call,
-    ids: Any,
-    weight: Any,
-    bias: Any,
+    ids: Array,
+    weight: Array,
+    bias: Array,
     normalisation: tuple[Any, Any, Any] | None,
     pool_size: int,
     eps: float = 1e-5,
@@ -225,12 +226,12 @@ def _launch_pooled(
     )  # fmt: skip
 
 
-def launch(call: Call, ids: Any, weight: Any, bias: Any) -> None:
+def launch(call: Call, ids: Array, weight: Array, bias: Array) -> None:
     """One thread an output, which adds up K weights."""
     call.launch_each(_gather_kernel, ids, weight, bias, call.out)
 
 
-def launch_pooled(call: Call, ids: Any, weight: Any, bias: Any, pool_size: int) -> None:
+def launch_pooled(call: Call, ids: Array, weight: Array, bias: Array, pool_size: int) -> None:
     """From a table in shared memory: only results are written.
 
     Raises:
@@ -240,7 +241,15 @@ def launch_pooled(call: Call, ids: Any, weight: Any, bias: Any, pool_size: int) 
 
 
 def launch_normalised(
-    call: Call, ids: Any, stat: Any, weight: Any, bias: Any, gamma: Any, beta: Any, pool_size: int, eps: float
+    call: Call,
+    ids: Array,
+    stat: Array,
+    weight: Array,
+    bias: Array,
+    gamma: Array,
+    beta: Array,
+    pool_size: int,
+    eps: float,
 ) -> None:
     """From a table in shared memory, the whole of block 1 in one pass: gamma and beta are read once for many inputs.
 

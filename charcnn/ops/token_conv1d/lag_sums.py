@@ -10,11 +10,11 @@ float64.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32, float64
 
+from charcnn.aliases import Array
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -172,14 +172,14 @@ class SharedPairTables(PairTables):
         DeviceError: a GPU of compute capability below 8.0.
     """
 
-    def _make(self, call: Call, weight: Any, bias: Any) -> None:
+    def _make(self, call: Call, weight: Array, bias: Array) -> None:
         device.require_capability((8, 0), "lag_sums", "use lags")
         super()._make(call, weight, bias)
         self.tables = call.scratch((_floats(self.kernel_size - 1, self.depth),), np.float32)
         blocks = -(-self.tables.size // WARP)
         call.launch(_tables_kernel(self.kernel_size), blocks, WARP, self.singles, self.pairs, self.tables)
 
-    def _launch(self, call: Call, ids: Any) -> None:
+    def _launch(self, call: Call, ids: Array) -> None:
         n, multiprocessors = ids.shape[0], device.multiprocessors()
         if n <= CLUSTER_INPUTS and device.has_tensor_cores(hopper=True):
             cluster_moments.launch(call, ids, self.singles, self.pairs, self.channels)
@@ -199,7 +199,7 @@ class SharedPairTables(PairTables):
         )  # fmt: skip
 
 
-def launch(call: Call, ids: Any, weight: Any, bias: Any) -> None:
+def launch(call: Call, ids: Array, weight: Array, bias: Array) -> None:
     """On Hopper's GPUs few inputs take `cluster_moments`. It makes the tables first; `SharedPairTables` keeps them.
 
     Raises:

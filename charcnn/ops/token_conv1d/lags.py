@@ -8,11 +8,11 @@ folder derives them. Everything is float64: a mean 10^4 deviations from zero lea
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numba import cuda, float64
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import (
@@ -159,7 +159,7 @@ class PairTables:
         DeviceError: no usable GPU.
     """
 
-    def __init__(self, weight: Any, bias: Any, *, stream: Any = None) -> None:
+    def __init__(self, weight: Array, bias: Array, *, stream: Stream = None) -> None:
         kernel_size, depth, self.channels = shapes.ranked("weight", weight, "K, depth, C_out")
         # An input of the least length stands for all: it checks what can be checked of weight and bias.
         shapes.one_hot_conv1d_stat_nlc(np.empty((0, max(1, kernel_size))), weight, bias)
@@ -167,14 +167,14 @@ class PairTables:
         self.kernel_size, self.depth = kernel_size, depth
         self._make(call, *call.inputs)
 
-    def _make(self, call: Call, weight: Any, bias: Any) -> None:
+    def _make(self, call: Call, weight: Array, bias: Array) -> None:
         kernel_size, depth = self.kernel_size, self.depth
         self.singles, self.pairs = call.out, call.scratch((_rows(kernel_size), depth, depth), np.float64)
         call.launch(_singles_kernel, -(-self.singles.size // 2 // THREADS), THREADS, weight, bias, self.singles)
         threads = (kernel_size - 1) * -(-depth // RUN) * depth
         call.launch(_pairs_kernel, -(-threads // THREADS), THREADS, weight, self.pairs)
 
-    def __call__(self, ids: Any, *, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, ids: Array, *, out: Array = None, stream: Stream = None) -> Array:
         """Each input's mean and biased variance.
 
         Args:
@@ -195,11 +195,11 @@ class PairTables:
         self._launch(call, *call.inputs)
         return call.result()
 
-    def _launch(self, call: Call, ids: Any) -> None:
+    def _launch(self, call: Call, ids: Array) -> None:
         kernel = _stat_kernel(self.kernel_size)
         call.launch(kernel, ids.shape[0], THREADS, ids, self.singles, self.pairs, call.out, self.channels)
 
 
-def launch(call: Call, ids: Any, weight: Any, bias: Any) -> None:
+def launch(call: Call, ids: Array, weight: Array, bias: Array) -> None:
     """One block an input. It makes the tables of the weights' products first; `PairTables` keeps them."""
     PairTables(weight, bias, stream=call.stream)._launch(call, ids)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from charcnn import ops
+from charcnn.aliases import Array, Record
 from charcnn.gpu import device
 from charcnn.layers.layer import Shape
-from charcnn.ops.common.layer import Array, Space
+from charcnn.ops.common.layer import ArraySpec, Space
 from charcnn.ops.token_conv1d.lag_sums import SharedPairTables
 from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
@@ -39,16 +40,16 @@ class TokenConvNormReluPool:
         self._taps, _, self._channels = weight.shape
         self._pool_size, self.nbytes = pool_size, self.weights.nbytes
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
         of, pooled = self.weights.precision, (x[1] - self._taps + 1) // self._pool_size
-        return [Array((x[0], pooled, of.terms * self._channels), of.dtype)]
+        return [ArraySpec((x[0], pooled, of.terms * self._channels), of.dtype)]
 
-    def scratch(self, x: Shape) -> Mapping[str, Array]:
+    def scratch(self, x: Shape) -> Mapping[str, ArraySpec]:
         """Moments, where LayerNorm needs them."""
-        return {"moments": Array((x[0], 2), np.float64)} if self._moments else {}
+        return {"moments": ArraySpec((x[0], 2), np.float64)} if self._moments else {}
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on token ids (N, L) uint8."""
         (y,) = self.writes(x.shape)
         if self._moments is None:
@@ -76,15 +77,15 @@ class TokenConvNormReluPoolPlanes:
         self._moments = SharedPairTables(weight, bias) if norm else None
         self.nbytes = self.weights.nbytes
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The planes."""
-        return [Array(self.weights.planes_shape(*x), self.weights.precision.dtype)]
+        return [ArraySpec(self.weights.planes_shape(*x), self.weights.precision.dtype)]
 
-    def scratch(self, x: Shape) -> Mapping[str, Array]:
+    def scratch(self, x: Shape) -> Mapping[str, ArraySpec]:
         """Moments, where LayerNorm needs them."""
-        return {"moments": Array((x[0], 2), np.float64)} if self._moments else {}
+        return {"moments": ArraySpec((x[0], 2), np.float64)} if self._moments else {}
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on token ids (N, L) uint8."""
         stat, (y,) = None, self.writes(x.shape)
         if self._moments is not None:
@@ -107,17 +108,17 @@ class GatherTokenConvNormReluPool:
         self._taps, _, self._channels = weight.shape
         self._pool_size, self.nbytes = pool_size, sum(array.nbytes for array in self._arrays)
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
-        return [Array((x[0], (x[1] - self._taps + 1) // self._pool_size, self._channels))]
+        return [ArraySpec((x[0], (x[1] - self._taps + 1) // self._pool_size, self._channels))]
 
-    def scratch(self, x: Shape) -> Mapping[str, Array]:
+    def scratch(self, x: Shape) -> Mapping[str, ArraySpec]:
         """Moments, where LayerNorm needs them."""
-        return {"moments": Array((x[0], 2), np.float64)} if self._moments else {}
+        return {"moments": ArraySpec((x[0], 2), np.float64)} if self._moments else {}
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on token ids (N, L) uint8."""
-        given: dict[str, Any] = {"out": space.device(*self.writes(x.shape)[0]), "stream": space.stream}
+        given: Record = {"out": space.device(*self.writes(x.shape)[0]), "stream": space.stream}
         if self._moments is None:
             launcher: Any = ops.one_hot_conv1d_relu_maxpool1d_nlc_gather
             return launcher(x, *self._arrays, self._pool_size, **given)
@@ -146,11 +147,11 @@ class SmallBatchTokenConvNormReluPool:
         self._weights, self._tables, self._pool_size = whole.weights, whole._moments, whole._pool_size
         self.writes = whole.writes
 
-    def scratch(self, x: Shape) -> Mapping[str, Array]:
+    def scratch(self, x: Shape) -> Mapping[str, ArraySpec]:
         """None."""
         return {}
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on token ids (N, L) uint8."""
         out = space.device(*self.writes(x.shape)[0])
         return conv_block_1(x, self._weights, self._tables, self._pool_size, out=out, stream=space.stream)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, float64, types
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -187,16 +188,16 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
 
 
 def conv_block_1(
-    ids: Any,
+    ids: Array,
     weights: TokenConvWeights,
     tables: PairTables,
     pool_size: int,
     *,
     eps: float = 1e-5,
     cluster: int = CLUSTER,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: Array = None,
+    stream: Stream = None,
+) -> Array:
     """Block 1 of a few inputs: `TokenConvWeights.layernorm_relu_maxpool1d`, with the moments taken in the same kernel.
 
     Args:

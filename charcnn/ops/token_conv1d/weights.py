@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.layers.layer import Shape
@@ -42,15 +43,15 @@ class TokenConvWeights:
 
     def __init__(
         self,
-        weight: Any,
-        bias: Any,
-        gamma: Any = None,
-        beta: Any = None,
+        weight: Array,
+        bias: Array,
+        gamma: Array = None,
+        beta: Array = None,
         *,
         precision: str = "fp16",
         wide: bool = False,
         octets: bool = False,
-        stream: Any = None,
+        stream: Stream = None,
     ) -> None:
         self.precision = of = choose(precision)
         self.wide = sums_in_float32(of, wide)
@@ -81,7 +82,7 @@ class TokenConvWeights:
         self.affine = tuple(affine)
         self.nbytes: int = sum(array.nbytes for array in (self.table, self.bias, *self.affine))
 
-    def relu_maxpool1d(self, ids: Any, pool_size: int, *, out: Any = None, stream: Any = None) -> Any:
+    def relu_maxpool1d(self, ids: Array, pool_size: int, *, out: Array = None, stream: Stream = None) -> Array:
         """`reference.one_hot_conv1d_relu_maxpool1d_nlc`.
 
         Args:
@@ -104,8 +105,8 @@ class TokenConvWeights:
         return call.result()
 
     def layernorm_relu_maxpool1d(
-        self, ids: Any, stat: Any, pool_size: int, *, eps: float = 1e-5, out: Any = None, stream: Any = None
-    ) -> Any:
+        self, ids: Array, stat: Array, pool_size: int, *, eps: float = 1e-5, out: Array = None, stream: Stream = None
+    ) -> Array:
         """`reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc`: the whole of block 1 in one pass.
 
         Args:
@@ -127,7 +128,9 @@ class TokenConvWeights:
         self.launch(call, ids, stat, call.out, pool_size, eps)
         return call.result()
 
-    def launch(self, call: Call, ids: Any, stat: Any, y: Any, pool_size: int, eps: float = 1e-5, **tiles: int) -> None:
+    def launch(
+        self, call: Call, ids: Array, stat: Array, y: Array, pool_size: int, eps: float = 1e-5, **tiles: int
+    ) -> None:
         """Start the kernel, with LayerNorm where there is a stat, to write y."""
         normalisation = None if stat is None else (stat, *self.affine)
         y = y.view(cast.WORDS[y.dtype.itemsize]) if self._form != "tf32" else y
@@ -137,7 +140,7 @@ class TokenConvWeights:
         )  # fmt: skip
         self._waited = self._waited or y.size > 0
 
-    def _call(self, out: Any, stream: Any, shape: Shape, **inputs: Any) -> Call:
+    def _call(self, out: Array, stream: Stream, shape: Shape, **inputs: Any) -> Call:
         return Call(out, stream, (*shape[:-1], self.precision.terms * shape[-1]), self.precision.dtype, **inputs)
 
 
@@ -157,15 +160,24 @@ def _like(shape: Shape) -> Any:
     return np.broadcast_to(np.float32(0), shape)
 
 
-def launch_pooled(call: Call, ids: Any, weight: Any, bias: Any, pool_size: int, *, precision: str) -> None:
+def launch_pooled(call: Call, ids: Array, weight: Array, bias: Array, pool_size: int, *, precision: str) -> None:
     """Rounds the weights first, and widens the result last; `TokenConvWeights` keeps the one, and leaves that out."""
     _once(call, ids, weight, bias, pool_size, precision)
 
 
 def launch_normalised(
-    call: Call, ids: Any, stat: Any, weight: Any, bias: Any, gamma: Any, beta: Any, pool_size: int, eps: float, *,
+    call: Call,
+    ids: Array,
+    stat: Array,
+    weight: Array,
+    bias: Array,
+    gamma: Array,
+    beta: Array,
+    pool_size: int,
+    eps: float,
+    *,
     precision: str,
-) -> None:  # fmt: skip
+) -> None:
     """Rounds the weights first, and widens the result last; `TokenConvWeights` keeps the one, and leaves that out."""
     _once(call, ids, weight, bias, pool_size, precision, (gamma, beta), stat, eps)
 

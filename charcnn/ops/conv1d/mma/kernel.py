@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32, types
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -24,7 +24,7 @@ from charcnn.ops.conv1d.mma.loads import make_copy_rows, make_im2col
 
 
 @cache
-def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_store: bool, full_n_tiles: bool) -> Any:
+def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_store: bool, full_n_tiles: bool) -> Kernel:
     """The kernel: addresses, then sizes.
 
     Addresses: x; the packed weights; what undoes their scaling; the bias, padded to whole PACKED_N; y; partial moments.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.layers import Conv2d
@@ -73,7 +74,7 @@ class MmaConv(PreparedConv):
 
     def __init__(
         self, pattern: Pattern, weights: Mapping[str, Any], *, precision: str = "fp16", results: str | None = None,
-        length: int | None = None, moments: bool = False, x_unit: float = 1.0, stream: Any = None,
+        length: int | None = None, moments: bool = False, x_unit: float = 1.0, stream: Stream = None,
     ) -> None:  # fmt: skip
         device.require_tensor_cores("mma")
         of = choose(precision)
@@ -96,7 +97,7 @@ class MmaConv(PreparedConv):
         self._weight, self._bias, self._factor, self._k_blocks, self.nbytes = *laid, laid.nbytes
         self._geometries: dict[tuple[int, int], Any] = {}
 
-    def _start(self, call: Call, partial_moments: Any = None) -> None:
+    def _start(self, call: Call, partial_moments: Array = None) -> None:
         x, y = call.inputs[0], call.out
         wide, aligned = self.results is FP32, device.address(y) % 16 == 0
         if not (aligned or wide):
@@ -118,7 +119,7 @@ class MmaConv(PreparedConv):
         blocks = -(-of_tile // tile.block_m) * -(-self.c_out // tile.block_n)
         call.launch(kernel, blocks, tile.threads, *arguments, shared=stages.smem_bytes)
 
-    def _rows(self, x: Any, y: Any) -> tuple[MmaTile, tuple[int, int, int, int, int], int]:
+    def _rows(self, x: Array, y: Array) -> tuple[MmaTile, tuple[int, int, int, int, int], int]:
         """A sequence's tile; of an input, rows and those stored; in all, rows and positions; what its last row lacks;
         and 2^32 / rows of an input."""
         (n, length, _), window = x.shape, self.epilogue.pool_size
@@ -131,7 +132,7 @@ class MmaConv(PreparedConv):
         magic = -(-(1 << 32) // length) % (1 << 32)  # row * magic >> 32 is row // length
         return tile, (length, y.shape[1], rows, positions, shift), magic
 
-    def _geometry(self, x: Shape) -> Any:
+    def _geometry(self, x: Shape) -> Array:
         """What the kernel is told of images of this shape; kept, as a network has images of one size."""
         size = x[1], x[2]
         if size not in self._geometries:
@@ -139,7 +140,7 @@ class MmaConv(PreparedConv):
         return self._geometries[size]
 
 
-def compute(call: Call, x: Any, weight: Any, bias: Any, precision: str, *, epilogue: str, **moves: Any) -> None:
+def compute(call: Call, x: Array, weight: Array, bias: Array, precision: str, *, epilogue: str, **moves: Any) -> None:
     """A `one_shot.ComputeConv2d`."""
     n, height, width, c_in = x.shape
     unit = x_unit_of(call, x, choose(precision))

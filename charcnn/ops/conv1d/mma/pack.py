@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, float32
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -33,8 +34,8 @@ WORDS = ROW_BYTES // 4
 class Packed(NamedTuple):
     """Weights as the kernel takes them, on the current GPU."""
 
-    weight: Any
-    bias: Any
+    weight: Array
+    bias: Array
     """Scaled as the weights are; zeros behind it, to whole n tiles."""
     factor: Any
     """What undoes the scaling, an array of one."""
@@ -47,7 +48,7 @@ class Packed(NamedTuple):
 
 
 def packed(
-    weight: Any, bias: Any, of: NumberFormat, pack_n: int, columns: int, stream: Any, quarters: int = 4,
+    weight: Array, bias: Array, of: NumberFormat, pack_n: int, columns: int, stream: Stream, quarters: int = 4,
     x_unit: float = 1.0,
 ) -> Packed:  # fmt: skip
     """Lay out a weight (K, C_in, C_out) and a bias (C_out,), float32, both NumPy arrays or both on the GPU.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from charcnn.aliases import Record
+from charcnn.aliases import Array, Record, Stream
 from charcnn.gpu.launch import Call
 from charcnn.ops.common.cast import x_unit_of
 from charcnn.ops.common.epilogues import Pattern
@@ -22,23 +22,23 @@ class _Kept:
     """A `one_shot.Kept`."""
 
     def __init__(
-        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Any, moments: bool
+        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Stream, moments: bool
     ) -> None:
         options: Record = {"precision": precision, "results": FP32.name, "moments": moments}
         self._conv = MmaConv(pattern, weights, x_unit=unit, stream=stream, **options)
         self._unit = unit
 
     @staticmethod
-    def unit(call: Call, x: Any, precision: str) -> float:
+    def unit(call: Call, x: Array, precision: str) -> float:
         return x_unit_of(call, x, choose(precision))
 
-    def _taken(self, call: Call, x: Any) -> Any:
+    def _taken(self, call: Call, x: Array) -> Array:
         return encode(call, x, x.shape[1], self._conv.width, self._conv.precision, self._unit)
 
-    def run(self, call: Call, x: Any, y: Any) -> None:
+    def run(self, call: Call, x: Array, y: Array) -> None:
         self._conv.apply(self._taken(call, x), out=y, stream=call.stream)
 
-    def stat(self, call: Call, x: Any, y: Any, moments: Any) -> None:
+    def stat(self, call: Call, x: Array, y: Array, moments: Array) -> None:
         self._conv.with_moments(self._taken(call, x), out=(y, moments), stream=call.stream)
 
 

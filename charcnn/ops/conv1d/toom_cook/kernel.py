@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, types
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -264,7 +265,7 @@ def _make_promoted(operands: NumberFormat, config: ToomCookTile, release: Any) -
 
 
 @cache
-def make_kernel(operands: NumberFormat, results: NumberFormat, config: ToomCookTile) -> Any:
+def make_kernel(operands: NumberFormat, results: NumberFormat, config: ToomCookTile) -> Kernel:
     """The kernel (planes, weight, bias, y, scale, k_blocks, c_out, rows, length, length_out).
 
     Its arguments: addresses of the planes' tensor map, of packed weights and bias, and of y; what sums are multiplied

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
 from charcnn.layers import Conv1d
@@ -14,7 +15,7 @@ from charcnn.layers.layer import Shape
 from charcnn.ops.common import arrays, shapes
 from charcnn.ops.common.conv import POOL, PreparedConv
 from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
-from charcnn.ops.common.layer import Array, Space
+from charcnn.ops.common.layer import ArraySpec, Space
 from charcnn.ops.common.precision import TENSOR_PRECISIONS, choose
 from charcnn.ops.conv1d.toom_cook import planes as plane_kernels
 from charcnn.ops.conv1d.toom_cook.config import A_ROWS, BLOCK_M, THREADS, ToomCookTile
@@ -88,11 +89,11 @@ class ToomCookConv(PreparedConv):
             raise device.SizeError(f"weight has {taps} taps: need {TAPS} taps, ReLU and max-pooling of {POOL}")
         super().check_pool(product, epilogue)
 
-    def writes(self, x: Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[ArraySpec]:
         """The result, of planes (N, windows + 1, 6, C_in)."""
-        return [Array((x[0], x[1] - 1, self.results.terms * self.c_out), self.results.dtype)]
+        return [ArraySpec((x[0], x[1] - 1, self.results.terms * self.c_out), self.results.dtype)]
 
-    def __call__(self, x: Any, space: Space) -> Any:
+    def __call__(self, x: Array, space: Space) -> Array:
         """Start on planes; the result."""
         (y,) = self.writes(x.shape)
         return self.of_planes(x, out=space.device(*y), stream=space.stream)
@@ -101,7 +102,7 @@ class ToomCookConv(PreparedConv):
         """Of the planes of features (n, length, C_in): (n, windows + 1, 6, C_in), of two terms with 2 C_in."""
         return n, plane_rows(length), POINTS, self.precision.terms * self.c_in
 
-    def planes(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
+    def planes(self, x: Array, *, out: Array = None, stream: Stream = None) -> Array:
         """The planes of features, of the precision's dtype and `planes_shape`.
 
         Args:
@@ -129,7 +130,7 @@ class ToomCookConv(PreparedConv):
         call.launch(plane_kernels.make_kernel(of, of), blocks, plane_kernels.THREADS, *addresses, *numbers)
         return call.result()
 
-    def of_planes(self, planes: Any, *, out: Any = None, stream: Any = None) -> Any:
+    def of_planes(self, planes: Array, *, out: Array = None, stream: Stream = None) -> Array:
         """conv1d_relu_maxpool1d_nlc of what these are planes of: (N, windows, C_out), of two terms with 2 C_out.
 
         Args:
@@ -162,11 +163,11 @@ class ToomCookConv(PreparedConv):
         call.launch(self._kernel, clusters, THREADS, *arguments, shared=self._shared, cluster=cluster)
         return call.result()
 
-    def apply(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
+    def apply(self, x: Array, *, out: Array = None, stream: Stream = None) -> Array:
         """Start on features as `planes` takes them: (N, (L - 6) // 3, C_out); planes are made each time."""
         return self.of_planes(self.planes(x, stream=stream), out=out, stream=stream)
 
-    def _check_channels(self, name: str, array: Any, channels: int) -> None:
+    def _check_channels(self, name: str, array: Array, channels: int) -> None:
         if not device.on_device(array):
             raise ValueError(f"{name} is a {type(array).__name__}: need an array on the GPU")
         if channels != self.precision.terms * self.c_in:
@@ -178,7 +179,7 @@ class ToomCookConv(PreparedConv):
             if beyond := device.address(array) % 16:
                 raise ValueError(f"{name} begins {beyond} bytes behind a multiple of 16: need one, for 16-byte copies")
 
-    def _map(self, planes: Any, rows: int) -> Any:
+    def _map(self, planes: Array, rows: int) -> Any:
         """The tensor map of planes, kept: channels, planes with their terms, rows."""
         key = device.address(planes), tuple(planes.shape)
         if key not in self._maps:

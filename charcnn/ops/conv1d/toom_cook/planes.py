@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numba import float32
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -110,7 +111,7 @@ def make_load(of: NumberFormat) -> Any:
 
 
 @cache
-def make_kernel(source_format: NumberFormat, of: NumberFormat) -> Any:
+def make_kernel(source_format: NumberFormat, of: NumberFormat) -> Kernel:
     """The kernel (x, planes, size, channels, length, rows): a thread has eight channels of a tile.
 
     Its arguments: addresses of features (N, L, C) and of planes (N, rows, 6, C), each of its format, of two terms with

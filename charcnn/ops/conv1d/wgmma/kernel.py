@@ -17,6 +17,7 @@ from typing import Any
 
 from numba import cuda, float32, types
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -158,7 +159,7 @@ def make_kernel(
     vector_store: bool,
     full_n_tiles: bool,
     bias_in_smem: bool,
-) -> Any:
+) -> Kernel:
     """The kernel (map_x, weight, bias, y, moments_or_geometry, scale, taps, k_blocks, ...).
 
     Its arguments: addresses of the tensor map, of the packed weights, of the bias, padded to whole n tiles, of y, and

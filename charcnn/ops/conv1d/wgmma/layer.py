@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
 from charcnn.layers import Conv2d
@@ -32,7 +33,7 @@ class Tiled(NamedTuple):
     tile: WgmmaTile
     tiles: int
     """Of a cluster one."""
-    features: Any
+    features: Array
     """Their tensor maps."""
     steps: tuple[int, int]
     """Taps and k blocks."""
@@ -76,7 +77,7 @@ class WgmmaConv(PreparedConv):
     def __init__(
         self, pattern: Pattern, weights: Mapping[str, Any], *, precision: str = "fp16", results: str | None = None,
         length: int | None = None, moments: bool = False, x_unit: float = 1.0, y_unit: float = 1.0,
-        promoted: bool = False, exact: bool = False, stream: Any = None,
+        promoted: bool = False, exact: bool = False, stream: Stream = None,
     ) -> None:  # fmt: skip
         device.require_hopper("wgmma")
         of = choose(precision)
@@ -119,7 +120,7 @@ class WgmmaConv(PreparedConv):
         """Of images x (N, H, W, C), with all output channels."""
         return self.windows.tiles(x)
 
-    def _start(self, call: Call, partial_moments: Any = None) -> None:
+    def _start(self, call: Call, partial_moments: Array = None) -> None:
         x, y = call.inputs[0], call.out
         eighths = self.results.ptx_type == "e4m3"
         if eighths and (beyond := device.address(y) % 8):
@@ -151,7 +152,7 @@ class WgmmaConv(PreparedConv):
             early=known == len(self._maps),
         )  # fmt: skip
 
-    def _cut_images(self, x: Any, y: Any) -> Tiled:
+    def _cut_images(self, x: Array, y: Array) -> Tiled:
         tile, m_tiles = self.windows.tile(tuple(x.shape))
         key = device.address(x), tuple(x.shape), tile
         if key not in self._maps:
@@ -161,7 +162,7 @@ class WgmmaConv(PreparedConv):
         steps, rows = ((taps, self._k_blocks), m_tiles) if tile.band else ((1, taps * self._k_blocks), pixels)
         return Tiled(tile, m_tiles * self.windows.n_tiles(tile), features, steps, (1, 1, rows, 0), geometry)
 
-    def _rows(self, x: Any) -> int:
+    def _rows(self, x: Array) -> int:
         """Of the product; with pooling, windows."""
         n, length, channels = x.shape
         length //= self.epilogue.pool_size
@@ -170,7 +171,7 @@ class WgmmaConv(PreparedConv):
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
         return rows
 
-    def _cut_rows(self, x: Any, y: Any, rows: int) -> Tiled:
+    def _cut_rows(self, x: Array, y: Array, rows: int) -> Tiled:
         found, taps, of, window = self._tiles, self.taps, self.precision, self.epilogue.pool_size
         few = few_rows.offered(found[0], rows, taps, self._k_blocks, self.c_out, of, self.epilogue.moments)
         key, shape = f"wgmma {self.epilogue.kind}", (taps, self.c_in, self.c_out)
@@ -206,7 +207,7 @@ class WgmmaConv(PreparedConv):
             early=known == len(self._maps),
         )  # fmt: skip
 
-    def _map(self, x: Any, tile: WgmmaTile) -> Any:
+    def _map(self, x: Array, tile: WgmmaTile) -> Array:
         """The tensor map of rows of x, kept: a level's arrays lie where they lay before."""
         key = device.address(x), tuple(x.shape), tile
         if key not in self._maps:
@@ -222,7 +223,7 @@ class WgmmaConv(PreparedConv):
         return self._maps[key]
 
 
-def compute(call: Call, x: Any, weight: Any, bias: Any, precision: str, *, epilogue: str, **moves: Any) -> None:
+def compute(call: Call, x: Array, weight: Array, bias: Array, precision: str, *, epilogue: str, **moves: Any) -> None:
     """A `one_shot.ComputeConv2d`."""
     n, height, width, c_in = x.shape
     unit = x_unit_of(call, x, choose(precision))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, float32
 
+from charcnn.aliases import Array, Kernel, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -28,8 +29,8 @@ THREADS = device.block_size(256)
 class Packed(NamedTuple):
     """Weights as the kernel takes them, on the current GPU."""
 
-    weight: Any
-    bias: Any
+    weight: Array
+    bias: Array
     """Zeros behind it, to whole n tiles."""
     unit: float
     """What the weights were divided by: a power of two, so that the division rounded nothing."""
@@ -42,11 +43,11 @@ class Packed(NamedTuple):
 
 
 def packed(
-    weight: Any,
-    bias: Any,
+    weight: Array,
+    bias: Array,
     of: NumberFormat,
     pack_n: int,
-    stream: Any,
+    stream: Stream,
     *,
     columns: int | None = None,
     quarters: int = 4,
@@ -77,7 +78,7 @@ def packed(
 
 
 @jit()
-def pad_kernel(bias: Any, factor: Any, to: Any) -> None:
+def pad_kernel(bias: Array, factor: Any, to: Array) -> None:
     """The bias times factor, and zeros behind it, where `to` has more columns."""
     i = cuda.grid(1)
     if i < to.size:
@@ -85,7 +86,7 @@ def pad_kernel(bias: Any, factor: Any, to: Any) -> None:
 
 
 @cache
-def make_pack_kernel(ptx_type: str, two_terms: bool, block_n: int, quarters: int = 4) -> Any:
+def make_pack_kernel(ptx_type: str, two_terms: bool, block_n: int, quarters: int = 4) -> Kernel:
     """The kernel (weight, factor, to, taps, k_blocks, size): weight (K, C_in, C_out), to: address of `size` words.
 
     Args:

@@ -15,6 +15,7 @@ from typing import Any
 
 from numba import cuda, float32, types
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -160,7 +161,7 @@ def make_split_k_kernel(
     tile: SplitKTile,
     epilogue: Epilogue,
     vector_store: bool,
-) -> Any:
+) -> Kernel:
     """The kernel (map_x, weight, bias, y, scale, k_blocks, c_out, rows); arguments as of `kernel.make_kernel`.
 
     Grid: for each n tile the blocks of a cluster; then m tiles.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
-from charcnn.aliases import Record
+from charcnn.aliases import Array, Record, Stream
 from charcnn.gpu.launch import Call
 from charcnn.ops.common.cast import narrow, widen, x_unit_of
 from charcnn.ops.common.epilogues import Pattern
@@ -20,7 +20,7 @@ class _Kept:
     """A `one_shot.Kept`."""
 
     def __init__(
-        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Any, moments: bool
+        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Stream, moments: bool
     ) -> None:
         results = FP32.name if precision == "fp8" else None
         options: Record = {"precision": precision, "results": results, "moments": moments}
@@ -28,13 +28,13 @@ class _Kept:
         self._unit = unit
 
     @staticmethod
-    def unit(call: Call, x: Any, precision: str) -> float:
+    def unit(call: Call, x: Array, precision: str) -> float:
         return x_unit_of(call, x, choose(precision))
 
-    def _taken(self, call: Call, x: Any, length: int) -> Any:
+    def _taken(self, call: Call, x: Array, length: int) -> Array:
         return narrow(call, x, length, self._conv.width, self._conv.precision, 1 / self._unit)
 
-    def run(self, call: Call, x: Any, y: Any) -> None:
+    def run(self, call: Call, x: Array, y: Array) -> None:
         conv, length = self._conv, x.shape[1]
         if conv.epilogue.pool:  # of this call's positions
             conv = copy(conv)
@@ -45,7 +45,7 @@ class _Kept:
         else:
             widen(call, conv.apply(taken, stream=call.stream), y, conv.results)
 
-    def stat(self, call: Call, x: Any, y: Any, moments: Any) -> None:
+    def stat(self, call: Call, x: Array, y: Array, moments: Array) -> None:
         direct = self._conv.results.itemsize == y.dtype.itemsize
         taken = self._taken(call, x, x.shape[1])
         result, _ = self._conv.with_moments(taken, out=(y if direct else None, moments), stream=call.stream)

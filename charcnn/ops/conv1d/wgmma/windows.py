@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array
 from charcnn.gpu import device, tensor_map
 from charcnn.layers import Conv2d, windows
 from charcnn.layers.layer import Shape
@@ -132,7 +132,7 @@ class Windows:
         """Across all output channels."""
         return self.columns // tile.block_n
 
-    def maps(self, x: Any, tile: Im2colTile | BandTile) -> tuple[Any, Any]:
+    def maps(self, x: Array, tile: Im2colTile | BandTile) -> tuple[Array, Array]:
         """Tensor maps of x, an array on the GPU, and the geometry that goes with them."""
         window = self.window(tuple(x.shape))
         made = self._band if isinstance(tile, BandTile) else self._im2col

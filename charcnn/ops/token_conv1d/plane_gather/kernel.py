@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32, float64, types
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -57,7 +57,7 @@ def parts_of(wide: bool, in_whole: int) -> int:
 def make_kernel(
     kernel_size: int, alphabet: int, held: int, threads: int, layernorm: bool, of: NumberFormat, wide: bool,
     in_whole: int = 0,
-) -> Any:  # fmt: skip
+) -> Kernel:  # fmt: skip
     """The kernel (ids, skew, table, bias, steps, stat, gamma, beta, planes, eps, channels, pitch, rows, segments, per,
     units).
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.layers.layer import Shape
@@ -92,7 +93,9 @@ class PlaneGatherWeights:
         pooled = (length - self.shape[0] + 1) // POOL
         return n, plane_rows(pooled), POINTS, self.precision.terms * self.shape[2]
 
-    def __call__(self, ids: Any, stat: Any = None, *, eps: float = 1e-5, out: Any = None, stream: Any = None) -> Any:
+    def __call__(
+        self, ids: Array, stat: Array = None, *, eps: float = 1e-5, out: Array = None, stream: Stream = None
+    ) -> Array:
         """The planes, of the precision's dtype and `planes_shape`.
 
         Args:
@@ -124,7 +127,15 @@ class PlaneGatherWeights:
         return call.result()
 
     def launch(
-        self, call: Call, ids: Any, stat: Any, out: Any, eps: float = 1e-5, *, held: int = HELD, threads: int = THREADS
+        self,
+        call: Call,
+        ids: Array,
+        stat: Array,
+        out: Array,
+        eps: float = 1e-5,
+        *,
+        held: int = HELD,
+        threads: int = THREADS,
     ) -> None:
         """Start the kernel to write out."""
         kernel_size, depth, channels = self.shape

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.ops.common import shapes
@@ -24,11 +25,11 @@ from charcnn.ops.token_conv1d.warp_gather.kernel import _warp_gather_pool_kernel
 
 def launch(
     call: Call,
-    ids: Any,
-    table: Any,
-    bias: Any,
+    ids: Array,
+    table: Array,
+    bias: Array,
     normalisation: tuple[Any, Any, Any] | None,
-    y: Any,
+    y: Array,
     pool_size: int,
     eps: float,
     shape: tuple[int, int, int],

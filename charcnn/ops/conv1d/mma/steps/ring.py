@@ -8,10 +8,10 @@ its own copies and all have met. The same meeting says that all have read the st
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32, types
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -34,7 +34,7 @@ def config(taps: int, block_n: int) -> common.MmaStepTile:
 
 
 @cache
-def make_kernel(tile: common.MmaStepTile) -> Any:
+def make_kernel(tile: common.MmaStepTile) -> Kernel:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): four addresses, then sizes."""
     start, _, store = ladder.make_accumulators(tile.warp_n)
     multiply, ldmatrix = common.make_multiply(tile), ptx.ldmatrix_x4

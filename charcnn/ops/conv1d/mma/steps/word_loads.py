@@ -11,10 +11,10 @@ Rows lie 128 bytes apart, which is all banks once. A warp's loads are of 8 rows 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32, types
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -35,7 +35,7 @@ def config(taps: int, block_n: int) -> common.MmaStepTile:
 
 
 @cache
-def make_kernel(tile: common.MmaStepTile) -> Any:
+def make_kernel(tile: common.MmaStepTile) -> Kernel:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): four addresses, then sizes."""
     start, _, store = ladder.make_accumulators(tile.warp_n)
     multiply = common.make_multiply(tile)

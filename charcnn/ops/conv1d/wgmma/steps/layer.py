@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array, Record
 from charcnn.gpu import device, tensor_map
 from charcnn.ops.conv1d.ladder import K_BLOCK, StepConv1d, by_name
 from charcnn.ops.conv1d.wgmma.steps import (
@@ -37,7 +38,7 @@ class WgmmaStepConv1d(StepConv1d):
     def _require(self) -> None:
         device.require_hopper("wgmma")
 
-    def _source(self, x: Any, rows: int, channels: int) -> Any:
+    def _source(self, x: Array, rows: int, channels: int) -> Array:
         """The tensor map of x as rows of the product, kept; x itself where threads copy it."""
         if not self.tile.tma:
             return x
@@ -47,7 +48,7 @@ class WgmmaStepConv1d(StepConv1d):
             self._maps[key] = tensor_map.encode(x, (channels, rows), (2 * channels,), box)
         return self._maps[key]
 
-    def _grid(self, rows: int) -> tuple[int, dict[str, Any]]:
+    def _grid(self, rows: int) -> tuple[int, Record]:
         """Blocks, or clusters, for so many rows; persistent ones are no more than run at once."""
         cluster = self.tile.cluster_m
         blocks = -(-rows // (self.tile.block_m * cluster)) * (self.c_out // self.tile.block_n)

@@ -7,10 +7,10 @@ next tile needs first. And blocks, mbarriers and registers are set up once.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32, types
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -41,7 +41,7 @@ def config(taps: int, block_n: int) -> common.WgmmaStepTile:
 
 
 @cache
-def make_kernel(tile: common.WgmmaStepTile) -> Any:
+def make_kernel(tile: common.WgmmaStepTile) -> Kernel:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, _, store = ladder.make_accumulators(tile.block_n)
     descriptor = common.make_descriptor()

@@ -9,10 +9,10 @@ and stores their maxima. A third of the outputs is written, and no other kernel 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32, types
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
@@ -45,7 +45,7 @@ def config(taps: int, block_n: int) -> common.WgmmaStepTile:
 
 
 @cache
-def make_kernel(tile: common.WgmmaStepTile) -> Any:
+def make_kernel(tile: common.WgmmaStepTile) -> Kernel:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, words, _ = ladder.make_accumulators(tile.block_n)
     output_row, peak = ladder.make_output_row(), ptx.max_nan_f16x2("f16")
