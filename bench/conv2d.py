@@ -32,9 +32,10 @@ from charcnn.gpu import device, graph
 from charcnn.gpu.launch import Call
 from charcnn.host import machine
 from charcnn.ops.common import cast, mma_layout
+from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
-from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
-from charcnn.ops.conv2d.layers import MmaConv2d
+from charcnn.ops.conv1d.mma.layer import MmaConv
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.tuning.layers import decoded
 
 
@@ -75,12 +76,12 @@ IMAGES = (
 SEQUENCES = (_sequence(64, 1008, 3), _sequence(256, 336, 7), _sequence(512, 112, 3), _sequence(1024, 56, 3))
 
 OWN = {
-    "fp16": ("WgmmaConv2d", "MmaConv2d"),
-    "bf16": ("WgmmaConv2d", "MmaConv2d"),
-    "tf32": ("WgmmaConv2d", "MmaConv2d"),
-    "fp16x3": ("WgmmaConv2d", "MmaConv2d"),
-    "fp8": ("WgmmaConv2d", "MmaConv2d"),
-    "fp32": ("WinogradConv2d", "DoubleBufferedConv2d"),
+    "fp16": ("WgmmaConv", "MmaConv"),
+    "bf16": ("WgmmaConv", "MmaConv"),
+    "tf32": ("WgmmaConv", "MmaConv"),
+    "fp16x3": ("WgmmaConv", "MmaConv"),
+    "fp8": ("WgmmaConv", "MmaConv"),
+    "fp32": ("WinogradConv", "DoubleBufferedConv"),
 }
 """Layers of the catalogue by precision."""
 
@@ -140,10 +141,10 @@ def laid_out(layer: Any, x: np.ndarray, precision: str, unit: float = 1.0) -> An
     n, height, width, channels = x.shape
     of, call = TENSOR_PRECISIONS[precision], Call(None, None, (0,), x=x)
     rows = call.inputs[0].reshape((n * height, width, channels))
-    if isinstance(layer, MmaConv2d):
-        y = mma_layout.encode(call, rows, width, layer.conv.width, of, unit)
+    if isinstance(layer, MmaConv):
+        y = mma_layout.encode(call, rows, width, layer.width, of, unit)
     else:
-        y = cast.narrow(call, rows, width, layer.conv.width, of, 1 / unit)
+        y = cast.narrow(call, rows, width, layer.width, of, 1 / unit)
     return y.reshape((n, height, width, y.shape[2]))
 
 
@@ -151,7 +152,7 @@ def values(layer: Any, y: Any, precision: str) -> np.ndarray:
     """What a layer gave, as floats, on the host."""
     if y.dtype == np.float32:
         return device.to_host(y)
-    if isinstance(layer, MmaConv2d):
+    if isinstance(layer, MmaConv):
         return decoded(device.to_host(y), TENSOR_PRECISIONS[precision])
     return device.to_host(cast.as_float(y, precision))
 
@@ -170,9 +171,10 @@ def own(drawn: Drawn, precision: str) -> Iterator[Ready]:
         unit = float(abs(x).max()) / 448 if precision == "fp8" else 1.0
         options: dict[str, Any] = {} if precision == "fp32" else {"precision": precision}
         if precision == "fp8":  # results as they are checked; features in its range
-            options |= {"float32": True, "x_unit": unit}
+            options |= {"results": "float32", "x_unit": unit}
         try:
-            layer = names[name].made(weight, bias, padding=padding, **options)
+            pattern = pattern_of(weight, "relu", padding=padding)
+            layer = names[name].made(pattern, {"weight": weight, "bias": bias}, **options)
         except ValueError as why:
             print(f"{name} {precision}, {shape.name}: {why}", flush=True)
             continue
@@ -199,16 +201,17 @@ def tiles(shape: Shape, batch: int) -> Iterator[Ready]:
     """Every tile that our kernel has for a shape in fp16: by im2col, and in bands."""
     drawn = Drawn(shape, batch)
     weight, bias = drawn.weight.cpu().numpy(), drawn.bias.cpu().numpy()
-    conv = WgmmaConv2dWeights(weight, bias, padding=shape.padding)
+    given = pattern_of(weight, "relu", padding=shape.padding), {"weight": weight, "bias": bias}
+    conv = WgmmaConv(*given)
     x, stream = device.to_device(drawn.x.half().cpu().numpy()), cuda.stream()
-    chosen, _ = conv.tile(x.shape)
-    for tile, rate in conv._candidates(x.shape).items():
-        one = WgmmaConv2dWeights(weight, bias, padding=shape.padding)
-        vars(one)["_candidates"] = partial(_only, tile, rate)
+    chosen, _ = conv.windows.tile(x.shape)
+    for tile, rate in conv.windows.candidates(x.shape).items():
+        one = WgmmaConv(*given)
+        vars(one.windows)["candidates"] = partial(_only, tile, rate)
         y = device.empty(one.out_shape(x.shape), np.float16)
 
-        def start(on: Any, one: WgmmaConv2dWeights = one, y: Any = y) -> Any:
-            return one.conv2d(x, epilogue="relu", out=y, stream=on)
+        def start(on: Any, one: WgmmaConv = one, y: Any = y) -> Any:
+            return one.apply(x, out=y, stream=on)
 
         start(stream)
         stream.synchronize()

@@ -27,11 +27,12 @@ from charcnn.config import POOL_SIZE, SMALL
 from charcnn.gpu import device, graph
 from charcnn.host import machine
 from charcnn.ops import reference
+from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.ladder import StepConv1d
-from charcnn.ops.conv1d.mma.layer import MmaWeights
+from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
-from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
 
 DRAWN = 32
@@ -45,11 +46,11 @@ class Technique:
     """A ladder, and the tuned kernel at its end."""
 
     steps: type[StepConv1d]
-    tuned: type[MmaWeights | WgmmaWeights]
+    tuned: type[MmaConv | WgmmaConv]
     hopper: bool = False
 
 
-TECHNIQUES = {"mma": Technique(MmaStepConv1d, MmaWeights), "wgmma": Technique(WgmmaStepConv1d, WgmmaWeights, True)}
+TECHNIQUES = {"mma": Technique(MmaStepConv1d, MmaConv), "wgmma": Technique(WgmmaStepConv1d, WgmmaConv, True)}
 
 
 @dataclass(frozen=True)
@@ -124,14 +125,10 @@ class Product:
             method = POOLED if step == "pooled" else "conv1d_relu"
             if method in ("conv1d_relu", self.layer.method):
                 yield self.kernel(technique, step, method, chosen.steps(step, self.weight, self.bias))
-        tuned = chosen.tuned(self.weight, self.bias, precision="fp16")
-        yield self.kernel(technique, TUNED["conv1d_relu"], "conv1d_relu", tuned.conv1d_relu)
-        if self.layer.method == POOLED:
-
-            def pooled(x: Any, **options: Any) -> Any:
-                return tuned.conv1d_relu_maxpool1d(x, POOL_SIZE, **options)
-
-            yield self.kernel(technique, TUNED[POOLED], POOLED, pooled)
+        weights = {"weight": self.weight, "bias": self.bias}
+        for method in dict.fromkeys(("conv1d_relu", self.layer.method)):
+            pattern = pattern_of(self.weight, "relu", POOL_SIZE if method == POOLED else 1)
+            yield self.kernel(technique, TUNED[method], method, chosen.tuned(pattern, weights, precision="fp16").apply)
 
     def cublas(self) -> Ready:
         """The product by PyTorch."""

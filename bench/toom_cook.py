@@ -28,27 +28,28 @@ from charcnn.gpu import device, graph
 from charcnn.gpu.launch import Call
 from charcnn.host import machine
 from charcnn.ops.common.cast import narrow, widen
+from charcnn.ops.common.epilogues import Pattern, pattern_of
 from charcnn.ops.common.precision import LARGEST_E4M3
-from charcnn.ops.conv1d.toom_cook.config import TileConfig
-from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS, ToomCookWeights
+from charcnn.ops.conv1d.toom_cook.config import ToomCookTile
+from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS, ToomCookConv
 from charcnn.ops.conv1d.toom_cook.transforms import DIRECT_PRODUCTS, PRODUCTS
-from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 
 CONV2 = next(layer for layer in steps.MEASURED if layer.name == "conv2")
 
 TILES = {
     "fp16": (
-        TileConfig(88, 5, 1), TileConfig(88, 5, 2), TileConfig(88, 5, 2, staggered=False), TileConfig(88, 4, 2),
-        TileConfig(88, 5, 4), TileConfig(96, 5, 2), TileConfig(80, 5, 2), TileConfig(80, 6, 2, staggered=False),
+        ToomCookTile(88, 5, 1), ToomCookTile(88, 5, 2), ToomCookTile(88, 5, 2, staggered=False), ToomCookTile(88, 4, 2),
+        ToomCookTile(88, 5, 4), ToomCookTile(96, 5, 2), ToomCookTile(80, 5, 2), ToomCookTile(80, 6, 2, staggered=False),
     ),
-    "tf32": (TileConfig(88, 5, 1), TileConfig(88, 5, 2), TileConfig(96, 5, 2)),
+    "tf32": (ToomCookTile(88, 5, 1), ToomCookTile(88, 5, 2), ToomCookTile(96, 5, 2)),
     "fp16x3": (
-        TileConfig(64, 3, 1, terms=2), TileConfig(64, 3, 2, terms=2), TileConfig(88, 2, 2, terms=2),
-        TileConfig(88, 2, 2, staggered=False, terms=2),
+        ToomCookTile(64, 3, 1, terms=2), ToomCookTile(64, 3, 2, terms=2), ToomCookTile(88, 2, 2, terms=2),
+        ToomCookTile(88, 2, 2, staggered=False, terms=2),
     ),
     "fp8": (
-        TileConfig(88, 5, 1, staggered=False), TileConfig(88, 5, 2, staggered=False), TileConfig(88, 3, 2),
-        TileConfig(96, 5, 2, staggered=False),
+        ToomCookTile(88, 5, 1, staggered=False), ToomCookTile(88, 5, 2, staggered=False), ToomCookTile(88, 3, 2),
+        ToomCookTile(96, 5, 2, staggered=False),
     ),
 }  # fmt: skip
 """By precision, those that are tried."""
@@ -59,7 +60,7 @@ ENOUGH = 900
 Start = Callable[..., Any]
 
 
-def described(tile: TileConfig) -> str:
+def described(tile: ToomCookTile) -> str:
     """A tile in a word."""
     cluster = f", cluster {tile.cluster_m}" if tile.cluster_m > 1 else ""
     return f"{tile.block_n}x{tile.stages}{cluster}{', staggered' if tile.staggered else ''}"
@@ -114,7 +115,7 @@ class Conv2:
         values: np.ndarray = own.copy_to_host()[0].astype(np.float64)
         return values
 
-    def ready(self, technique: str, name: str, start: Start, tile: TileConfig | None = None) -> Ready:
+    def ready(self, technique: str, name: str, start: Start, tile: ToomCookTile | None = None) -> Ready:
         """Checked, from outputs of NaN, and recorded as a graph. `start` takes `out` and `stream` by name."""
         shape = self.batch, self.want.shape[1], self.of.terms * self.c_out
         nothing = np.frombuffer(b"\xff" * self.of.itemsize, self.of.dtype)
@@ -126,11 +127,14 @@ class Conv2:
         recorded = graph.Graph(lambda on: start(out=y, stream=on), stream)
         return Ready(f"{self.of.name} {technique} {name}", recorded.launch, self.flop, row, stream)
 
-    def _conv(self, tile: TileConfig) -> ToomCookWeights:
+    def _conv(self, tile: ToomCookTile) -> ToomCookConv:
         units = {"x_unit": self.x_unit, "y_unit": self.y_unit}
-        return ToomCookWeights(self.weight, self.bias, precision=self.of.name, tile=tile, **units)
+        return ToomCookConv(*self._given(), precision=self.of.name, tile=tile, **units)
 
-    def toom_cook(self, tile: TileConfig) -> Ready:
+    def _given(self) -> tuple[Pattern, dict[str, Any]]:
+        return pattern_of(self.weight, "relu", steps.POOL_SIZE), {"weight": self.weight, "bias": self.bias}
+
+    def toom_cook(self, tile: ToomCookTile) -> Ready:
         """The kernel alone, from planes."""
         conv = self._conv(tile)
         if self._planes is None:
@@ -142,7 +146,7 @@ class Conv2:
 
         return self.ready("toom_cook", described(tile), start, tile)
 
-    def with_planes(self, tile: TileConfig) -> Ready:
+    def with_planes(self, tile: ToomCookTile) -> Ready:
         """A kernel that makes the planes, and the other one."""
         conv, planes = self._conv(tile), self._planes
 
@@ -155,10 +159,10 @@ class Conv2:
     def tuned(self) -> Ready:
         """Today's layer."""
         units = {"x_unit": self.x_unit, "y_unit": self.y_unit}
-        conv = WgmmaWeights(self.weight, self.bias, precision=self.of.name, **units)
+        conv = WgmmaConv(*self._given(), precision=self.of.name, **units)
 
         def start(out: Any, stream: Any = None) -> Any:
-            return conv.conv1d_relu_maxpool1d(self.x, out=out, stream=stream)
+            return conv.apply(self.x, out=out, stream=stream)
 
         return self.ready("wgmma", "tuned kernel", start)
 

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from charcnn.ops.common.epilogues import pattern_of
+
 if __name__ == "__main__":
     os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp()  # kernels with traced waits are nobody else's
 
@@ -32,8 +34,8 @@ from charcnn.gpu.launch import Call
 from charcnn.host import machine
 from charcnn.ops.common.cast import narrow
 from charcnn.ops.conv1d.wgmma import epilogue, kernel, loads
-from charcnn.ops.conv1d.wgmma.config import Barrier, TileConfig
-from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.ops.conv1d.wgmma.config import Barrier, WgmmaTile
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 
 WARPGROUPS, WAITS, FIELDS = 4, 1 << 13, 4
 """Of a block; waits of each that have a place, by time and kind of mbarrier; numbers of each: begin, end, mbarrier,
@@ -90,7 +92,7 @@ def traced(log: int) -> Iterator[None]:
         kernel.make_kernel.cache_clear()
 
 
-def decoded(words: np.ndarray, config: TileConfig) -> list[dict[str, Any]]:
+def decoded(words: np.ndarray, config: WgmmaTile) -> list[dict[str, Any]]:
     """Waits as rows, sorted by their beginning, in cycles from the first one's.
 
     Args:
@@ -118,16 +120,17 @@ def trace(batch: int) -> dict[str, Any] | None:
     rng = np.random.default_rng(0)
     x = np.maximum(rng.standard_normal((steps.DRAWN, length, c_in)), 0).astype(np.float32)
     weight = rng.standard_normal((taps, c_in, c_out)).astype(np.float32) / np.float32((taps * c_in) ** 0.5)
-    made = WgmmaWeights(weight, rng.standard_normal(c_out).astype(np.float32), precision="fp16")
+    bias = rng.standard_normal(c_out).astype(np.float32)
+    made = WgmmaConv(pattern_of(weight, "relu", 3), {"weight": weight, "bias": bias}, precision="fp16")
     source = device.to_device(np.resize(x, (batch, length, c_in)))
     features = narrow(Call(None, None, source.shape, x=source), source, length, c_in, made.precision)
     nothing = np.zeros((WARPGROUPS * WAITS, FIELDS), np.uint32)
     log = device.to_device(nothing)
     plain, out = (device.empty((batch, (length - taps + 1) // 3, c_out), np.float16) for _ in range(2))
-    made.conv1d_relu_maxpool1d(features, out=plain)
+    made.apply(features, out=plain)
 
     def start():
-        made.conv1d_relu_maxpool1d(features, out=out)
+        made.apply(features, out=out)
 
     before = microseconds(start)
     with traced(device.address(log)):

@@ -12,6 +12,7 @@ import numpy as np
 from case_kinds import Sizes
 from image_cases import moves_by_one
 
+from charcnn import ops
 from charcnn.layers.windows import Window
 from charcnn.ops.conv2d import direct_mma, direct_mma_plan
 
@@ -44,4 +45,4 @@ def bands(layers: Iterable[tuple[Any, Any, dict[str, Any]]], precision: str) -> 
             for one in (*straight, *islice(direct_mma_plan.staged_candidates(*given), 1)):
                 with mock.patch.object(direct_mma, "plan", return_value=one):
                     arrays = (np.zeros(of, np.float32) for of in ((1, *x), filters, filters[:1]))
-                    direct_mma.conv2d_direct_mma(*arrays, precision=precision, **moves)
+                    ops.conv2d_direct_mma(*arrays, precision=precision, **moves)

@@ -23,6 +23,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+from prepared import of_kind, prepared
+
+from charcnn.layers import MaxPool1d, MaxPool2d
+from charcnn.ops.conv1d.mma.layer import MmaConv
+from charcnn.ops.conv1d.small_batch import SmallBatchConv
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
+from charcnn.ops.conv1d.wgmma.windows import Windows
+
 if __name__ == "__main__":  # before numba is imported
     os.environ["NUMBA_ENABLE_CUDASIM"] = "0"
     os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp()  # a cached kernel has no linker log
@@ -46,17 +54,11 @@ from charcnn.config import SMALL
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.conv1d.ladder import StepConv1d
-from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
-from charcnn.ops.conv1d.mma.windows import MmaConv2dWeights
-from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.conv1d.toom_cook import layer as toom_cook_layer
 from charcnn.ops.conv1d.wgmma import few_rows, split_k
-from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
-from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
 from charcnn.ops.conv2d import direct, direct_plan
-from charcnn.ops.conv2d.small_batch import SmallBatchConv2dWeights
 from charcnn.ops.layernorm import small_batch
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, normalised_maxima
 from charcnn.ops.linear.few_outputs import FewOutputsLinear
@@ -164,10 +166,10 @@ def toom_cook() -> None:
     """Launch the kernels of Toom-Cook's products at conv2."""
     for precision, of in toom_cook_layer.PRECISIONS.items():
         for cluster in (1, 2):
-            tile = replace(toom_cook_layer.TileConfig.of(of), cluster_m=cluster)
+            tile = replace(toom_cook_layer.ToomCookTile.of(of), cluster_m=cluster)
             weight, bias = np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32)
-            conv = toom_cook_layer.ToomCookWeights(weight, bias, precision=precision, tile=tile)
-            conv.conv1d_relu_maxpool1d(np.zeros((2, 336, of.terms * 256), of.dtype))
+            conv = of_kind(toom_cook_layer.ToomCookConv, "pool", weight, bias, precision=precision, tile=tile)
+            conv.apply(np.zeros((2, 336, of.terms * 256), of.dtype))
         affine = (np.zeros((1008, 256), np.float32),) * 2
         for wide in {False, precision == "fp16"}:
             given = np.zeros((7, 70, 256), np.float32), bias, *affine
@@ -185,19 +187,20 @@ def level_16(precision: str) -> None:
     dtype, given = of.dtype, small_batch.between(of)
     x = zeros(1, 104, of.terms * 256, dtype=dtype)
     for taps in (3, 7):
-        SmallBatchWeights(zeros(taps, 256, 256), zeros(256), precision=precision).conv1d_relu(x)
-    SmallBatchWeights(zeros(7, 256, 256), zeros(256), precision=precision).conv1d_relu_maxpool1d(x)
-    conv = SmallBatchWeights(zeros(3, 256, 256), zeros(256), precision=precision, results=given.name)
+        of_kind(SmallBatchConv, "relu", zeros(taps, 256, 256), zeros(256), precision=precision).apply(x)
+    of_kind(SmallBatchConv, "pool", zeros(7, 256, 256), zeros(256), precision=precision).apply(x)
+    block_6 = zeros(3, 256, 256), zeros(256)
+    conv = of_kind(SmallBatchConv, "stat", *block_6, precision=precision, results=given.name)
     partial_moments = zeros(*conv.partial_moments_shape(1, 104))
-    y = conv.conv1d_partial_moments(x, partial_moments)
+    y = conv.with_partial_moments(x, partial_moments)
     affine = small_batch.affine(zeros(102, 256), zeros(102, 256), wide=wide)
     for rows in {False, wide}:
         small_batch.normalised(y, partial_moments, *affine, 3, precision=precision, rows=rows)
     if of.itemsize > 1:
         small_batch.normalised(y, zeros(1, 102, 3), *affine, 3, precision=precision, rows=wide, part=256)
     if precision == "fp16":  # of TF32
-        conv = SmallBatchWeights(zeros(3, 256, 256), zeros(256), precision=precision, results="float32")
-        y, affine = conv.conv1d_partial_moments(x, partial_moments), (zeros(102, 256), zeros(102, 256))
+        conv = of_kind(SmallBatchConv, "stat", *block_6, precision=precision, results="float32")
+        y, affine = conv.with_partial_moments(x, partial_moments), (zeros(102, 256), zeros(102, 256))
         for part, parts in ((None, partial_moments), (128, zeros(1, 204, 3))):
             small_batch.normalised(y, parts, *affine, 3, precision=precision, rows=True, wide=True, part=part)
     weight, bias, norm = zeros(7, 70, 256), zeros(256), (zeros(1008, 256), zeros(1008, 256))
@@ -218,8 +221,10 @@ def level_16(precision: str) -> None:
         for n in (1, 16, 64):
             split(zeros(n, pair[0], dtype=dtype), Space())
     for image, filters, options in ALEXNET.values():
-        small = SmallBatchConv2dWeights(zeros(*filters), zeros(filters[3]), precision=precision, **options)
-        small.conv2d(zeros(1, *image, dtype=dtype), epilogue="gelu" if "pool" in options else "relu")
+        moves = {name: value for name, value in options.items() if name != "pool"}
+        pool = MaxPool2d(*options["pool"]) if "pool" in options else None
+        given = zeros(*filters), zeros(filters[3]), "gelu" if pool else "relu", pool
+        prepared(SmallBatchConv, *given, precision=precision, **moves).apply(zeros(1, *image, dtype=dtype))
 
 
 def sizes_of(row: catalog.Variant) -> list[operator_cases.Sizes]:
@@ -240,9 +245,11 @@ def between_features(row: catalog.Variant) -> None:
     """What levels launch of a row's kernels beside it, at the network's sizes: from or to features of tensor cores."""
     weight, bias, stat = np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32), np.zeros((1, 2))
     if row.ampere and row.operator.startswith("conv1d"):
-        method, precision = row.operator.removesuffix("_nlc"), row.precision or ""
-        made, of = MmaWeights(weight, bias, precision=precision), TENSOR_PRECISIONS[precision]
-        getattr(made, method)(np.empty((1, 336, of.terms * 256), of.dtype))
+        precision = row.precision or ""
+        of, pool = TENSOR_PRECISIONS[precision], MaxPool1d(3) if "pool" in row.operator else None
+        options = {"precision": precision, "moments": "stat" in row.operator}
+        made = prepared(MmaConv, weight, bias, "relu" if "relu" in row.operator else "", pool, **options)
+        (made.with_moments if options["moments"] else made.apply)(np.empty((1, 336, of.terms * 256), of.dtype))
     if row.ampere and row.operator == "conv2d_relu_nhwc":
         image_tiles(row.precision or "")
     if row.name == "conv2d_relu_nhwc_wgmma_fp16x3":
@@ -284,22 +291,21 @@ def image_tiles(precision: str) -> None:
     """Launch every tile of `mma` that images take, and an epilogue that calls a function."""
     of, x = TENSOR_PRECISIONS[precision], (1, 13, 13, 256)
     for c_out in (32, 64, 96, 128):
-        conv = MmaConv2dWeights(np.zeros((3, 3, 256, c_out), np.float32), np.zeros(c_out, np.float32), padding=1,
-                                precision=precision)  # fmt: skip
-        tiles = conv._tiles
-        for epilogue, tile in [("gelu", tiles[0]), *(("relu", tile) for tile in tiles)]:
-            conv._tiles = (tile,)
-            conv.conv2d(np.zeros((*x[:3], of.terms * x[3]), of.dtype), epilogue=epilogue)
+        given = np.zeros((3, 3, 256, c_out), np.float32), np.zeros(c_out, np.float32)
+        gelu, relu = (prepared(MmaConv, *given, name, padding=1, precision=precision) for name in ("gelu", "relu"))
+        for conv, tile in [(gelu, relu.tiles[0]), *((relu, tile) for tile in relu.tiles)]:
+            conv.tiles = (tile,)
+            conv.apply(np.zeros((*x[:3], of.terms * x[3]), of.dtype))
 
 
 def exact_bands() -> None:
     """Launch every tile of features that are exact in one term, at AlexNet's first convolutions."""
     for c_out, results in ((64, None), (96, None), (96, "float32")):
         weight, bias, x = np.zeros((3, 3, 48, c_out), np.float32), np.zeros(c_out, np.float32), (1, 57, 57, 48)
-        conv = WgmmaConv2dWeights(weight, bias, precision="fp16x3", results=results, exact=True)
-        for tile in conv._candidates(x):
-            with mock.patch.object(conv, "_candidates", return_value={tile: 1.0}):
-                conv.conv2d(np.zeros(x, np.float16), epilogue="relu")
+        conv = prepared(WgmmaConv, weight, bias, "relu", precision="fp16x3", results=results, exact=True)
+        for tile in conv.windows.candidates(x):
+            with mock.patch.object(Windows, "candidates", return_value={tile: 1.0}):
+                conv.apply(np.zeros(x, np.float16))
 
 
 def level_17() -> None:
@@ -315,22 +321,16 @@ def level_17() -> None:
     y = np.zeros((2, 102, 256), np.uint8)
     normalised_maxima(y, np.ones((2, 2)), *affine[:, :102].copy(), 3, precision="fp8")
     conv2 = rng.standard_normal((7, 256, 256), np.float32)
-    WgmmaWeights(conv2, bias, results="fp8").conv1d_relu_maxpool1d(np.zeros((2, 336, 256), np.float16))
+    of_kind(WgmmaConv, "pool", conv2, bias, results="fp8").apply(np.zeros((2, 336, 256), np.float16))
     for promoted in (False, True):
         weight = rng.standard_normal((7, 256, 256), np.float32)
-        WgmmaWeights(weight, bias, precision="fp8", promoted=promoted).conv1d_relu_maxpool1d(
-            np.zeros((2, 336, 256), np.uint8)
-        )
-        conv, x = (
-            WgmmaWeights(weight[:3].copy(), bias, precision="fp8", promoted=promoted),
-            np.zeros((2, 110, 256), np.uint8),
-        )
-        conv.conv1d_relu(x)
-        conv.conv1d_stat(x)
+        options = {"precision": "fp8", "promoted": promoted}
+        of_kind(WgmmaConv, "pool", weight, bias, **options).apply(np.zeros((2, 336, 256), np.uint8))
+        of_kind(WgmmaConv, "relu", weight[:3].copy(), bias, **options).apply(np.zeros((2, 110, 256), np.uint8))
+        of_kind(WgmmaConv, "stat", weight[:3].copy(), bias, **options).with_moments(np.zeros((2, 110, 256), np.uint8))
     for name in ("bf16", "fp8"):
-        FewOutputsLinear(conv2[0, :, :4], bias[:4], precision=name).linear(
-            np.zeros((2, 1, 256), TENSOR_PRECISIONS[name].dtype)
-        )
+        features = np.zeros((2, 1, 256), TENSOR_PRECISIONS[name].dtype)
+        FewOutputsLinear(conv2[0, :, :4], bias[:4], precision=name).linear(features)
 
 
 def digests(launches: Iterable[Launch], target: Target) -> dict[tuple[str, str], str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from unittest import mock
 
 import numpy as np
+from prepared import of_kind
 
 from charcnn.config import SMALL
 from charcnn.gpu import device
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma import few_rows, split_k
-from charcnn.ops.conv1d.wgmma.config import TileConfig
-from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.ops.conv1d.wgmma.config import WgmmaTile
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.tuning import layers, measure
 
 FEW_ROWS = "few rows of l15"
@@ -49,9 +50,10 @@ def few_rows_tiles() -> None:
     for precision, of in TENSOR_PRECISIONS.items():
         for kind, (taps, (n, length, c_in)) in shapes.items() if precision != "bf16" else ():
             weight, bias = np.zeros((taps, c_in, 256), np.float32), np.zeros(256, np.float32)
-            conv, x = WgmmaWeights(weight, bias, precision=precision), np.zeros((n, length, of.terms * c_in), of.dtype)
-            usual = TileConfig.of(taps, kind == "pool", of, measured=kind == "stat")
-            method = {"pool": conv.conv1d_relu_maxpool1d, "stat": conv.conv1d_stat}.get(kind, conv.conv1d_relu)
+            conv = of_kind(WgmmaConv, kind, weight, bias, precision=precision)
+            x = np.zeros((n, length, of.terms * c_in), of.dtype)
+            usual = WgmmaTile.of(taps, kind == "pool", of, measured=kind == "stat")
+            method = conv.with_moments if kind == "stat" else conv.apply
             for tile in few_rows.candidates(usual, taps, of, kind == "stat", device.shared_limit()):
                 with mock.patch.object(few_rows, "offered", return_value=(tile,)):
                     method(x)

@@ -6,6 +6,7 @@ import conv2d
 import numpy as np
 import pytest
 from conftest import quick
+from prepared import prepared
 from spaces import Space
 from test_mma import machine as mma_in_plain_python  # noqa: F401 - a fixture
 from test_wgmma import machine as wgmma_in_plain_python  # noqa: F401 - a fixture
@@ -13,13 +14,13 @@ from test_wgmma import machine as wgmma_in_plain_python  # noqa: F401 - a fixtur
 from charcnn import catalog
 from charcnn.gpu import device
 from charcnn.ops import reference
-from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
+from charcnn.ops.conv1d.wgmma.windows import Windows
 
 LAYERS = {layer.name: layer for layer in catalog.LAYERS}
 
 
 def few_threads(self, x):
-    return {next(tile for tile in self._tiles if tile.math_warpgroups == 2): 1.0}
+    return {next(tile for tile in self.im2col_tiles if tile.math_warpgroups == 2): 1.0}
 
 
 # Others than these take float32, or have one of these layers' kernels.
@@ -28,10 +29,10 @@ def few_threads(self, x):
     ("precision", "name"), [(precision, name) for precision, names in conv2d.OWN.items() for name in names]
 )
 def test_a_sequence_through_each_layer(precision, name, request, monkeypatch):
-    technique = "wgmma" if name == "WgmmaConv2d" else "mma"
+    technique = "wgmma" if name == "WgmmaConv" else "mma"
     if device.SIMULATED and precision != "fp32":
         request.getfixturevalue(f"{technique}_in_plain_python")
-        monkeypatch.setattr(WgmmaConv2dWeights, "_candidates", few_threads)
+        monkeypatch.setattr(Windows, "candidates", few_threads)
     elif precision != "fp32" and not device.has_tensor_cores(hopper=technique == "wgmma"):
         pytest.skip("the GPU has no such tensor cores")
     draw = np.random.default_rng(0)
@@ -40,8 +41,8 @@ def test_a_sequence_through_each_layer(precision, name, request, monkeypatch):
     moves = {"padding": (0, 0, 3, 3)}
     unit = float(abs(x).max()) / 448 if precision == "fp8" else 1.0
     options = {} if precision == "fp32" else {"precision": precision}
-    options |= {"float32": True, "x_unit": unit} if precision == "fp8" else {}
-    layer = LAYERS[name].made(weight, bias, **moves, **options)
+    options |= {"results": "float32", "x_unit": unit} if precision == "fp8" else {}
+    layer = prepared(LAYERS[name].made, weight, bias, "relu", **moves, **options)
     features = conv2d.laid_out(layer, x, precision, unit)
     got = conv2d.values(layer, layer(features, Space()), precision)
     exact = (one.astype(np.float64) for one in (x, weight, bias))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import wgmma_trace
 
-from charcnn.ops.conv1d.wgmma.config import Barrier, TileConfig
+from charcnn.ops.conv1d.wgmma.config import Barrier, WgmmaTile
 
-CONFIG = TileConfig(72, 2, 3, 256, False, 2, math_warpgroups=2, producer=True)
+CONFIG = WgmmaTile(72, 2, 3, 256, False, 2, math_warpgroups=2, producer=True)
 BASE = 4096
 
 

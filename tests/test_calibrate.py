@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import runs_here
+from prepared import of_kind
 from test_number_formats import sweep
 
 from charcnn import catalog
@@ -17,7 +18,7 @@ from charcnn.model import calibrate, network, params
 from charcnn.ops import reference
 from charcnn.ops.common.cast import narrow
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
-from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import normalised_maxima
 from charcnn.text import encodings, texts
 
@@ -195,7 +196,9 @@ def test_products_of_eighths(method, promoted):
     x[1, 6, 5] = np.nan
     call = Call(None, None, x.shape, x=x)
     narrowed = narrow(call, call.inputs[0], 21, 48, TENSOR_PRECISIONS["fp8"])
-    y = getattr(WgmmaWeights(weight, bias, precision="fp8", promoted=promoted), method)(narrowed)
+    kind = {"conv1d_relu": "relu", "conv1d_relu_maxpool1d": "pool", "conv1d_stat": "stat"}[method]
+    conv = of_kind(WgmmaConv, kind, weight, bias, precision="fp8", promoted=promoted)
+    y = (conv.with_moments if kind == "stat" else conv.apply)(narrowed)
     plain = [reference.conv1d_nlc(x.astype(np.float64), weight.astype(np.float64), bias.astype(np.float64))]
     if method == "conv1d_stat":
         y, stat = y

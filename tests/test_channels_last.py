@@ -10,6 +10,7 @@ import test_mma
 import test_wgmma
 from clusters import emulate_clusters
 from conftest import quick
+from prepared import prepared
 from test_mma import simulated
 from test_networks import architecture, drawn, rounded
 
@@ -47,8 +48,10 @@ from charcnn.networks.runner.command import NetworkCommand
 from charcnn.ops import reference
 from charcnn.ops.common.layer import by_batch, held_bytes
 from charcnn.ops.common.pixel_tables import exact_tables, pixel_tables
-from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
-from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, SmallBatchConv2d, WinogradConv2d
+from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
+from charcnn.ops.conv1d.small_batch import SmallBatchConv
+from charcnn.ops.conv1d.wgmma.windows import Windows
+from charcnn.ops.conv1d.winograd import WinogradConv
 from charcnn.ops.linear.split_k import SplitKLinear
 from charcnn.ops.pixels_to_depth import to_depth
 
@@ -177,14 +180,14 @@ def named(name):
 @pytest.mark.parametrize(("name", "precision"), EMULATED)
 @quick(lambda name: name == "mixed", everywhere=True)
 def test_wgmma_in_plain_python(name, precision, wgmma, monkeypatch):
-    every, exact = WgmmaConv2dWeights._candidates, []
+    every, exact = Windows.candidates, []
 
     def few_threads(self, x):
-        exact.append(self.x_terms < self.precision.terms)
-        tiles = self._tiles or every(self, x)
+        exact.append(self.exact)
+        tiles = every(self, x) if self.exact else self.im2col_tiles
         return {next(tile for tile in tiles if tile.math_warpgroups == 2): 1.0}
 
-    monkeypatch.setattr(WgmmaConv2dWeights, "_candidates", few_threads)
+    monkeypatch.setattr(Windows, "candidates", few_threads)
     found, bound = errors("wgmma", named(name), precision)
     assert found.max() < bound
     assert any(exact) == (precision == "fp16x3" and name in ("alexnet", "mixed"))
@@ -202,12 +205,12 @@ def test_a_linear_layers_weights_are_asked_for_by_the_convolutions_before_it(mon
     monkeypatch.setattr(Call, "launch", lambda *_, **__: None)
     linear = [SplitKLinear(np.zeros((2048, 64), np.float32), np.zeros(64, np.float32)) for _ in range(2)]
     weight, bias = np.zeros((3, 3, 8, 16), np.float32), np.zeros(16, np.float32)
-    few = [SmallBatchConv2d(weight, bias) for _ in range(3)]
+    few = [prepared(SmallBatchConv, weight, bias) for _ in range(3)]
     many = few.pop()
     first, pooled = by_batch([few[0]], [many], upto=4), by_batch([], [many], upto=4)
     ask_ahead([first, pooled, few[1], by_batch([linear[0]], [], upto=64), linear[1]])
     begin, size = device.address(linear[0].words), linear[0].words.nbytes
-    assert [conv.conv._ahead for conv in (*few, many)] == [(begin, size // 2), (begin + size // 2, size // 2), (0, 0)]
+    assert [conv._ahead for conv in (*few, many)] == [(begin, size // 2), (begin + size // 2, size // 2), (0, 0)]
 
 
 @simulated
@@ -217,8 +220,8 @@ def test_a_few_images_in_plain_python(precision, monkeypatch):
     emulate_clusters(monkeypatch)
     monkeypatch.setattr(device, "multiprocessors", lambda: 132)
     taken = []
-    call = SmallBatchConv2d.__call__
-    monkeypatch.setattr(SmallBatchConv2d, "__call__", lambda *given: taken.append(given) or call(*given))
+    call = SmallBatchConv.__call__
+    monkeypatch.setattr(SmallBatchConv, "__call__", lambda *given: taken.append(given) or call(*given))
     found, bound = errors("wgmma", architecture("alexnet"), precision, 1)
     assert len(taken) == 5, "all of its convolutions"
     assert found.max() < bound
@@ -254,7 +257,7 @@ def test_a_few_images_on_a_gpu(precision):
     if not device.has_tensor_cores(hopper=True):
         pytest.skip("needs tensor cores")
     for of in (Architecture("mixed", "", MIXED), architecture("alexnet", "tiny"), architecture("fused4", "28")):
-        found, bound = errors("wgmma", of, precision, SmallBatchConv2d.most)
+        found, bound = errors("wgmma", of, precision, SmallBatchConv.most)
         assert found.max() < bound
 
 
@@ -294,7 +297,7 @@ def test_a_first_convolution_with_steps_reads_blocks_of_pixels_or_pixels(as_bloc
     stages = channels_last.stages(ops, params.init(of, 0), WinogradLayers("fp32"))
     (_, (pixels,)), (label, (conv, *_)), *_ = stages
     assert label == "conv1+relu1"
-    assert type(conv) is (DoubleBufferedConv2d if as_blocks is False else WinogradConv2d)
+    assert type(conv) is (DoubleBufferedConv if as_blocks is False else WinogradConv)
     (features,) = pixels.writes((1, of.length))
     assert features.shape == ((1, 67, 67, 4) if as_blocks is False else (1, 17, 17, 48))
     assert conv.writes(features.shape)[-1].shape == (1, 15, 15, 4)

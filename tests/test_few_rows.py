@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conftest import quick
+from prepared import of_kind
 from test_wgmma import compare_tiles, machine  # noqa: F401 - a fixture
 
 from charcnn.compiling.networks import BATCHES
@@ -14,8 +15,8 @@ from charcnn.ops import reference
 from charcnn.ops.common.cast import narrow
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma import few_rows, split_k
-from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, TileConfig
-from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, WgmmaTile
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 
 LIMIT = 232_448
 """Bytes of shared memory of a block of an H100 or H200."""
@@ -24,8 +25,8 @@ KINDS = {"relu": 3, "stat": 3, "pool": 7, "line": 1}
 """Epilogues, and taps; a line is a linear layer."""
 
 
-def usual_tile(kind: str, name: str) -> TileConfig:
-    return TileConfig.of(KINDS[kind], kind == "pool", TENSOR_PRECISIONS[name], measured=kind == "stat")
+def usual_tile(kind: str, name: str) -> WgmmaTile:
+    return WgmmaTile.of(KINDS[kind], kind == "pool", TENSOR_PRECISIONS[name], measured=kind == "stat")
 
 
 def smaller(kind: str, name: str, limit: int = LIMIT) -> list[few_rows.FewRowsTile]:
@@ -57,10 +58,10 @@ def test_when_they_are_taken(name, monkeypatch):
     of, usual = TENSOR_PRECISIONS[name], usual_tile("relu", name)
     k_blocks = 256 * of.itemsize // 128
 
-    def offered(inputs: int) -> tuple[TileConfig, ...]:
+    def offered(inputs: int) -> tuple[WgmmaTile, ...]:
         return few_rows.offered(usual, inputs * 110, 3, k_blocks, 256, of, False)
 
-    def takes(tile: TileConfig, inputs: int) -> float:
+    def takes(tile: WgmmaTile, inputs: int) -> float:
         return few_rows.time(tile, inputs * 110, 3, k_blocks, 256, 132)
 
     assert offered(4096) == offered(1024) == ()
@@ -101,7 +102,7 @@ def test_each_gives_what_it_must(name, kind, machine, monkeypatch):  # noqa: F81
         x = draw.standard_normal((n, length, c_in), np.float32)
         weight = draw.standard_normal((taps, c_in, c_out), np.float32) / np.float32(np.sqrt(taps * c_in))
         bias = draw.standard_normal(c_out, np.float32)
-        conv = WgmmaWeights(weight, bias, precision=name, x_unit=unit, y_unit=unit)
+        conv = of_kind(WgmmaConv, kind, weight, bias, precision=name, x_unit=unit, y_unit=unit)
         call = Call(None, None, x.shape, x=x)
         features = narrow(call, call.inputs[0], length, conv.width, of, 1 / unit)
         exact = (array.astype(np.float64) for array in (x, weight, bias))
@@ -123,7 +124,7 @@ def test_what_is_compiled_ahead_has_all_of_a_levels_tiles(name, monkeypatch):
     layers = ("pool", 112, 7, 256, 256), ("relu", 110, 3, 256, 256), ("stat", 104, 3, 256, 256)
     layers += ("line", 1, 1, 8704, 1024), ("line", 1, 1, 1024, 1024)
 
-    def taken(kind: str, rows: int, taps: int, c_in: int, c_out: int, inputs: int) -> TileConfig:
+    def taken(kind: str, rows: int, taps: int, c_in: int, c_out: int, inputs: int) -> WgmmaTile:
         k_blocks, usual = c_in * of.itemsize // 128, usual_tile(kind, name)
         return (*few_rows.offered(usual, inputs * rows, taps, k_blocks, c_out, of, kind == "stat"), usual)[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conftest import quick
+from prepared import prepared
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
@@ -17,13 +18,12 @@ from charcnn.ops import (
     reference,
 )
 from charcnn.ops.common.epilogues import EPILOGUES
-from charcnn.ops.conv1d import double_buffered
+from charcnn.ops.conv1d import double_buffered, k_splits
+from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv1d.tile import NARROW, Tile, filling
+from charcnn.ops.conv1d.winograd import WinogradConv
+from charcnn.ops.conv1d.winograd_images_plan import ERROR, Axis, WinogradPlan, axes, plan
 from charcnn.ops.conv1d.winograd_transforms import growth, matrices
-from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, WinogradConv2d
-from charcnn.ops.conv2d.winograd import WinogradConv2dWeights
-from charcnn.ops.conv2d.winograd_plan import ERROR, Axis, Plan, axes, plan
-from charcnn.ops.linear import linear_kn
 from charcnn.ops.table import FILTERED, FLOAT32
 
 TILES = (Tile(16, 16, 4, 4, 4), Tile(16, 8, 8, 4, 4, stages=3), Tile(32, 16, 32, 4, 4))
@@ -90,11 +90,11 @@ def test_matrices(taps, span):
 
 
 PLANS = [
-    ((5, 5, 3, 3), 1, Plan(*NESTED)),
-    ((6, 5, 3, 3), 1, Plan(Axis(1, 1, 3), Axis(3, 4))),
-    ((6, 6, 5, 5), (2, 1, 0, 3), Plan(Axis(5, 2), Axis(5, 4))),
-    ((6, 6, 7, 7), 3, Plan(Axis(4, 2, 2), Axis(4, 4, 2))),
-    ((5, 6, 2, 6), 1, Plan(Axis(2, 3), Axis(2, 2, 3))),
+    ((5, 5, 3, 3), 1, WinogradPlan(*NESTED)),
+    ((6, 5, 3, 3), 1, WinogradPlan(Axis(1, 1, 3), Axis(3, 4))),
+    ((6, 6, 5, 5), (2, 1, 0, 3), WinogradPlan(Axis(5, 2), Axis(5, 4))),
+    ((6, 6, 7, 7), 3, WinogradPlan(Axis(4, 2, 2), Axis(4, 4, 2))),
+    ((5, 6, 2, 6), 1, WinogradPlan(Axis(2, 3), Axis(2, 2, 3))),
 ]
 
 
@@ -105,14 +105,14 @@ def test_any_plan(sizes, padding, found):
     height, width, rows, columns = sizes
     arrays = x, weight, bias = draw((1, height, width, 2), (rows, columns, 2, 3))
     expected = exact(arrays, padding=padding)
-    close(WinogradConv2dWeights(weight, bias, padding=padding, plan=found).conv2d(x), expected, FILTERED)
+    close(prepared(WinogradConv, weight, bias, padding=padding, plan=found).apply(x), expected, FILTERED)
 
 
 @pytest.mark.parametrize("splits", [2, 4])
 def test_splits_of_the_depth(splits):
     arrays = x, weight, bias = draw((1, 5, 4, 16), (3, 3, 16, 4))
-    conv = WinogradConv2dWeights(weight, bias, plan=Plan(Axis(3, 2), Axis(3, 2), splits))
-    close(conv.conv2d(x, epilogue="relu"), reference.relu(exact(arrays)), FILTERED)
+    conv = prepared(WinogradConv, weight, bias, "relu", plan=WinogradPlan(Axis(3, 2), Axis(3, 2), splits))
+    close(conv.apply(x), reference.relu(exact(arrays)), FILTERED)
 
 
 @pytest.mark.parametrize(("taps", "channels"), [(3, 64), (5, 32), (7, 24)])
@@ -160,10 +160,11 @@ def test_plans():
         assert found.down.groups * found.down.taps >= taps
         assert max(found.down.span, found.across.span) > 1
         assert channels % found.splits == 0
-    assert plan(3, 3, 64, 64) == Plan(*NESTED)
+    assert plan(3, 3, 64, 64) == WinogradPlan(*NESTED)
     assert plan(1, 7, 64, 64).down == Axis(1, 1)
     assert plan(7, 7, 1 << 16, 64).error(1 << 16) == min(
-        Plan(down, across, splits).error(1 << 16) for down in axes(7) for across in axes(7) for splits in (1, 2, 4, 8)
+        WinogradPlan(down, across, splits).error(1 << 16)
+        for down in axes(7) for across in axes(7) for splits in (1, 2, 4, 8)
         if max(down.span, across.span) > 1
     )  # fmt: skip
     assert growth(1, 1) == 1
@@ -182,10 +183,10 @@ class Space:
         return self._buffers[self._turn][: int(np.prod(shape))].reshape(shape)
 
 
-@pytest.mark.parametrize("layer", [WinogradConv2d, DoubleBufferedConv2d])
+@pytest.mark.parametrize("layer", [WinogradConv, DoubleBufferedConv])
 def test_layers(layer):
     arrays = x, weight, bias = draw((2, 5, 6, 4), (3, 3, 4, 8))
-    made = layer(weight, bias, padding=1)
+    made = prepared(layer, weight, bias, "relu", padding=1)
     written = [array.shape for array in made.writes(x.shape)]
     space = Space(max(x.size, *map(np.prod, written)))
     given = space.device(x.shape)
@@ -201,7 +202,7 @@ def test_layers(layer):
 def test_what_follows_a_convolution(name):
     follows = getattr(reference, name) if name else np.asarray
     arrays = x, weight, bias = draw((1, 4, 5, 4), (3, 3, 4, 8))
-    y = DoubleBufferedConv2d(weight, bias, epilogue=name)(device.to_device(x), Space(2 * 3 * 8 * 10))
+    y = prepared(DoubleBufferedConv, weight, bias, name)(device.to_device(x), Space(2 * 3 * 8 * 10))
     close(y.copy_to_host(), follows(exact(arrays)))
 
 
@@ -213,8 +214,8 @@ def test_what_follows_a_linear_layer(name, monkeypatch):
     x, weight, bias = (rng.standard_normal(size, np.float32) for size in ((3, 2, 20), (40, 8), 8))
     expected = follows(reference.linear_nlc(*(one.astype(np.float64) for one in (x.reshape(3, 40), weight, bias))))
     for depth in (8, 512):  # the sum of several parts, or one
-        monkeypatch.setattr(linear_kn, "DEPTH", depth)
-        layer = linear_kn.DoubleBufferedLinear(weight, bias, epilogue=name)
+        monkeypatch.setattr(k_splits, "DEPTH", depth)
+        layer = prepared(DoubleBufferedConv, weight, bias, name)
         assert len(layer.writes(x.shape)) == 1 + (depth < 40)
         close(layer(device.to_device(x), space).copy_to_host(), expected)
 
@@ -222,10 +223,10 @@ def test_what_follows_a_linear_layer(name, monkeypatch):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of the simulator's scalars
 def test_what_is_not_finite_makes_its_tiles_nan():
     x, weight, bias = draw((1, 14, 14, 1), (3, 3, 1, 1))
-    conv = WinogradConv2dWeights(weight, bias, plan=Plan(*NESTED))
-    whole = conv.conv2d(x)
+    conv = prepared(WinogradConv, weight, bias, plan=WinogradPlan(*NESTED))
+    whole = conv.apply(x)
     x[0, 2, 2, 0] = np.nan  # read by the first tile alone
-    y = conv.conv2d(x)
+    y = conv.apply(x)
     assert np.isnan(y[0, :3, :3]).all()
     y[0, :4, :4] = whole[0, :4, :4]
     np.testing.assert_array_equal(y, whole)
@@ -235,7 +236,7 @@ def test_what_is_not_finite_makes_its_tiles_nan():
 @pytest.mark.parametrize("moves", [{"stride": 2}, {"dilation": (1, 2)}, {"groups": 2}], ids=str)
 def test_moves_that_only_the_others_have(moves):
     arrays = draw((1, 7, 7, 4), (3, 3, 4 // moves.get("groups", 1), 4))
-    with pytest.raises(ValueError, match=r"Winograd's filtering needs 1; conv2d_nhwc's double_buffered"):
+    with pytest.raises(ValueError, match=r"Winograd's filtering needs 1; double_buffered"):
         conv2d_nhwc_winograd(*arrays, **moves)
     assert np.isfinite(conv2d_nhwc_double_buffered(*arrays, **moves)).all()
 
@@ -243,4 +244,4 @@ def test_moves_that_only_the_others_have(moves):
 def test_other_channels_are_refused():
     x, weight, bias = draw((1, 4, 4, 3), (3, 3, 2, 2))
     with pytest.raises(ValueError, match=r"x has shape \(1, 4, 4, 3\): need C_in=2"):
-        WinogradConv2dWeights(weight, bias).conv2d(x)
+        prepared(WinogradConv, weight, bias).apply(x)

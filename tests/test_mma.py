@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from emulation import emulate
 from operator_cases import CASES
+from prepared import prepared
 from test_mma_layout import decoded
 from test_ops import check
 
@@ -17,21 +18,23 @@ from charcnn.classify import engine
 from charcnn.config import Config
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
+from charcnn.layers import MaxPool1d
 from charcnn.levels import l14
 from charcnn.levels.runner import command, options
 from charcnn.model import network, params
 from charcnn.model.validation import expected as expected_of
 from charcnn.model.validation import in_sigmas
 from charcnn.ops import reference
+from charcnn.ops.common import epilogues
 from charcnn.ops.common.mma_layout import encode
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d import one_shot
-from charcnn.ops.conv1d.mma import kernel, layer, windows
-from charcnn.ops.conv1d.mma.config import Stages, TileConfig
+from charcnn.ops.conv1d.mma import kernel, layer
+from charcnn.ops.conv1d.mma.config import MmaTile, Stages
 
 simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same by test_ops")
 
-PLAIN, POOLED = TileConfig(64, 128, 32, 64, 3, 1), TileConfig(96, 128, 48, 64, 3, 1)
+PLAIN, POOLED = MmaTile(64, 128, 32, 64, 3, 1), MmaTile(96, 128, 48, 64, 3, 1)
 
 
 @pytest.fixture
@@ -82,18 +85,19 @@ def test_launches_ask_for_their_method_and_precision():
     asked = []
 
     class Kept:
-        def __init__(self, weight, bias, precision, unit, stream):
-            asked.append((weight.shape, precision, unit, stream))
+        def __init__(self, pattern, weights, precision, unit, stream, moments):
+            self.asks = epilogues.read(pattern)[1].kind if not moments else "stat"
+            asked.append((weights["weight"].shape, precision, unit, stream))
 
         @staticmethod
         def unit(call, x, precision):
             return 0.5
 
-        def run(self, call, x, method, y, *pool):
-            asked.append((method, x.shape, y.shape, *pool))
+        def run(self, call, x, y):
+            asked.append((self.asks, x.shape, y.shape))
 
         def stat(self, call, x, y, moments):
-            asked.append(("stat", x.shape, y.shape, moments))
+            asked.append((self.asks, x.shape, y.shape, moments))
 
     def compute(call, x, weight, bias, precision, **options):
         asked.append((x.shape, weight.shape, precision, options))
@@ -104,9 +108,9 @@ def test_launches_ask_for_their_method_and_precision():
     call = SimpleNamespace(out=np.zeros((2, 7, 5)), moments="m", stream="s")
     once, run = ((3, 4, 5), "bf16", 0.5, "s"), ((2, 9, 4), (2, 7, 5))
     launch(call, x, weight, None, precision="bf16", epilogue="relu")
-    assert asked == [once, ("conv1d_relu", *run)]
+    assert asked == [once, ("relu", *run)]
     launch.prepare(weight, None, precision="bf16", epilogue="")(call, x)
-    assert asked[2:] == [((3, 4, 5), "bf16", 1.0, 0), ("conv1d", *run)]
+    assert asked[2:] == [((3, 4, 5), "bf16", 1.0, 0), ("store", *run)]
     launch(call, x, weight, None, 2, 3, 4, precision="fp8", epilogue="tanh")
     moves = {"stride": (1, 2), "padding": (0, 0, 3, 3), "dilation": (1, 4)}
     assert asked[4:] == [((2, 1, 9, 4), (1, 3, 4, 5), "fp8", {"epilogue": "tanh", **moves})]
@@ -114,25 +118,26 @@ def test_launches_ask_for_their_method_and_precision():
         launch.prepare(weight, None, 2, 3, 4, precision="fp8", epilogue="tanh")
     pooled(call, x, weight, None, 3, precision="bf16")
     pooled.prepare(weight, None, 3, precision="bf16")(call, x)
-    assert asked[5:] == [once, last := ("conv1d_relu_maxpool1d", *run, 3), ((3, 4, 5), "bf16", 1.0, 0), last]
+    assert asked[5:] == [once, last := ("pool", *run), ((3, 4, 5), "bf16", 1.0, 0), last]
     stat(call, x, weight, None, precision="bf16")
     assert asked[9:] == [once, ("stat", *run, "m")]
     call.out = np.zeros((2, 5))
     linear(call, np.zeros((2, 4)), weight[0], None, precision="fp16", epilogue="relu")
-    assert asked[11:] == [((1, 4, 5), "fp16", 0.5, "s"), ("conv1d_relu", (2, 1, 4), (2, 1, 5))]
+    assert asked[11:] == [((1, 4, 5), "fp16", 0.5, "s"), ("relu", (2, 1, 4), (2, 1, 5))]
     linear.prepare(weight[0], None, precision="fp16", epilogue="relu")(call, np.zeros((2, 4)))
-    assert asked[13:] == [((1, 4, 5), "fp16", 1.0, 0), ("conv1d_relu", (2, 1, 4), (2, 1, 5))]
+    assert asked[13:] == [((1, 4, 5), "fp16", 1.0, 0), ("relu", (2, 1, 4), (2, 1, 5))]
     one_shot.launch_conv2d(compute, "said")(call, x, weight, None, 2, 3, 4, 5, precision="fp16", epilogue="relu")
     moves = {"stride": 2, "padding": 3, "dilation": 4, "groups": 5}
     assert asked[15:] == [((2, 9, 4), (3, 4, 5), "fp16", {"epilogue": "relu", **moves})]
 
 
-def run(method, x, weight, bias, precision, **options):
-    """A method of `MmaWeights` on float32 features; what it gives, in float64, and its dtype."""
+def run(pointwise, pool_size, x, weight, bias, precision, **options):
+    """A prepared convolution of float32 features, encoded first."""
     call = Call(None, None, (0,), x=x)
-    made = layer.MmaWeights(weight, bias, precision=precision)
+    pool = MaxPool1d(pool_size) if pool_size else None
+    made = prepared(layer.MmaConv, weight, bias, pointwise, pool, precision=precision, **options)
     encoded = encode(call, call.inputs[0], x.shape[1], made.width, TENSOR_PRECISIONS[precision])
-    return getattr(made, method)(encoded, **options)
+    return made.apply(encoded)
 
 
 def close(precision, y, expected):
@@ -149,7 +154,7 @@ def arrays(n, length, c_in, c_out, k):
 @pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
 def test_features_to_features(precision, machine):
     x, weight, bias = arrays(2, 11, 20, 40, 2)
-    y = run("conv1d_relu_maxpool1d", x, weight, bias, precision).copy_to_host()
+    y = run("relu", 3, x, weight, bias, precision).copy_to_host()
     exact = [array.astype(np.float64) for array in (x, weight, bias)]
     assert y.dtype == TENSOR_PRECISIONS[precision].dtype
     assert close(precision, decoded(y, precision), reference.conv1d_relu_maxpool1d_nlc(*exact, 3))
@@ -158,7 +163,7 @@ def test_features_to_features(precision, machine):
 @simulated
 def test_another_epilogue(machine):
     x, weight, bias = arrays(1, 9, 24, 16, 2)
-    y = run("conv1d", x, weight, bias, "bf16", epilogue="tanh").copy_to_host()
+    y = run("tanh", 0, x, weight, bias, "bf16").copy_to_host()
     exact = [array.astype(np.float64) for array in (x, weight, bias)]
     assert close("bf16", decoded(y, "bf16"), np.tanh(reference.conv1d_nlc(*exact)))
 
@@ -166,7 +171,7 @@ def test_another_epilogue(machine):
 @simulated
 def test_positions_that_do_not_count(machine):
     x, weight, bias = arrays(2, 11, 8, 8, 2)
-    y = run("conv1d_relu_maxpool1d", x, weight, bias, "bf16", length=8).copy_to_host()
+    y = run("relu", 3, x, weight, bias, "bf16", length=8).copy_to_host()
     exact = [array.astype(np.float64) for array in (x[:, :8], weight, bias)]
     assert close("bf16", decoded(y, "bf16"), reference.conv1d_relu_maxpool1d_nlc(*exact, 3))
 
@@ -175,7 +180,7 @@ def test_positions_that_do_not_count(machine):
 @pytest.mark.parametrize("length", [7, 8])
 def test_windows_of_inputs_that_are_no_multiple_of_three(length, machine):
     x, weight, bias = arrays(12, length, 8, 8, 3)  # some inputs a tile, and none where all begins
-    y = run("conv1d_relu_maxpool1d", x, weight, bias, "fp16", wide=True).copy_to_host()
+    y = run("relu", 3, x, weight, bias, "fp16", results="float32").copy_to_host()
     exact = [array.astype(np.float64) for array in (x, weight, bias)]
     assert close("fp16", y, reference.conv1d_relu_maxpool1d_nlc(*exact, 3))
 
@@ -188,7 +193,7 @@ def test_small_and_great_weights(machine):
     for scale in (2.0**-60, 2.0**60):
         bias[:] = 0
         exact[2][:] = 0
-        y = run("conv1d", x, weight * np.float32(scale), bias, "fp16x3", wide=True).copy_to_host() / scale
+        y = run("", 0, x, weight * np.float32(scale), bias, "fp16x3", results="float32").copy_to_host() / scale
         expected = reference.conv1d_nlc(*exact)
         assert close("fp16x3", y, expected)
         for c in range(16):  # a column's own error grows where it is 2^-17 of the greatest weight
@@ -204,7 +209,7 @@ def test_what_is_not_finite(machine):
     exact[0][abs(exact[0]) > 65504] *= np.inf
     with np.errstate(invalid="ignore"):
         expected = reference.conv1d_nlc(*exact)
-        y = run("conv1d", x, weight, bias, "fp16x3", wide=True).copy_to_host()
+        y = run("", 0, x, weight, bias, "fp16x3", results="float32").copy_to_host()
     np.testing.assert_array_equal(y[~np.isfinite(expected)], expected[~np.isfinite(expected)])
     assert close("fp16x3", y[np.isfinite(expected)], expected[np.isfinite(expected)])
 
@@ -212,18 +217,18 @@ def test_what_is_not_finite(machine):
 @simulated
 def test_refuses(machine):
     x, weight, bias = arrays(1, 9, 8, 12, 3)
-    with pytest.raises(ValueError, match=r"C_out=12: need a multiple of 8 where"):
-        run("conv1d", x, weight, bias, "fp16")
+    with pytest.raises(ValueError, match=r"C_out=12: need a multiple of 8 where results are not float32"):
+        run("", 0, x, weight, bias, "fp16")
     with pytest.raises(ValueError, match=r"pool_size=2: need 3"):
-        run("conv1d_relu_maxpool1d", x, weight, bias, "fp16", pool_size=2, wide=True)
+        run("relu", 2, x, weight, bias, "fp16", results="float32")
     with pytest.raises(ValueError, match=r"length=10: need 5 to 9"):
-        run("conv1d_relu_maxpool1d", x, weight, bias, "fp16", length=10, wide=True)
+        run("relu", 3, x, weight, bias, "fp16", length=10, results="float32")
     with pytest.raises(ValueError, match=r"^precision='int4': need one of fp16, bf16, tf32, fp16x3, fp8"):
-        layer.MmaWeights(weight, bias, precision="int4")
+        prepared(layer.MmaConv, weight, bias, precision="int4")
     with pytest.raises(ValueError, match=r"^x has shape \(1, 9, 8\): need C_in=16, a multiple of 16"):
-        layer.MmaWeights(weight, bias, precision="fp8").conv1d(device.to_device(x), wide=True)
+        prepared(layer.MmaConv, weight, bias, precision="fp8", results="float32").apply(device.to_device(x))
     with pytest.raises(ValueError, match=r"x has dtype float32: need float16"):
-        layer.MmaWeights(weight, bias).conv1d(device.to_device(x), wide=True)
+        prepared(layer.MmaConv, weight, bias, results="float32").apply(device.to_device(x))
 
 
 @simulated
@@ -231,7 +236,7 @@ def test_whole_numbers_are_exact_in_fp8(machine):
     # e4m3 holds them, and float32 their sums, so that nothing is rounded: each number meets the one that it should.
     draw = np.random.default_rng(2)
     x, weight, bias = (draw.integers(-8, 9, shape).astype(np.float32) for shape in ((2, 9, 150), (3, 150, 40), (40,)))
-    y = run("conv1d", x, weight, bias, "fp8", wide=True).copy_to_host()
+    y = run("", 0, x, weight, bias, "fp8", results="float32").copy_to_host()
     np.testing.assert_array_equal(y, reference.conv1d_nlc(x, weight, bias))
 
 
@@ -241,10 +246,10 @@ def test_fp8_below_its_compute_capability(machine, monkeypatch, ended):
     monkeypatch.setattr(device, "has_capability", lambda least: least <= (8, 6))
     config, (_, weight, bias) = Config(length=123, alphabet=9, channels=16, units=16), arrays(1, 9, 16, 32, 3)
     message = r"^precision='fp8': need compute capability 8\.9 or later, this GPU has 8\.6$"
-    for make in (layer.MmaWeights, lambda weight, *rest, **of: windows.MmaConv2dWeights(weight[None], *rest, **of)):
-        make(weight, bias, precision="bf16")
+    for one in (weight, weight[None]):
+        prepared(layer.MmaConv, one, bias, precision="bf16")
         with pytest.raises(ValueError, match=message):
-            make(weight, bias, precision="fp8")
+            prepared(layer.MmaConv, one, bias, precision="fp8")
     with pytest.raises(ValueError, match=message):
         l14.build(params.init(config, seed=3), config, batch=1, streams=1, precision="fp8")
     monkeypatch.setattr(device, "has_tensor_cores", lambda hopper=False: not hopper)
@@ -258,7 +263,7 @@ def test_fp8_below_its_compute_capability(machine, monkeypatch, ended):
 def test_stages_hold_what_is_under_way():
     for taps in range(1, 9):
         for stages in range(2, 6):
-            held = Stages.of(TileConfig(48, 128, 48, 64, stages, 1), taps)
+            held = Stages.of(MmaTile(48, 128, 48, 64, stages, 1), taps)
             # At any step, chunks from the one that is multiplied to the one of the step that is asked for.
             assert held.a_stages == max((s + stages - 1) // taps - s // taps for s in range(8 * taps)) + 1
             assert held.a_rows >= 48 + taps - 1
@@ -267,7 +272,7 @@ def test_stages_hold_what_is_under_way():
 @pytest.mark.parametrize("sizes", [(48, 100, 48, 64), (50, 128, 25, 64), (64, 128, 64, 48), (48, 128, 32, 64)])
 def test_tiles_that_are_none(sizes):
     with pytest.raises(ValueError, match="need"):
-        TileConfig(*sizes, 4, 1)
+        MmaTile(*sizes, 4, 1)
 
 
 def test_a_gpu_with_less_shared_memory_gets_a_smaller_tile(monkeypatch):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import multiplied_here, quick
 from numba import cuda
+from prepared import prepared
 from test_mma import machine, simulated  # noqa: F401 - a fixture
 from test_mma_layout import decoded
 from test_wgmma_windows import IMAGES, LARGE, by_turns, taken_by_turns
@@ -22,7 +23,7 @@ from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d import windows
 from charcnn.ops.conv1d.mma.config import Stages
 from charcnn.ops.conv1d.mma.im2col import GEOMETRY_BYTES, LARGEST_N, Geometry, candidates
-from charcnn.ops.conv1d.mma.windows import MmaConv2dWeights
+from charcnn.ops.conv1d.mma.layer import MmaConv
 
 ampere = pytest.mark.skipif(not device.has_tensor_cores(), reason="needs a GPU of compute capability 8.0")
 
@@ -84,9 +85,10 @@ def compare(name, x_shape, weight_shape, moves, *, epilogue="relu", float32=Fals
     x = draw.standard_normal(x_shape).astype(np.float32)
     weight = draw.standard_normal(weight_shape).astype(np.float32) / np.float32(np.prod(weight_shape[:3]) ** 0.5)
     bias = draw.standard_normal(weight_shape[3]).astype(np.float32)
-    conv = MmaConv2dWeights(weight, bias, precision=name, results="float32" if float32 else None, **moves)
+    results = "float32" if float32 else None
+    conv = prepared(MmaConv, weight, bias, epilogue, precision=name, results=results, **moves)
     if block_m is not None:
-        conv._tiles = tuple(tile for tile in conv._tiles if tile.block_m == block_m)
+        conv.tiles = tuple(tile for tile in conv.tiles if tile.block_m == block_m)
     n, height, width, channels = x_shape
     call = Call(None, None, x.shape, x=x)
     rows = encode(call, call.inputs[0].reshape((n * height, width, channels)), width, conv.width, of)
@@ -99,7 +101,7 @@ def compare(name, x_shape, weight_shape, moves, *, epilogue="relu", float32=Fals
         assert shape[:3] == want.shape[:3]
         nothing = np.frombuffer(b"\xff" * int(np.prod(shape)) * conv.results.itemsize, conv.results.dtype)  # NaN
         y = device.to_device(nothing.reshape(shape))
-        conv.conv2d(features, epilogue=epilogue, out=y)
+        conv.apply(features, out=y)
         made.append(y)
     cuda.synchronize()
     made = [one.copy_to_host() for one in made]
@@ -215,7 +217,6 @@ def test_nothing_to_compute(machine):  # noqa: F811
 @pytest.mark.parametrize(
     ("weight", "moves", "message"),
     [
-        ((3, 3, 8), {}, r"^weight has shape \(3, 3, 8\): need \(KH, KW, C_in/groups, C_out\)"),
         ((3, 3, 8, 33), {"groups": 2}, "C_out in groups=2"),
         ((3, 3, 4, 64), {"groups": 2}, "^weight has C_in/groups=4: need a multiple of 8 in fp16"),
         ((3, 3, 8, 16), {"groups": 2}, "8 output channels a group: need a multiple of 32"),
@@ -227,7 +228,7 @@ def test_nothing_to_compute(machine):  # noqa: F811
 )
 def test_weights_that_do_not_fit(weight, moves, message, machine):  # noqa: F811
     with pytest.raises(ValueError, match=message):
-        MmaConv2dWeights(np.ones(weight, np.float32), np.ones(weight[-1], np.float32), **moves)
+        prepared(MmaConv, np.ones(weight, np.float32), np.ones(weight[-1], np.float32), **moves)
 
 
 @simulated
@@ -237,10 +238,13 @@ def test_weights_that_do_not_fit(weight, moves, message, machine):  # noqa: F811
         ((1, 5, 8), {}, r"^x has shape \(1, 5, 8\): need \(N, H, W, C_in\)"),
         ((1, 5, 5, 16), {}, "need C_in=8, a multiple of 8"),
         ((1, 2, 5, 8), {}, "^x has 2 x 5 pixels"),
-        ((1, 5, 5, 8), {"epilogue": "swish"}, "^epilogue='swish'"),
+        ((1, 5, 5, 8), {"pointwise": "swish"}, "^epilogue='swish'"),
     ],
 )
 def test_features_that_do_not_fit(x, options, message, machine):  # noqa: F811
-    conv = MmaConv2dWeights(np.ones((3, 3, 8, 32), np.float32), np.ones(32, np.float32))
+    def convolve():
+        conv = prepared(MmaConv, np.ones((3, 3, 8, 32), np.float32), np.ones(32, np.float32), **options)
+        conv.apply(device.to_device(np.zeros(x, np.float16)))
+
     with pytest.raises(ValueError, match=message):
-        conv.conv2d(device.to_device(np.zeros(x, np.float16)), **options)
+        convolve()

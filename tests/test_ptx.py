@@ -199,11 +199,11 @@ KEYS = """
 from hashlib import sha256
 from numba.core.serialize import dumps
 from charcnn.ops.conv1d import double_buffered, tile
-from charcnn.ops.conv1d.wgmma.config import TileConfig
+from charcnn.ops.conv1d.wgmma.config import WgmmaTile
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.mma import kernel
 from charcnn.ops.conv1d.mma.config import Stages
-from charcnn.ops.conv1d.mma.config import TileConfig as MmaTile
+from charcnn.ops.conv1d.mma.config import MmaTile
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 
 def key(made):
@@ -217,7 +217,7 @@ for name in ("fp16", "fp16x3"):
     stages = Stages.of(MmaTile(192, 128, 48, 64, 4, 1), 7)
     print(key(kernel.make_kernel(TENSOR_PRECISIONS[name], stages, "pool", False, True, True)))
 for name, taps, epilogue in (("fp16", 7, "pool"), ("bf16", 7, "pool"), ("bf16", 3, "relu"), ("fp8", 3, "relu")):
-    config = TileConfig.of(taps, epilogue == "pool", TENSOR_PRECISIONS[name])
+    config = WgmmaTile.of(taps, epilogue == "pool", TENSOR_PRECISIONS[name])
     print(key(make_kernel(TENSOR_PRECISIONS[name], TENSOR_PRECISIONS[name], config, epilogue, True, True, True)))
 """
 

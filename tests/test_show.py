@@ -77,10 +77,10 @@ def test_sass():
     [
         (["CpuConv1d"], "CpuConv1d: it runs on the CPU: need one of Launched, "),
         (["Conv"], "Conv: there is no such layer: need one of Launched, "),
-        (["MmaConv1d", "sm_80", "--precision", "fp32"], "--precision fp32: MmaConv1d has fp16, bf16, tf32, fp16x3,"),
-        (["MmaConv1d", "sm_80", "--precision", "fp8"], "MmaConv1d: no level or network launches it in fp8 on a GPU"),
-        (["MmaConv1d", "sm_80", "--batch", "0"], "--batch 0: need at least 1"),
-        pytest.param(["MmaConv1d", "sm_11"], "compute capability 'sm_11': need one of sm_75, ", marks=compiler),
+        (["MmaConv", "sm_80", "--precision", "fp32"], "--precision fp32: MmaConv has fp16, bf16, tf32, fp16x3,"),
+        (["MmaConv", "sm_80", "--precision", "fp8"], "MmaConv: no level or network launches it in fp8 on a GPU"),
+        (["MmaConv", "sm_80", "--batch", "0"], "--batch 0: need at least 1"),
+        pytest.param(["MmaConv", "sm_11"], "compute capability 'sm_11': need one of sm_75, ", marks=compiler),
         pytest.param(
             ["WgmmaStepConv1d", "sm_90a", "--kernel", "10"],
             "--kernel 10: WgmmaStepConv1d has kernels 1 to 9 in the ladder's steps at conv2",
@@ -103,7 +103,7 @@ def test_the_simulator_compiles_nothing(capsys, monkeypatch):
     from charcnn.gpu import device
 
     monkeypatch.setattr(device, "SIMULATED", True)
-    assert main(["show", "MmaConv1d", "sm_80"]) == UNUSABLE
+    assert main(["show", "MmaConv", "sm_80"]) == UNUSABLE
     assert capsys.readouterr().err == "charcnn show: the simulator compiles nothing: unset NUMBA_ENABLE_CUDASIM\n"
 
 
@@ -144,8 +144,7 @@ def test_every_layer_is_launched_somewhere(request):
     assert [row[0] for row in rows] == names
     assert all(int(row[1]) > 0 for row in rows)
     where = {row[0]: row[2] for row in rows}
-    for name, place in (("WgmmaConv1d", "l15 fp16"), ("WgmmaConv2d", "mnist wgmma fp16")):  # and no subclass's
-        assert where.get(name, place) == place
+    assert where.get("WgmmaConv", "l15 fp16") == "l15 fp16"
 
 
 def test_watching_leaves_a_class_as_it_was():

@@ -11,17 +11,19 @@ import numpy as np
 import pytest
 from conftest import quick, runs_here
 from numba import cuda
+from prepared import of_kind, prepared
 
 from charcnn import catalog
 from charcnn.config import SMALL, TINY
 from charcnn.gpu import device, graph, ptx
 from charcnn.gpu.launch import Call
+from charcnn.layers import MaxPool1d
 from charcnn.levels import l16
 from charcnn.model import network, params
 from charcnn.ops import reference
 from charcnn.ops.common.precision import HALF_PRECISIONS
 from charcnn.ops.conv1d.layers import SPREAD
-from charcnn.ops.conv1d.small_batch import SmallBatchWeights
+from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.token_conv1d.layers import ALONE
 
@@ -72,9 +74,9 @@ def test_parts_of_statistics(n, length, c_in, c_out, taps, precision):
     bias = rng.standard_normal(c_out).astype(np.float32) + 3
     x, exact = rounded(rng.standard_normal((n, length, c_in)), precision)
     expected = reference.conv1d_nlc(exact, weight.astype(np.float64), bias.astype(np.float64))
-    conv = SmallBatchWeights(weight, bias, precision=precision)
+    conv = of_kind(SmallBatchConv, "stat", weight, bias, precision=precision)
     partial_moments = poisoned(conv.partial_moments_shape(n, length), np.float32)
-    y = conv.conv1d_partial_moments(device.to_device(x), partial_moments, out=poisoned(expected.shape, x.dtype))
+    y = conv.with_partial_moments(device.to_device(x), partial_moments, out=poisoned(expected.shape, x.dtype))
     assert error(numbers(y, precision), expected) <= HALF_PRECISIONS[precision].tolerance
     stat, count = merged(partial_moments)
     assert np.all(count == expected[0].size)
@@ -104,15 +106,16 @@ def test_linear_layers(sizes, precision):
 
 def test_what_does_not_fit():
     with pytest.raises(ValueError, match="weight has 8 taps: need at most 7"):
-        SmallBatchWeights(np.zeros((8, 8, 8), np.float32), np.zeros(8, np.float32))
-    conv = SmallBatchWeights(np.zeros((3, 8, 8), np.float32), np.zeros(8, np.float32))
+        prepared(SmallBatchConv, np.zeros((8, 8, 8), np.float32), np.zeros(8, np.float32))
+    weights = np.zeros((3, 8, 8), np.float32), np.zeros(8, np.float32)
+    conv = of_kind(SmallBatchConv, "stat", *weights)
     x = device.to_device(np.zeros((2, 9, 8), np.float16))
     with pytest.raises(ValueError, match="pool_size=2: need 3"):
-        conv.conv1d_relu_maxpool1d(x, 2)
+        prepared(SmallBatchConv, *weights, "relu", MaxPool1d(2))
     with pytest.raises(ValueError, match="x has 2 positions"):
-        conv.conv1d(device.to_device(np.zeros((2, 2, 8), np.float16)))
+        conv.apply(device.to_device(np.zeros((2, 2, 8), np.float16)))
     with pytest.raises(ValueError, match="partial_moments has shape"):
-        conv.conv1d_partial_moments(x, device.to_device(np.zeros((2, 2, 4), np.float32)))
+        conv.with_partial_moments(x, device.to_device(np.zeros((2, 2, 4), np.float32)))
     with pytest.raises(ValueError, match=r"weights\[1\] has shape \(12, 8\)"):
         SmallBatchMlp(
             [np.zeros(pair, np.float32) for pair in ((8, 12), (12, 8), (8, 4))],

@@ -7,13 +7,15 @@ import pytest
 from alexnet_cases import ALEXNET, POOL
 from clusters import emulate_clusters
 from conftest import quick
+from prepared import prepared
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
+from charcnn.layers import MaxPool2d
 from charcnn.ops import reference
 from charcnn.ops.common.precision import HALF_PRECISIONS
-from charcnn.ops.conv2d.small_batch import SmallBatchConv2dWeights
-from charcnn.ops.conv2d.small_batch_plan import BLOCK_N, JOINED, SMEM_BYTES, SPLITS, SUMS, best, plans
+from charcnn.ops.conv1d.small_batch import SmallBatchConv
+from charcnn.ops.conv1d.small_batch_images_plan import BLOCK_N, JOINED, SMEM_BYTES, SPLITS, SUMS, best, plans
 
 on_a_gpu = pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
 emulated = pytest.mark.skipif(not device.SIMULATED, reason="the simulator alone is emulated")
@@ -40,16 +42,21 @@ def numbers(array, of):
     return (array.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
+def of_pool(options):
+    """The max-pooling that options name."""
+    return MaxPool2d(*options["pool"]) if "pool" in options else None
+
+
 def compare(images, image, filters, options, *, epilogue="relu", precision="fp16", plan=None):
     """Beside the reference; again, and each image alone, the results are the same bits."""
     draw, of = np.random.default_rng(1), HALF_PRECISIONS[precision]
     weight = draw.standard_normal(filters).astype(np.float32) / np.float32(np.prod(filters[:3]) ** 0.5)
     bias = draw.standard_normal(filters[3]).astype(np.float32)
-    conv = SmallBatchConv2dWeights(weight, bias, precision=precision, **options)
+    moves = {name: value for name, value in options.items() if name != "pool"}
+    conv = prepared(SmallBatchConv, weight, bias, epilogue, of_pool(options), precision=precision, **moves)
     x = stored(draw.standard_normal((images, *image)), of)
     if plan is not None:
-        conv._plans[x.shape[1:]] = plan
-    moves = {name: value for name, value in options.items() if name != "pool"}
+        conv._images._plans[x.shape[1:]] = plan
     want = reference.conv2d_nhwc(numbers(x, of), weight.astype(np.float64), bias.astype(np.float64), **moves)
     want = getattr(reference, epilogue)(want) if epilogue else want
     if "pool" in options:
@@ -58,7 +65,7 @@ def compare(images, image, filters, options, *, epilogue="relu", precision="fp16
 
     def run(x):
         out = device.to_device(np.full(conv.out_shape(x.shape), 0x7FFF, np.uint16)).view(of.dtype)  # NaN
-        return conv.conv2d(device.to_device(x), epilogue=epilogue, out=out).copy_to_host()
+        return conv.apply(device.to_device(x), out=out).copy_to_host()
 
     y = run(x)
     assert y.shape == want.shape
@@ -117,7 +124,8 @@ def test_in_emulation(name, epilogue, precision, monkeypatch):
 def problem_of(image, filters, options):
     """Of an image's convolution, by the weights' own plan."""
     zeros = np.zeros(filters, np.float32)
-    conv = SmallBatchConv2dWeights(zeros, zeros[0, 0, 0], **options)
+    moves = {name: value for name, value in options.items() if name != "pool"}
+    conv = prepared(SmallBatchConv, zeros, zeros[0, 0, 0], "", of_pool(options), **moves)
     return conv.plan((1, *image)).of
 
 
@@ -140,33 +148,33 @@ def test_weights_that_do_not_fit(filters, options, message, monkeypatch):
     monkeypatch.setattr(device, "require_hopper", lambda what: None)
     zeros = np.zeros(filters, np.float32)
     with pytest.raises(ValueError, match=message):
-        SmallBatchConv2dWeights(zeros, zeros[0, 0, 0], **options)
+        prepared(SmallBatchConv, zeros, zeros[0, 0, 0], **options)
 
 
 @emulated
 def test_images_that_do_not_fit(monkeypatch):
     emulate_launches(monkeypatch)
-    conv = SmallBatchConv2dWeights(np.zeros((3, 3, 8, 16), np.float32), np.zeros(16, np.float32), pool=POOL)
+    conv = prepared(SmallBatchConv, np.zeros((3, 3, 8, 16), np.float32), np.zeros(16, np.float32), "", MaxPool2d(*POOL))
     with pytest.raises(
         ValueError, match=r"x has shape \(1, 9, 20000, 8\): need images of which a block can hold a row"
     ):
-        conv.conv2d(device.to_device(np.zeros((1, 9, 20000, 8), np.float16)))
+        conv.apply(device.to_device(np.zeros((1, 9, 20000, 8), np.float16)))
     with pytest.raises(ValueError, match="need C_in=8"):
-        conv.conv2d(device.to_device(np.zeros((1, 9, 9, 16), np.float16)))
-    assert conv.conv2d(device.to_device(np.zeros((0, 9, 9, 8), np.float16))).shape == (0, 3, 3, 16)
+        conv.apply(device.to_device(np.zeros((1, 9, 9, 16), np.float16)))
+    assert conv.apply(device.to_device(np.zeros((0, 9, 9, 8), np.float16))).shape == (0, 3, 3, 16)
 
 
 @emulated
 def test_what_is_asked_for_ahead(monkeypatch):
     emulate_launches(monkeypatch)
-    conv = SmallBatchConv2dWeights(np.zeros((3, 3, 8, 16), np.float32), np.zeros(16, np.float32))
+    conv = prepared(SmallBatchConv, np.zeros((3, 3, 8, 16), np.float32), np.zeros(16, np.float32))
     weights, launched = device.to_device(np.zeros(1000, np.uint32)), []
     for begin, size in ((8, 16), (16, 4000), (-16, 16)):
         with pytest.raises(ValueError, match="need a part of 4000 bytes"):
             conv.ask_ahead(weights, begin, size)
     conv.ask_ahead(weights, 32, 3968)
     monkeypatch.setattr(Call, "launch", lambda call, kernel, clusters, threads, *given, **how: launched.append(given))
-    conv.conv2d(device.to_device(np.zeros((1, 9, 9, 8), np.float16)))
+    conv.apply(device.to_device(np.zeros((1, 9, 9, 8), np.float16)))
     ((*_, ahead, size),) = launched
     blocks = conv.plan((1, 9, 9, 8)).blocks
     assert ahead == device.address(weights) + 32

@@ -8,19 +8,21 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from conftest import quick
+from prepared import of_kind, prepared
 from small_batch_cases import drawn, near, numbers, on_a_gpu, poisoned, small_batch_machine, stored
 from spaces import Space
 
 from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
+from charcnn.layers import MaxPool1d
 from charcnn.levels import l16, l17, l19
 from charcnn.model import network, params
 from charcnn.ops import reference
 from charcnn.ops.common.layer import flat
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, TENSOR_PRECISIONS
-from charcnn.ops.conv1d.small_batch import SmallBatchWeights
-from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.ops.conv1d.small_batch import SmallBatchConv
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.layernorm.layers import small_batch_block
 from charcnn.ops.layernorm.small_batch import affine, between, normalised
 from charcnn.ops.linear.small_batch import SmallBatchMlp
@@ -44,7 +46,6 @@ def check_convolution(n, length, c_in, c_out, taps, precision, methods):
     x, exact = stored(rng.standard_normal((n, length, c_in)), precision)
     exact_arguments = exact, weight.astype(np.float64), bias.astype(np.float64)
     want = reference.conv1d_nlc(*exact_arguments)
-    conv = SmallBatchWeights(weight, bias, precision=precision)
     results = {
         "conv1d": want,
         "conv1d_relu": np.maximum(want, 0),
@@ -55,9 +56,11 @@ def check_convolution(n, length, c_in, c_out, taps, precision, methods):
     for method in methods:
         expected = results[method]
         out = poisoned((*expected.shape[:2], of.terms * c_out), of.dtype)
-        near(numbers(getattr(conv, method)(x, out=out), of), expected, of.tolerance)
-    floats = SmallBatchWeights(weight, bias, precision=precision, results=FP32.name)
-    near(floats.conv1d(x, out=poisoned(want.shape, np.float32)).copy_to_host(), want, of.tolerance)
+        pool = MaxPool1d(3) if "pool" in method else None
+        conv = prepared(SmallBatchConv, weight, bias, "relu" if "relu" in method else "", pool, precision=precision)
+        near(numbers(conv.apply(x, out=out), of), expected, of.tolerance)
+    floats = prepared(SmallBatchConv, weight, bias, precision=precision, results=FP32.name)
+    near(floats.apply(x, out=poisoned(want.shape, np.float32)).copy_to_host(), want, of.tolerance)
 
 
 @quick(lambda: False)  # the network's sizes have it
@@ -87,9 +90,9 @@ def check_statistics(n, length, c_in, c_out, taps, precision, wide=False):
     bias, given = bias + 3, between(of, wide)
     x, exact = stored(rng.standard_normal((n, length, c_in)), precision)
     want = reference.conv1d_nlc(exact, weight.astype(np.float64), bias.astype(np.float64))
-    conv = SmallBatchWeights(weight, bias, precision=precision, results=given.name)
+    conv = of_kind(SmallBatchConv, "stat", weight, bias, precision=precision, results=given.name)
     partial_moments = poisoned(conv.partial_moments_shape(n, length), np.float32)
-    y = conv.conv1d_partial_moments(x, partial_moments, out=poisoned(want.shape, given.dtype))
+    y = conv.with_partial_moments(x, partial_moments, out=poisoned(want.shape, given.dtype))
     near(numbers(y, given), want, of.tolerance)
     assert np.allclose(merged(partial_moments), reference.stat(want), rtol=of.tolerance)
     gamma, beta = (rng.standard_normal(want.shape[1:]).astype(np.float32) for _ in range(2))
@@ -115,7 +118,7 @@ def parts_of_rows(values, part):
 
 
 def check_parts_of_rows(n, length, channels, part, precision, mean=3.0, wide=False):
-    """Moments of parts of rows, as `WgmmaWeights` gives them: of values whose mean is far from zero, too."""
+    """Moments of parts of rows, as `WgmmaConv` gives them: of values whose mean is far from zero, too."""
     of, rng = TENSOR_PRECISIONS[precision], np.random.default_rng(length)
     given = between(of, wide)
     x = (rng.standard_normal((n, length, channels)) + mean).astype(np.float32)
@@ -174,14 +177,14 @@ def test_parts_that_do_not_fit(machine):
 @on_a_gpu
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3"])
 def test_moments_of_rows_are_those_of_the_convolution(precision):
-    """What `WgmmaWeights` leaves is what LayerNorm merges: two parts a row in fp16x3, the last of 8 channels."""
+    """What `WgmmaConv` leaves is what LayerNorm merges: two parts a row in fp16x3, the last of 8 channels."""
     of, (rng, weight, bias) = TENSOR_PRECISIONS[precision], drawn(31, 40, 136, 3)
     x, exact = stored(rng.standard_normal((5, 31, 40)), precision)
     given = between(of)
-    conv = WgmmaWeights(weight, bias, precision=precision, results=given.name)
+    conv = of_kind(WgmmaConv, "stat", weight, bias, precision=precision, results=given.name)
     want = reference.conv1d_nlc(exact, weight.astype(np.float64), bias.astype(np.float64))
     partial_moments = poisoned(conv.partial_moments_shape(5, 31), np.float32)
-    y = conv.conv1d_partial_moments(x, partial_moments, out=poisoned(want.shape, given.dtype))
+    y = conv.with_partial_moments(x, partial_moments, out=poisoned(want.shape, given.dtype))
     gamma, beta = (rng.standard_normal(want.shape[1:]).astype(np.float32) for _ in range(2))
     pooled = reference.layernorm_relu_maxpool1d_nlc(want, reference.stat(want), gamma, beta, 3)
     more = {"precision": precision, "part": conv.part, "out": poisoned((*pooled.shape[:2], of.terms * 136), of.dtype)}
@@ -242,12 +245,12 @@ def test_the_last_block_without_layernorm(precision, machine):
 
 def test_what_does_not_fit(machine):
     weight, bias = np.zeros((3, 8, 8), np.float32), np.zeros(8, np.float32)
-    conv = SmallBatchWeights(weight, bias, precision="fp16x3")
-    with pytest.raises(ValueError, match="need C_in=8, whole pieces of 16 bytes and as many for low terms"):
-        conv.conv1d(device.to_device(np.zeros((2, 9, 8), np.float16)))
-    conv = SmallBatchWeights(weight, bias, precision="fp8")
-    with pytest.raises(ValueError, match="need C_in=16, whole pieces of 16 bytes"):
-        conv.conv1d(device.to_device(np.zeros((2, 9, 8), np.uint8)))
+    conv = prepared(SmallBatchConv, weight, bias, precision="fp16x3")
+    with pytest.raises(ValueError, match="need C_in=8, a multiple of 8 and as many for low terms"):
+        conv.apply(device.to_device(np.zeros((2, 9, 8), np.float16)))
+    conv = prepared(SmallBatchConv, weight, bias, precision="fp8")
+    with pytest.raises(ValueError, match="need C_in=16, a multiple of 16"):
+        conv.apply(device.to_device(np.zeros((2, 9, 8), np.uint8)))
     shapes = ((24, 16), (16, 16), (16, 4))
     with pytest.raises(ValueError, match=r"weights\[0\] has shape \(24, 16\): need a multiple of 16 inputs"):
         SmallBatchMlp(

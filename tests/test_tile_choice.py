@@ -22,7 +22,7 @@ from charcnn.ops.common import tile_choice
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.mma import layer as mma_layer
 from charcnn.ops.conv1d.tile import candidates
-from charcnn.ops.conv1d.wgmma.config import Barrier, TileConfig
+from charcnn.ops.conv1d.wgmma.config import Barrier, WgmmaTile
 
 GPU = "Some GPU 80GB/PCIe"
 
@@ -277,8 +277,8 @@ def test_partial_moments_are_of_the_same_columns_with_every_tile():
 @pytest.mark.parametrize("taps", [1, 3, 7, 11])
 @pytest.mark.parametrize("pooled", [True, False])
 def test_hoppers_candidates(name, taps, pooled):
-    found = TileConfig.candidates(taps, pooled, TENSOR_PRECISIONS[name])
-    assert found[0] == TileConfig.of(taps, pooled, TENSOR_PRECISIONS[name])
+    found = WgmmaTile.candidates(taps, pooled, TENSOR_PRECISIONS[name])
+    assert found[0] == WgmmaTile.of(taps, pooled, TENSOR_PRECISIONS[name])
     assert len(set(found)) == len(found)
     for config in found:
         assert (config.block_n, config.pooled) == (found[0].block_n, pooled)  # weights and moments lie as before

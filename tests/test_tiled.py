@@ -17,9 +17,8 @@ from charcnn.ops import (
 )
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
-from charcnn.ops.conv1d import double_buffered, register_tiled, vectorized
+from charcnn.ops.conv1d import double_buffered, k_splits, register_tiled, vectorized
 from charcnn.ops.conv1d.tile import NARROW, WIDE, Tile, fitting, vector_width
-from charcnn.ops.linear import linear_kn
 
 TILES = (
     Tile(16, 16, 4, 4, 4),
@@ -183,7 +182,7 @@ def test_a_deep_linear_is_split(monkeypatch):
     x, weight = x[:, 0], weight[0]
     expected = exact(reference.linear_relu_nlc, x, weight, bias)
     for depth in (16, 32, 75, 2304):
-        monkeypatch.setattr(linear_kn, "DEPTH", depth)
+        monkeypatch.setattr(k_splits, "DEPTH", depth)
         close(linear_relu_nlc_double_buffered(x, weight, bias), expected)
 
 

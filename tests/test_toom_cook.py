@@ -15,6 +15,7 @@ from clusters import emulate_clusters
 from conftest import quick
 from emulation import stored
 from numba import cuda
+from prepared import of_kind
 from turns import Ready
 
 from charcnn.gpu import device, graph, ptx
@@ -23,8 +24,8 @@ from charcnn.ops import reference
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.toom_cook import kernel, planes, transforms
-from charcnn.ops.conv1d.toom_cook.config import TileConfig
-from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS, ToomCookWeights
+from charcnn.ops.conv1d.toom_cook.config import ToomCookTile
+from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS, ToomCookConv
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW
 
 
@@ -113,9 +114,9 @@ simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, whi
 hopper = pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
 
 TILES = {
-    "all runs": TileConfig(block_n=56, stages=3),
-    "not staggered": TileConfig(block_n=24, stages=2, staggered=False),
-    "clustered": TileConfig(block_n=40, stages=3, cluster_m=2),
+    "all runs": ToomCookTile(block_n=56, stages=3),
+    "not staggered": ToomCookTile(block_n=24, stages=2, staggered=False),
+    "clustered": ToomCookTile(block_n=40, stages=3, cluster_m=2),
 }
 
 TINY = {"one tile": (1, 9, 128, 16), "more": (7, 66, 128, 64), "one k block": (3, 21, 64, 8)}
@@ -155,7 +156,7 @@ def expected(x, weight, bias):
 
 def check(x, weight, bias, tile):
     """Against the reference, planes first, from outputs of NaN; on a GPU twice, which gives the same bits."""
-    conv, features = ToomCookWeights(weight, bias, tile=tile), device.to_device(x)
+    conv, features = of_kind(ToomCookConv, "pool", weight, bias, tile=tile), device.to_device(x)
     made = device.to_device(np.full(conv.planes_shape(*x.shape[:2]), np.nan, np.float16))
     assert conv.planes(features, out=made) is made
     exact = transforms.transformed_features(x.astype(np.float64))
@@ -182,17 +183,17 @@ def test_against_the_reference(size, tile, machine):
 
 @quick(lambda name, tile: (name, tile.cluster_m) in (("fp8", 1), ("tf32", 2)), everywhere=True)  # seconds each
 @pytest.mark.parametrize("name", ["tf32", "fp16x3", "fp8"])
-@pytest.mark.parametrize("tile", [TileConfig(56, 2, staggered=False), TileConfig(24, 3, cluster_m=2)])
+@pytest.mark.parametrize("tile", [ToomCookTile(56, 2, staggered=False), ToomCookTile(24, 3, cluster_m=2)])
 @simulated
 def test_other_precisions(name, tile, machine):
     of, (x, weight, bias) = PRECISIONS[name], drawn(3, 27, 384, 24)
     x = np.maximum(x, 0).astype(np.float32) * np.float32(1 + 2**-12)  # of more bits than fp16 has
     unit = 5 / 448 if name == "fp8" else 1.0
     tile = replace(tile, terms=of.terms)
-    conv = ToomCookWeights(weight, bias, precision=name, x_unit=unit, y_unit=unit, tile=tile)
+    conv = of_kind(ToomCookConv, "pool", weight, bias, precision=name, x_unit=unit, y_unit=unit, tile=tile)
     call = Call(None, None, x.shape, x=x)
     features = narrow(call, call.inputs[0], x.shape[1], x.shape[2], of, 1 / unit)
-    y = conv.conv1d_relu_maxpool1d(features)
+    y = conv.apply(features)
     assert y.dtype == of.dtype
     want, got = expected(x, weight, bias), y
     if name != "tf32":
@@ -207,20 +208,20 @@ def test_other_precisions(name, tile, machine):
 @pytest.mark.parametrize(
     ("weight", "options", "message"),
     [
-        ((6, 64, 8), {}, r"^weight has shape=\(6, 64, 8\): need 7 taps, C_in in whole 64s, C_out in whole 8s"),
+        ((6, 64, 8), {}, r"^weight has 6 taps: need 7 taps, ReLU and max-pooling of 3"),
         ((7, 96, 8), {}, "^weight has shape=.* C_in in whole 64s"),
         ((7, 64, 12), {}, "^weight has shape=.* C_out in whole 8s"),
-        ((7, 64), {}, "^weight has shape"),
+        ((7, 64), {}, "behind Linear"),
         ((7, 128, 8), {"precision": "bf16"}, "^precision='bf16': need one of fp16, tf32, fp16x3, fp8"),
-        ((7, 128, 8), {"tile": TileConfig(stages=4)}, "^tile=.*: need terms=1, and if staggered stages in range"),
-        ((7, 256, 8), {"precision": "fp16x3", "tile": TileConfig(64, 3)}, "^tile=.*: need terms=2"),
-        ((7, 256, 8), {"tile": TileConfig(96, 8, staggered=False)}, "^tile=.*: needs .* bytes of shared memory"),
+        ((7, 128, 8), {"tile": ToomCookTile(stages=4)}, "^tile=.*: need terms=1, and if staggered stages in range"),
+        ((7, 256, 8), {"precision": "fp16x3", "tile": ToomCookTile(64, 3)}, "^tile=.*: need terms=2"),
+        ((7, 256, 8), {"tile": ToomCookTile(96, 8, staggered=False)}, "^tile=.*: needs .* bytes of shared memory"),
     ],
 )
 def test_weights_that_do_not_fit(weight, options, message, machine):
     bias = np.zeros(weight[-1], np.float32)
     with pytest.raises(ValueError, match=message):
-        ToomCookWeights(np.zeros(weight, np.float32), bias, **options)
+        of_kind(ToomCookConv, "pool", np.zeros(weight, np.float32), bias, **options)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_weights_that_do_not_fit(weight, options, message, machine):
 )
 def test_tiles_that_do_not_fit(options, message):
     with pytest.raises(ValueError, match=message):
-        TileConfig(**options)
+        ToomCookTile(**options)
 
 
 @simulated
@@ -248,7 +249,9 @@ def test_tiles_that_do_not_fit(options, message):
     ],
 )
 def test_features_that_do_not_fit(method, shape, message, machine):
-    conv = ToomCookWeights(np.zeros((7, 128, 8), np.float32), np.zeros(8, np.float32), tile=TILES["not staggered"])
+    conv = of_kind(
+        ToomCookConv, "pool", np.zeros((7, 128, 8), np.float32), np.zeros(8, np.float32), tile=TILES["not staggered"]
+    )
     with pytest.raises(ValueError, match=message):
         getattr(conv, method)(device.to_device(np.zeros(shape, np.float16)))
     with pytest.raises(ValueError, match="need an array on the GPU"):
@@ -256,7 +259,7 @@ def test_features_that_do_not_fit(method, shape, message, machine):
 
 
 @hopper
-@pytest.mark.parametrize("tile", [TileConfig(), TileConfig(cluster_m=2), TileConfig(80, 6, 2, staggered=False)])
+@pytest.mark.parametrize("tile", [ToomCookTile(), ToomCookTile(cluster_m=2), ToomCookTile(80, 6, 2, staggered=False)])
 def test_at_the_networks_size(tile):
     for n in (1, 33):
         check(*drawn(n, 336, 256, 256), tile)
@@ -265,8 +268,8 @@ def test_at_the_networks_size(tile):
 @simulated
 @pytest.mark.exhaustive
 def test_the_benchmark(machine, monkeypatch, capsys):
-    tiles = TileConfig(56, 3), TileConfig(40, 3, cluster_m=2)
-    monkeypatch.setattr(bench_toom_cook, "TILES", {"fp16": tiles, "fp16x3": (TileConfig(16, 2, terms=2),)})
+    tiles = ToomCookTile(56, 3), ToomCookTile(40, 3, cluster_m=2)
+    monkeypatch.setattr(bench_toom_cook, "TILES", {"fp16": tiles, "fp16x3": (ToomCookTile(16, 2, terms=2),)})
     monkeypatch.setattr(bench_steps, "DRAWN", 2)
     monkeypatch.setattr(bench_steps, "sizes", lambda layer: (12, 128, 7, 32))
     monkeypatch.setattr(device, "require_hopper", lambda what: None)

@@ -177,7 +177,7 @@ def test_on_tensor_cores(monkeypatch):
     emulate(monkeypatch)
     mma_kernel.make_kernel.cache_clear()
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
-    Tile = mma_layer.TileConfig
+    Tile = mma_layer.MmaTile
     first, second = Tile(64, 128, 32, 64, 3, 1), Tile(32, 256, 32, 64, 2, 1)
     monkeypatch.setattr(mma_layer, "PLAIN", (first, second))
     monkeypatch.setattr(layers, "DRAWN", 1)

@@ -8,27 +8,27 @@ import test_ops
 from conftest import quick
 from emulation_hopper import emulate_hopper
 from numba import cuda
+from prepared import of_kind, prepared
 
 from charcnn import catalog
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
-from charcnn.ops import reference
+from charcnn.ops import conv1d_relu_maxpool1d_nlc_wgmma, reference
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma import few_rows, split_k
-from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, TileConfig
+from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, WgmmaTile
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
-from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.conv1d.wgmma.pack import make_pack_kernel
-from charcnn.ops.conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma
 
 
 @pytest.mark.parametrize(("pooled", "measured"), [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("taps", [1, 2, 3, 7, 11])
 @pytest.mark.parametrize("name", list(TENSOR_PRECISIONS))
 def test_shared_memory_holds_the_stages(name, taps, pooled, measured):
-    config = TileConfig.of(taps, pooled, TENSOR_PRECISIONS[name], measured=measured)
+    config = WgmmaTile.of(taps, pooled, TENSOR_PRECISIONS[name], measured=measured)
     assert config.pooled == pooled
     assert config.smem_bytes <= device.SHARED_LIMIT
     assert 8 * config.b_stages <= Barrier.B_EMPTY - Barrier.B_FULL  # mbarriers of a kind end before the next
@@ -44,7 +44,7 @@ def test_shared_memory_holds_the_stages(name, taps, pooled, measured):
 
 @pytest.mark.parametrize("taps", [26, 73])
 def test_pooling_of_many_taps_in_two_terms_has_a_stage_of_features_less(taps):
-    config = TileConfig.of(taps, True, TENSOR_PRECISIONS["fp16x3"])
+    config = WgmmaTile.of(taps, True, TENSOR_PRECISIONS["fp16x3"])
     assert config.a_stages == 1
     assert config.smem_bytes <= device.SHARED_LIMIT
 
@@ -64,19 +64,19 @@ The bias of 16,384 columns has no room in shared memory; 264 of e4m3 do not make
 
 def compare_tiles(conv, features, want, name, kind, unit):
     """What the kernel gives, twice, beside what it must; the results are the same bits."""
-    of, pooled, (n, c_out) = TENSOR_PRECISIONS[name], kind.startswith("pool"), (len(want), want.shape[-1])
+    of, (n, c_out) = TENSOR_PRECISIONS[name], (len(want), want.shape[-1])
     made = []
     for _ in range(2):
         nothing = np.frombuffer(b"\xff" * want.size * of.size, of.dtype)  # NaN
         nothing = nothing.reshape((*want.shape[:-1], of.terms * c_out))
         y = device.to_device(nothing)
         if kind == "stat":
-            _, stat = conv.conv1d_stat(features, out=(y, device.to_device(np.full((n, 2), np.nan))))
+            _, stat = conv.with_moments(features, out=(y, device.to_device(np.full((n, 2), np.nan))))
             mean, variance = reference.stat(want / unit).T
             np.testing.assert_allclose(stat.copy_to_host()[:, 0], mean, atol=of.tolerance * np.sqrt(variance).max())
             np.testing.assert_allclose(stat.copy_to_host()[:, 1], variance, rtol=2 * of.tolerance)
         else:
-            conv.conv1d_relu_maxpool1d(features, out=y) if pooled else conv.conv1d_relu(features, out=y)
+            conv.apply(features, out=y)
         made.append(y)
     cuda.synchronize()
     np.testing.assert_array_equal(*(y.copy_to_host().view(np.uint8) for y in made))
@@ -110,7 +110,8 @@ def test_an_odd_number_of_tiles(name, kind, monkeypatch):
         x = draw.standard_normal((n, length, c_in), np.float32)
         weight = draw.standard_normal((taps, c_in, c_out), np.float32) / np.float32(np.sqrt(taps * c_in))
         bias = draw.standard_normal(c_out, np.float32)
-        conv = WgmmaWeights(weight, bias, precision=name, x_unit=unit, y_unit=unit, promoted=promoted)
+        options = {"precision": name, "x_unit": unit, "y_unit": unit, "promoted": promoted}
+        conv = of_kind(WgmmaConv, kind, weight, bias, **options)
         call = Call(None, None, x.shape, x=x)
         features = narrow(call, call.inputs[0], length, conv.width, of, 1 / unit)
         exact = (array.astype(np.float64) for array in (x, weight, bias))
@@ -161,21 +162,21 @@ def test_what_reads_weights_or_a_map_first_does_not_begin_early(machine, monkeyp
     monkeypatch.setattr(Call, "launch", noted)
     draw = np.random.default_rng(0)
     weight, bias = draw.standard_normal((1, 8, 8), np.float32), np.zeros(8, np.float32)
-    conv = WgmmaWeights(weight, bias, precision="fp16")
+    conv = prepared(WgmmaConv, weight, bias)
     x, other = (device.to_device(draw.standard_normal((3, 1, 8), np.float32).astype(np.float16)) for _ in range(2))
     assert early == [False, False], "packing, padding"
     for features in (x, x, other, x):
-        conv.conv1d(features)
+        conv.apply(features)
     assert early[2:] == [False, True, False, True]
 
 
 @simulated
 def test_out_of_eighths_begins_at_a_multiple_of_8_bytes(machine):
-    conv = WgmmaWeights(np.ones((1, 16, 8), np.float32), np.zeros(8, np.float32), precision="fp8")
+    conv = prepared(WgmmaConv, np.ones((1, 16, 8), np.float32), np.zeros(8, np.float32), precision="fp8")
     x, room = device.to_device(np.zeros((1, 1, 16), np.uint8)), device.to_device(np.zeros(16, np.uint8))
     behind = -device.address(room) % 8 + 3
     with pytest.raises(ValueError, match=r"^out begins 3 bytes behind a multiple of 8"):
-        conv.conv1d(x, out=room[behind : behind + 8].reshape((1, 1, 8)))
+        conv.apply(x, out=room[behind : behind + 8].reshape((1, 1, 8)))
 
 
 @simulated

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from clusters import emulate_clusters
 from conftest import quick
+from prepared import of_kind, prepared
 from test_wgmma import compare_tiles
 
 from charcnn.compiling.networks import BATCHES
@@ -18,9 +19,9 @@ from charcnn.ops import reference
 from charcnn.ops.common.cast import narrow
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma import few_rows, split_k
-from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, TileConfig
+from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, WgmmaTile
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
-from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.conv1d.wgmma.pack import make_pack_kernel
 
 LIMIT = 232_448
@@ -51,7 +52,7 @@ def test_when_they_are_taken(name, monkeypatch):
     monkeypatch.setattr(device, "multiprocessors", lambda: 132)
     monkeypatch.setattr(device, "shared_limit", lambda: LIMIT)
     of = TENSOR_PRECISIONS[name]
-    usual, k_blocks = TileConfig.of(1, False, of), 8704 * of.itemsize // 128
+    usual, k_blocks = WgmmaTile.of(1, False, of), 8704 * of.itemsize // 128
 
     def offered(rows: int) -> split_k.SplitKTile | None:
         return split_k.offered(usual, rows, k_blocks, 1024, of)
@@ -105,14 +106,14 @@ def test_each_gives_what_it_must(name, machine, monkeypatch):
         weight = draw.standard_normal((1, c_in, c_out), np.float32) / np.float32(np.sqrt(c_in))
         bias = draw.standard_normal(c_out, np.float32)
         options: dict[str, Any] = {"precision": name, "x_unit": unit, "promoted": promoted}
-        conv = WgmmaWeights(weight, bias, y_unit=unit, **options)
+        conv = of_kind(WgmmaConv, "line", weight, bias, y_unit=unit, **options)
         features = rounded(x, conv, unit)
         exact = tuple(array.astype(np.float64) for array in (x, weight, bias))
         for tile in split_k.candidates(conv._k_blocks, conv.precision, device.shared_limit()):
             monkeypatch.setattr(split_k, "offered", lambda *_, tile=tile: taken.append(tile) or tile)
             compare_tiles(conv, features, reference.conv1d_relu_nlc(*exact), name, "line", unit)
-        floats = WgmmaWeights(weight, bias, results="float32", **options)
-        got, want = floats.conv1d(features, epilogue="tanh").copy_to_host(), np.tanh(reference.conv1d_nlc(*exact))
+        floats = prepared(WgmmaConv, weight, bias, "tanh", results="float32", **options)
+        got, want = floats.apply(features).copy_to_host(), np.tanh(reference.conv1d_nlc(*exact))
         assert np.linalg.norm(got - want) <= conv.precision.tolerance * np.linalg.norm(want)
     assert len(taken) == len(sizes) * (2 * len(split_k.TILES) + 1)
     assert {tile.block_m for tile in taken} == {64, 128}
@@ -130,7 +131,7 @@ def test_what_is_compiled_ahead_has_all_of_a_levels_tiles(name, monkeypatch):
     monkeypatch.setattr(device, "multiprocessors", lambda: 132)
     monkeypatch.setattr(device, "shared_limit", lambda: LIMIT)
     of = TENSOR_PRECISIONS[name]
-    usual, sizes = TileConfig.of(1, False, of), {graph.size(inputs, 4096) for inputs in range(1, 4097)}
+    usual, sizes = WgmmaTile.of(1, False, of), {graph.size(inputs, 4096) for inputs in range(1, 4097)}
     for c_in, c_out in ((8704, 1024), (1024, 1024), (1024, 4)):
         k_blocks = c_in * of.itemsize // 128
         taken, ahead = (

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from conftest import quick
 from numba import cuda
+from prepared import prepared
 from test_wgmma import machine, simulated  # noqa: F401 - a fixture
 
 from charcnn.gpu import device, tensor_map
@@ -15,8 +16,9 @@ from charcnn.ops import conv1d_relu_nlc_wgmma, conv2d_nhwc_wgmma, reference
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma import bands, im2col
-from charcnn.ops.conv1d.wgmma.config import POINTWISE, Barrier
-from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
+from charcnn.ops.conv1d.wgmma.config import Barrier
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
+from charcnn.ops.conv1d.wgmma.windows import Windows
 
 hopper = pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
 
@@ -144,11 +146,12 @@ def compare(name, x_shape, weight_shape, moves, *, epilogue="relu", tile=None):
     bias = draw.standard_normal(weight_shape[3]).astype(np.float32)
     unit = 6 / 448 if name == "fp8" else 1.0
     # Eighths are stored eight at a time, and not in plain Python.
-    wide = name == "fp8" and (device.SIMULATED or weight_shape[3] % 8 > 0 or epilogue in POINTWISE)
+    wide = name == "fp8" and (device.SIMULATED or weight_shape[3] % 8 > 0 or epilogue in ("tanh", "gelu"))
     results, y_unit = ("float32", 1.0) if wide else (None, unit)
-    conv = WgmmaConv2dWeights(weight, bias, precision=name, results=results, x_unit=unit, y_unit=y_unit, **moves)
+    options = {"precision": name, "results": results, "x_unit": unit, "y_unit": y_unit}
+    conv = prepared(WgmmaConv, weight, bias, epilogue, **options, **moves)
     if tile is not None:
-        conv._candidates = lambda x: {tile: 1.0}
+        vars(conv.windows)["candidates"] = lambda x: {tile: 1.0}
     call = Call(None, None, x.shape, x=x)
     n, height, width, channels = x_shape
     features_of = TENSOR_PRECISIONS["fp16"] if exact else of
@@ -158,14 +161,14 @@ def compare(name, x_shape, weight_shape, moves, *, epilogue="relu", tile=None):
     want = reference.conv2d_nhwc(x.astype(np.float64), weight.astype(np.float64), bias.astype(np.float64), **steps)
     norm = np.linalg.norm(want)  # no function of them has a greater slope than GELU's 1.13
     want = getattr(reference, epilogue)(want) if epilogue else want
-    norm = norm if epilogue in POINTWISE else np.linalg.norm(want)
+    norm = norm if epilogue in ("tanh", "gelu") else np.linalg.norm(want)
     made = []
     for _ in range(1 if device.SIMULATED else 2):
         shape = conv.out_shape(features.shape)
         assert shape[:3] == want.shape[:3]
         nothing = np.frombuffer(b"\xff" * int(np.prod(shape)) * conv.results.itemsize, conv.results.dtype)  # NaN
         y = device.to_device(nothing.reshape(shape))
-        conv.conv2d(features, epilogue=epilogue, out=y)
+        conv.apply(features, out=y)
         made.append(y)
     cuda.synchronize()
     np.testing.assert_array_equal(*(made[i].copy_to_host().view(np.uint8) for i in (0, -1)))
@@ -192,9 +195,9 @@ def compare(name, x_shape, weight_shape, moves, *, epilogue="relu", tile=None):
 )
 def test_in_plain_python(name, images, epilogue, machine, monkeypatch):  # noqa: F811
     def few_threads(self, x):
-        return {next(tile for tile in self._tiles if tile.math_warpgroups == 2): 1.0}
+        return {next(tile for tile in self.im2col_tiles if tile.math_warpgroups == 2): 1.0}
 
-    monkeypatch.setattr(WgmmaConv2dWeights, "_candidates", few_threads)
+    monkeypatch.setattr(Windows, "candidates", few_threads)
     compare(name, *IMAGES[images], epilogue=epilogue)
 
 
@@ -209,12 +212,12 @@ def test_in_plain_python(name, images, epilogue, machine, monkeypatch):  # noqa:
     ],
 )
 def test_bands_in_plain_python(name, images, machine, monkeypatch):  # noqa: F811
-    every = WgmmaConv2dWeights._candidates
+    every = Windows.candidates
 
     def in_bands(self, x):
         return {next(t for t in every(self, x) if isinstance(t, bands.BandTile) and t.math_warpgroups == 2): 1.0}
 
-    monkeypatch.setattr(WgmmaConv2dWeights, "_candidates", in_bands)
+    monkeypatch.setattr(Windows, "candidates", in_bands)
     compare(name, *BANDS[images])
 
 
@@ -222,12 +225,12 @@ def test_bands_in_plain_python(name, images, machine, monkeypatch):  # noqa: F81
 @pytest.mark.parametrize("exact", [False, True])
 def test_weights_that_stay_in_shared_memory_in_plain_python(exact, machine, monkeypatch):  # noqa: F811
     """Of several tiles of a block the first one copies them."""
-    every = WgmmaConv2dWeights._candidates
+    every = Windows.candidates
 
     def staying(self, x):
         return {next(tile for tile in every(self, x) if tile.resident and tile.math_warpgroups == 2): 1.0}
 
-    monkeypatch.setattr(WgmmaConv2dWeights, "_candidates", staying)
+    monkeypatch.setattr(Windows, "candidates", staying)
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
     shape = (3, 12, 11, 8), (3, 2, 8, 32)
     compare(
@@ -237,12 +240,12 @@ def test_weights_that_stay_in_shared_memory_in_plain_python(exact, machine, monk
 
 @simulated
 def test_exact_features_in_plain_python(machine, monkeypatch):  # noqa: F811
-    every = WgmmaConv2dWeights._candidates
+    every = Windows.candidates
 
     def few_threads(self, x):
         return {next(tile for tile in every(self, x) if tile.math_warpgroups == 2): 1.0}
 
-    monkeypatch.setattr(WgmmaConv2dWeights, "_candidates", few_threads)
+    monkeypatch.setattr(Windows, "candidates", few_threads)
     x, weight, moves = EXACT["padded"]
     compare("fp16x3", x, weight, {**moves, "exact": True})
 
@@ -258,8 +261,8 @@ def test_exact_features_in_plain_python(machine, monkeypatch):  # noqa: F811
 )
 def test_exact_features_that_do_not_fit(more, message, machine):  # noqa: F811
     def convolve():
-        conv = WgmmaConv2dWeights(np.ones((3, 3, 8, 64), np.float32), np.ones(64, np.float32), exact=True, **more)
-        conv.conv2d(device.to_device(np.zeros((1, 8, 8, 8), np.float16)))
+        conv = prepared(WgmmaConv, np.ones((3, 3, 8, 64), np.float32), np.ones(64, np.float32), exact=True, **more)
+        conv.apply(device.to_device(np.zeros((1, 8, 8, 8), np.float16)))
 
     with pytest.raises(ValueError, match=message):
         convolve()
@@ -298,8 +301,8 @@ def test_every_tile(name, c_out):
 @pytest.mark.parametrize("count", [1, pytest.param(99, marks=pytest.mark.exhaustive)], ids=["a tile", "every tile"])
 def test_bands(count, name, images):
     x, weight, moves = BANDS[images]
-    conv = WgmmaConv2dWeights(np.ones(weight, np.float32), np.ones(weight[3], np.float32), precision=name, **moves)
-    found = [tile for tile in conv._candidates(x) if isinstance(tile, bands.BandTile)]
+    conv = prepared(WgmmaConv, np.ones(weight, np.float32), np.ones(weight[3], np.float32), precision=name, **moves)
+    found = [tile for tile in conv.windows.candidates(x) if isinstance(tile, bands.BandTile)]
     assert found or (name, images) == ("tf32", "wide window")
     first = list(BANDS).index(images)  # by turns, so that images have them all
     for i in range(min(count, len(found))):
@@ -311,8 +314,8 @@ def test_bands(count, name, images):
 def test_exact_features(images):
     x, weight, moves = EXACT[images]
     moves = {**moves, "exact": True}
-    conv = WgmmaConv2dWeights(np.ones(weight, np.float32), np.ones(weight[3], np.float32), precision="fp16x3", **moves)
-    for tile in conv._candidates(x):
+    conv = prepared(WgmmaConv, np.ones(weight, np.float32), np.ones(weight[3], np.float32), precision="fp16x3", **moves)
+    for tile in conv.windows.candidates(x):
         compare("fp16x3", x, weight, moves, epilogue="" if images == "padded" else "relu", tile=tile)
 
 
@@ -345,7 +348,6 @@ def test_sequences(name, stride, padding, dilation):
 @pytest.mark.parametrize(
     ("weight", "moves", "message"),
     [
-        ((3, 3, 8), {}, r"^weight has shape \(3, 3, 8\): need \(KH, KW, C_in/groups, C_out\)"),
         ((3, 3, 8, 33), {"groups": 2}, "C_out in groups=2"),
         ((3, 3, 4, 64), {"groups": 2}, "^weight has C_in/groups=4: need a multiple of 8 in fp16"),
         ((3, 3, 8, 16), {"groups": 2}, "8 output channels a group: need a multiple of 32"),
@@ -354,7 +356,7 @@ def test_sequences(name, stride, padding, dilation):
 )
 def test_weights_that_do_not_fit(weight, moves, message, machine):  # noqa: F811
     with pytest.raises(ValueError, match=message):
-        WgmmaConv2dWeights(np.ones(weight, np.float32), np.ones(weight[-1], np.float32), **moves)
+        prepared(WgmmaConv, np.ones(weight, np.float32), np.ones(weight[-1], np.float32), **moves)
 
 
 @simulated
@@ -368,9 +370,9 @@ def test_weights_that_do_not_fit(weight, moves, message, machine):  # noqa: F811
     ],
 )
 def test_features_that_do_not_fit(x, moves, message, machine):  # noqa: F811
-    conv = WgmmaConv2dWeights(np.ones((3, 3, 8, 32), np.float32), np.ones(32, np.float32), **moves)
+    conv = prepared(WgmmaConv, np.ones((3, 3, 8, 32), np.float32), np.ones(32, np.float32), **moves)
     with pytest.raises(ValueError, match=message):
-        conv.conv2d(device.to_device(np.zeros(x, np.float16)))
+        conv.apply(device.to_device(np.zeros(x, np.float16)))
 
 
 @simulated
@@ -382,6 +384,5 @@ def test_features_that_do_not_fit(x, moves, message, machine):  # noqa: F811
     ],
 )
 def test_epilogues_that_there_are_not(epilogue, unit, message, machine):  # noqa: F811
-    conv = WgmmaConv2dWeights(np.ones((1, 1, 8, 32), np.float32), np.ones(32, np.float32), y_unit=unit)
     with pytest.raises(ValueError, match=message):
-        conv.conv2d(device.to_device(np.zeros((1, 1, 1, 8), np.float16)), epilogue=epilogue)
+        prepared(WgmmaConv, np.ones((1, 1, 8, 32), np.float32), np.ones(32, np.float32), epilogue, y_unit=unit)

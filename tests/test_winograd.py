@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numba import cuda
+from prepared import prepared
 
 from charcnn.catalog import FLOAT32
 from charcnn.gpu import device
+from charcnn.layers import MaxPool1d
 from charcnn.ops import conv1d_nlc_winograd, reference
-from charcnn.ops.conv1d.winograd import WinogradWeights, between
+from charcnn.ops.conv1d.winograd import WinogradConv, between
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 
 
@@ -62,12 +64,12 @@ def test_rounding_errors_stay_near_those_of_the_direct_sums():
 @pytest.mark.parametrize("kernel_size", range(1, 10))
 def test_kept_weights(kernel_size):
     x, weight, bias = draw(2, 13, 4, 5, kernel_size)
-    conv = WinogradWeights(weight, bias)
-    expected = exact(reference.conv1d_nlc, x, weight, bias)
-    close(conv.conv1d(x), expected)
-    close(conv.conv1d_relu(x[:1]), reference.relu(expected[:1]))
-    close(conv.conv1d_relu_maxpool1d(x, 2), exact(reference.conv1d_relu_maxpool1d_nlc, x, weight, bias, 2))
-    y, stat = conv.conv1d_stat(x)
+    expected, weights = exact(reference.conv1d_nlc, x, weight, bias), (weight, bias)
+    close(prepared(WinogradConv, *weights).apply(x), expected)
+    relu, pooled = (prepared(WinogradConv, *weights, "relu", pool) for pool in (None, MaxPool1d(2)))
+    close(relu.apply(x[:1]), reference.relu(expected[:1]))
+    close(pooled.apply(x), exact(reference.conv1d_relu_maxpool1d_nlc, x, weight, bias, 2))
+    y, stat = prepared(WinogradConv, *weights, moments=True).with_moments(x)
     close(y, expected)
     np.testing.assert_allclose(stat, reference.stat(y.astype(np.float64)), rtol=2e-6, atol=2e-6)
 
@@ -85,15 +87,15 @@ def test_two_buffers_by_turns():
 
     given = space(x.shape)
     given.copy_to_device(x)
-    conv = WinogradWeights(device.to_device(weight), device.to_device(bias))
-    y = conv.conv1d(given, space=space)
+    weights = device.to_device(weight), device.to_device(bias)
+    y = prepared(WinogradConv, *weights).apply(given, space=space)
     cuda.synchronize()
     close(y.copy_to_host(), expected)
     assert turns == [x.shape, *between(x.shape, weight.shape), expected.shape]
     given = space(x.shape)
     given.copy_to_device(x)
     statistics = device.to_device(np.full((3, 2), np.nan))
-    y, stat = conv.conv1d_stat(given, out=(None, statistics), space=space)
+    y, stat = prepared(WinogradConv, *weights, moments=True).with_moments(given, out=(None, statistics), space=space)
     assert stat is statistics
     cuda.synchronize()
     close(y.copy_to_host(), expected)
@@ -115,8 +117,8 @@ def test_what_is_not_finite_makes_its_tiles_nan(value):
 def test_what_the_weights_must_be():
     _, weight, bias = draw(1, 3, 2, 3, 3)
     with pytest.raises(ValueError, match=r"^weight has dtype float64"):
-        WinogradWeights(weight.astype(np.float64), bias)
+        prepared(WinogradConv, weight.astype(np.float64), bias)
     with pytest.raises(ValueError, match=r"bias has shape \(2,\)"):
-        WinogradWeights(weight, bias[:2])
-    with pytest.raises(ValueError, match=r"^weight has"):
-        WinogradWeights(weight[0], bias)
+        prepared(WinogradConv, weight, bias[:2])
+    with pytest.raises(ValueError, match=r"^Linear\(units=3\): need Conv1d or Conv2d for WinogradConv"):
+        prepared(WinogradConv, weight[0], bias)

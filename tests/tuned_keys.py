@@ -29,10 +29,10 @@ from charcnn.ops.conv1d import double_buffered, tile
 from charcnn.ops.conv1d.mma import config as mma_config
 from charcnn.ops.conv1d.mma import layer as mma_layer
 from charcnn.ops.conv1d.wgmma import layer as wgmma_layer
-from charcnn.ops.conv1d.wgmma.config import TileConfig
+from charcnn.ops.conv1d.wgmma.config import WgmmaTile
 from charcnn.tuning import layers
 
-TILES = (tile.Tile, mma_config.Stages, TileConfig)
+TILES = (tile.Tile, mma_config.Stages, WgmmaTile)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from charcnn import catalog
 from report.markdown import UNMEASURED, link, sources, table
 from report.schema import machine_called, results
 
@@ -50,9 +51,14 @@ def _best(rows: list[dict[str, Any]], precision: str, made: str | None = None, *
     rates = [
         row["tflop_per_second"]
         for row in rows
-        if row["precision"] == precision and ("Conv2d" in row["made"] if own else row["made"] == made)
+        if row["precision"] == precision and (_prepared(row["made"]) if own else row["made"] == made)
     ]
     return float(max(rates, default=0))
+
+
+def _prepared(made: str) -> bool:
+    """Whether it is a layer of the catalogue."""
+    return catalog.layer_name(made) in {row.name for row in catalog.LAYERS}
 
 
 def conv2d_cpu(document: Path) -> str:

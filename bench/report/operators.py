@@ -107,7 +107,7 @@ def layers(document: Path) -> str:
 
 def _prepared(row: dict[str, Any], peak: float | None, best: bool) -> str:
     """A layer's name and rate; its time, where it adds up rows of a table, or has few outputs."""
-    made = CALLED.get(row["made"], row["made"])
+    made = CALLED.get(row["made"], catalog.layer_name(row["made"]))
     if made == "operator" or "ConvNorm" in made:  # of this name every level has its own
         made = f"{row['level']}'s {made}"
     share = row["tflop_per_second"] * row["products"] / peak if peak else None

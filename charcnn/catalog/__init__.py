@@ -72,20 +72,12 @@ IMAGE_LAYERS = ("Pixels", "MaxPool2d", "LocalResponseNorm")
 
 LAYERS = (
     Layer("Launched", "common.layer", FLOAT),
-    Layer("DoubleBufferedConv1d", "conv1d.layers", FLOAT),
-    Layer("DoubleBufferedLinear", "linear.linear_kn", FLOAT),
-    Layer("WinogradConv1d", "conv1d.layers", FLOAT),
-    Layer("MmaConv1d", "conv1d.layers", ALL, ampere=True),
-    Layer("MmaLinear", "conv1d.layers", ALL, ampere=True),
-    Layer("WgmmaConv1d", "conv1d.layers", ALL, hopper=True),
-    Layer("ToomCookConv1d", "conv1d.layers", TOOM_COOK, hopper=True),
-    Layer("WgmmaLinear", "conv1d.layers", ALL, hopper=True),
-    Layer("SmallBatchConv1d", "conv1d.layers", ALL, hopper=True),
-    Layer("DoubleBufferedConv2d", "conv2d.layers", FLOAT),
-    Layer("WinogradConv2d", "conv2d.layers", FLOAT),
-    Layer("MmaConv2d", "conv2d.layers", ALL, ampere=True),
-    Layer("WgmmaConv2d", "conv2d.layers", ALL, hopper=True),
-    Layer("SmallBatchConv2d", "conv2d.layers", HALF, hopper=True),
+    Layer("DoubleBufferedConv", "conv1d.double_buffered_layer", FLOAT),
+    Layer("WinogradConv", "conv1d.winograd", FLOAT),
+    Layer("MmaConv", "conv1d.mma.layer", ALL, ampere=True),
+    Layer("WgmmaConv", "conv1d.wgmma.layer", ALL, hopper=True),
+    Layer("ToomCookConv", "conv1d.toom_cook.layer", TOOM_COOK, hopper=True),
+    Layer("SmallBatchConv", "conv1d.small_batch", ALL, hopper=True),
     *(Layer(f"Vectorized{name}", "image_layers", BETWEEN) for name in IMAGE_LAYERS),
     Layer("Cast", "conv1d.layers", ("tf32", "fp16x3")),
     Layer("GatherTokenConvNormReluPool", "token_conv1d.layers", FLOAT),
@@ -112,6 +104,16 @@ LAYERS = (
     Layer("NormReluPool", "layernorm.norm_relu_pool", FLOAT, device="cpu"),
 )
 """What levels from l11 on and networks of images consist of, and the ladders of steps inside l14 and l15."""
+
+
+def layer_name(name: str) -> str:
+    """What a layer is called today: in release 1.0 those of one technique were several, as WgmmaConv1d and WgmmaLinear.
+
+    Results of that time, and `charcnn show`, may have the former name.
+    """
+    stem = next((name.removesuffix(end) for end in ("Conv1d", "Conv2d", "Linear") if name.endswith(end)), "")
+    names = {row.name for row in LAYERS}
+    return f"{stem}Conv" if name not in names and f"{stem}Conv" in names else name
 
 
 DIFFERENCE = 60

@@ -13,9 +13,9 @@ from charcnn.cli import DONE
 
 EPILOG = """examples:
   charcnn show                                     the layers there are
-  charcnn show WgmmaConv1d sm_90a                  its kernels, a row each
-  charcnn show MmaConv1d sm_80 --precision bf16 --ptx
-  charcnn show WgmmaConv1d sm_90a --sass --kernel 2 > conv.sass
+  charcnn show WgmmaConv sm_90a                  its kernels, a row each
+  charcnn show MmaConv sm_80 --precision bf16 --ptx
+  charcnn show WgmmaConv sm_90a --sass --kernel 2 > conv.sass
 
 exit status: 0 done; 2 unusable options or machine"""
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which layer, for which GPU, and what of it."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("layer", nargs="?", metavar="LAYER", help="such as WgmmaConv1d (default: list them)")
+    add("layer", nargs="?", metavar="LAYER", help="such as WgmmaConv (default: list them)")
     add("capability", nargs="?", metavar="CAPABILITY", help="sm_75 to sm_121 (default: this machine's GPU's)")
     add("--precision", metavar="P", help="what it computes in (default: its first)")
     add("--batch", type=int, metavar="B", help="inputs at once (default: the level's or network's own)")

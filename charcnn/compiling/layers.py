@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -42,7 +43,9 @@ def named(name: str) -> catalog.Layer:
     Raises:
         ValueError: there is none, or it runs on the CPU.
     """
-    rows = {row.name: row for row in catalog.LAYERS if row.device == "cuda"}
+    rows, asked = {row.name: row for row in catalog.LAYERS if row.device == "cuda"}, name
+    if (name := catalog.layer_name(asked)) != asked:
+        warnings.warn(f"layer {asked} is {name} now", DeprecationWarning, stacklevel=2)
     if name not in rows:
         why = "it runs on the CPU" if name in {row.name for row in catalog.LAYERS} else "there is no such layer"
         raise ValueError(f"{name}: {why}: need one of {', '.join(rows)}")

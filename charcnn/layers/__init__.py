@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from numbers import Real
 from typing import Any
 
@@ -357,6 +358,12 @@ class Network:
     def nodes(self) -> tuple[Node, ...]:
         """The layers, each with the shapes before and after it."""
         return place(self.layers, self.in_shape)
+
+    def pattern(self, name: str) -> tuple[Layer, ...]:
+        """The layer of this name, and what follows it that has no parameters: a pattern that one kernel may compute."""
+        at = next(i for i, layer in enumerate(self.layers) if layer.name == name)
+        bare = takewhile(lambda node: not node.parameters and not isinstance(node.layer, Flatten), self.nodes[at + 1 :])
+        return self.layers[at], *(node.layer for node in bare)
 
     @property
     def parameter_shapes(self) -> dict[str, Shape]:

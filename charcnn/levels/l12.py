@@ -21,8 +21,9 @@ from charcnn.ops import (
     one_hot_nlc_coalesced,
 )
 from charcnn.ops.common import shapes
+from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import Launched
-from charcnn.ops.conv1d.layers import DoubleBufferedConv1d
+from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.layernorm.layers import CoalescedConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline
 
@@ -41,7 +42,8 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
     def block(weight, bias, norm):
         if norm is None:
             return pooled(weight, bias, POOL_SIZE)
-        return CoalescedConvNormReluPool(DoubleBufferedConv1d(weight, bias), norm, POOL_SIZE)
+        conv = DoubleBufferedConv(pattern_of(weight), {"weight": weight, "bias": bias}, moments=True)
+        return CoalescedConvNormReluPool(conv, norm, POOL_SIZE)
 
     def network(w):  # once a GPU: weights are copied there
         weight, bias = w.conv1

@@ -15,7 +15,7 @@ from charcnn.offload import asynchronous
 from charcnn.ops import linear_nlc_double_buffered, linear_relu_nlc_double_buffered
 from charcnn.ops.common import shapes
 from charcnn.ops.common.layer import Launched
-from charcnn.ops.conv1d.layers import WinogradConv1d
+from charcnn.ops.conv1d.winograd import WinogradConv
 from charcnn.ops.layernorm.layers import CoalescedConvNormReluPool
 from charcnn.ops.token_conv1d.layers import GatherTokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline
@@ -27,21 +27,16 @@ OFFLOAD = asynchronous
 
 def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
-    conv = WinogradConv1d
     linear = partial(Launched, linear_relu_nlc_double_buffered, shapes.linear_nlc, rows=True)
-
-    def block(weight, bias, norm):
-        if norm is None:
-            return conv(weight, bias, POOL_SIZE)
-        return CoalescedConvNormReluPool(conv(weight, bias), norm, POOL_SIZE)
 
     def network(w):  # once a GPU: weights are transformed there
         yield "conv_block_1", [GatherTokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE)]
-        yield "conv_block_2", [conv(*w.conv2, POOL_SIZE)]
-        yield "conv_block_3", [conv(*w.conv3)]
-        yield "conv_block_4", [conv(*w.conv4)]
-        yield "conv_block_5", [conv(*w.conv5)]
-        yield "conv_block_6", [block(*w.conv6, w.norm6)]
+        yield "conv_block_2", [WinogradConv(*w["conv2"])]
+        yield "conv_block_3", [WinogradConv(*w["conv3"])]
+        yield "conv_block_4", [WinogradConv(*w["conv4"])]
+        yield "conv_block_5", [WinogradConv(*w["conv5"])]
+        conv6 = WinogradConv(*w["conv6"], moments=config.layernorm)
+        yield "conv_block_6", [CoalescedConvNormReluPool(conv6, w.norm6, POOL_SIZE) if config.layernorm else conv6]
         last = Launched(linear_nlc_double_buffered, shapes.linear_nlc, *w.fc3)
         yield "fc_blocks", [linear(*w.fc1), linear(*w.fc2), last]
 

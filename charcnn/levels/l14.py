@@ -14,7 +14,7 @@ from functools import partial
 from charcnn.config import POOL_SIZE
 from charcnn.model import calibrate
 from charcnn.offload import asynchronous
-from charcnn.ops.conv1d.layers import MmaConv1d, MmaLinear
+from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.layernorm.layers import mma_block
 from charcnn.ops.token_conv1d.layers import TokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline, require_multiples
@@ -33,17 +33,17 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
     require_multiples(config, 16 if eighths else 8)
     if eighths:
         params, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
-    conv, linear = partial(MmaConv1d, precision=precision), partial(MmaLinear, precision=precision)
+    conv = partial(MmaConv, precision=precision)
 
     def network(w):  # once a GPU: weights are packed here
         octets = precision == "fp16x3"
         yield "conv_block_1", [TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE, precision=precision, octets=octets)]
-        yield "conv_block_2", [conv(*w.conv2, pool=True)]
-        yield "conv_block_3", [conv(*w.conv3)]
-        yield "conv_block_4", [conv(*w.conv4)]
-        yield "conv_block_5", [conv(*w.conv5)]
+        yield "conv_block_2", [conv(*w["conv2"])]
+        yield "conv_block_3", [conv(*w["conv3"])]
+        yield "conv_block_4", [conv(*w["conv4"])]
+        yield "conv_block_5", [conv(*w["conv5"])]
         yield "conv_block_6", mma_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, precision=precision)
-        yield "fc_blocks", [linear(*w.fc1), linear(*w.fc2), linear(*w.fc3, relu=False, float32=True)]
+        yield "fc_blocks", [conv(*w["fc1"]), conv(*w["fc2"]), conv(*w["fc3"], results="float32")]
 
     return gpu_pipeline(network, params, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor)
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from charcnn.config import POOL_SIZE
 from charcnn.offload import asynchronous
-from charcnn.ops.conv1d.layers import WgmmaConv1d, WgmmaLinear
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.layernorm.layers import wgmma_block
 from charcnn.ops.token_conv1d.layers import TokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline, whole_windows
@@ -24,17 +24,17 @@ OFFLOAD = asynchronous
 def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, precision="fp16"):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
     length_5 = whole_windows(config, 8)
-    conv, linear = partial(WgmmaConv1d, precision=precision), partial(WgmmaLinear, precision=precision)
+    conv = partial(WgmmaConv, precision=precision)
 
     def network(w):  # once a GPU: weights are packed here
         yield "conv_block_1", [TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE, precision=precision)]
-        yield "conv_block_2", [conv(*w.conv2, pool=True)]
-        yield "conv_block_3", [conv(*w.conv3)]
-        yield "conv_block_4", [conv(*w.conv4)]
-        yield "conv_block_5", [conv(*w.conv5, length=length_5)]
+        yield "conv_block_2", [conv(*w["conv2"])]
+        yield "conv_block_3", [conv(*w["conv3"])]
+        yield "conv_block_4", [conv(*w["conv4"])]
+        yield "conv_block_5", [conv(*w["conv5"], length=length_5)]
         length = config.conv_lengths[4]
         yield "conv_block_6", wgmma_block(*w.conv6, w.norm6, POOL_SIZE, length=length, precision=precision)
-        yield "fc_blocks", [linear(*w.fc1), linear(*w.fc2), linear(*w.fc3, relu=False, float32=True)]
+        yield "fc_blocks", [conv(*w["fc1"]), conv(*w["fc2"]), conv(*w["fc3"], results="float32")]
 
     return gpu_pipeline(network, params, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor)
 

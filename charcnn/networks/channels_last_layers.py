@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from charcnn.gpu import device
 from charcnn.layers import Conv2d
+from charcnn.layers import Layer as NetworkLayer
 from charcnn.layers.windows import Window
 from charcnn.networks.lowering import Op
 from charcnn.networks.lowering.channels_last import Technique
+from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import ByBatch, Layer, flat
-from charcnn.ops.common.precision import HALF_PRECISIONS, choose
-from charcnn.ops.conv1d.layers import MmaLinear, WgmmaLinear
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
+from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
+from charcnn.ops.conv1d.mma.layer import MmaConv
+from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.conv1d.wgmma import bands, im2col
-from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.conv1d.windows import quarters
-from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, MmaConv2d, SmallBatchConv2d, WgmmaConv2d, WinogradConv2d
-from charcnn.ops.linear.linear_kn import DoubleBufferedLinear
+from charcnn.ops.conv1d.winograd import WinogradConv
 from charcnn.ops.linear.split_k import SplitKLinear
 
 
@@ -39,37 +42,35 @@ class Layers(Technique):
         raise NotImplementedError
 
 
-def moves(op: Op) -> dict[str, Any]:
-    """How a convolution's window moves over what it reads, as layers take it."""
-    assert isinstance(op.layer, Conv2d)
-    over = {"stride": 1, "padding": 0} if op.blocks else {}
-    exact = {"exact": True} if op.exact else {}
-    return {**op.layer.moves, **over, **exact, "groups": op.groups}
+def pattern(op: Op, weight: np.ndarray) -> list[NetworkLayer]:
+    """The product of an op, as its window moves over what it reads, and its pointwise function."""
+    moves: dict[str, Any] = {}
+    if isinstance(op.layer, Conv2d):
+        over = {"stride": 1, "padding": 0} if op.blocks else {}
+        moves = {**op.layer.moves, **over, "groups": op.groups}
+    return [*pattern_of(weight, op.epilogue, **moves)]
 
 
 class MmaLayers(Layers):
     """On tensor cores by mma.sync."""
 
     octets = True
-    layers: tuple[type[WgmmaConv2d], Callable[..., Layer]] = MmaConv2d, MmaLinear
-
-    def _how(self, op: Op) -> dict[str, Any]:
-        return {"epilogue": op.epilogue, "float32": op.writes == "fp32", "precision": self.precision}
+    layer: type[MmaConv | WgmmaConv] = MmaConv
 
     def conv(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
-        """`MmaConv2d`, or Hopper's."""
-        return self.layers[0](weight, bias, **self._how(op), **moves(op))
+        """`MmaConv`, or Hopper's."""
+        options: dict[str, Any] = {"exact": True} if op.exact else {}
+        options |= {"precision": self.precision, "results": FP32.name if op.writes == "fp32" else None}
+        return self.layer(pattern(op, weight), {"weight": weight, "bias": bias}, **options)
 
-    def linear(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
-        """`MmaLinear`, or Hopper's."""
-        return self.layers[1](weight, bias, **self._how(op))
+    linear = conv
 
 
 class WgmmaLayers(MmaLayers):
     """On Hopper's tensor cores."""
 
     octets, whole_rows = False, True
-    layers = WgmmaConv2d, WgmmaLinear
+    layer = WgmmaConv
     deep = 512
     """Features from which on a linear layer's depth is split, where a few inputs have too few tiles for the GPU."""
 
@@ -84,22 +85,19 @@ class WgmmaLayers(MmaLayers):
         if self.precision not in HALF_PRECISIONS:
             return 0
         if isinstance(op.layer, Conv2d):
-            return SmallBatchConv2d.most if op.writes == self.precision else 0
+            return SmallBatchConv.most if op.writes == self.precision else 0
         return SplitKLinear.most if op.depth >= self.deep else 0
 
     def few(self, op: Op, weight: np.ndarray, bias: np.ndarray, many: Layer) -> Layer | None:
-        """`SplitKLinear`, or `SmallBatchConv2d` where tiles of one image would leave multiprocessors idle."""
+        """`SplitKLinear`, or `SmallBatchConv` where tiles of one image would leave multiprocessors idle."""
         if not isinstance(op.layer, Conv2d):
-            return SplitKLinear(weight, bias, **self._how(op))
-        pool = op.pool and (op.pool.kernel_size, op.pool.stride)
-        few = SmallBatchConv2d(
-            weight, bias, epilogue=op.epilogue, precision=self.precision, pool=pool, **moves(op)
-        )  # fmt: skip
-        x = 1, *op.image, few.conv.width
-        assert isinstance(many, WgmmaConv2d)
-        assert isinstance(many.conv, WgmmaConv2dWeights)
-        idle = many.conv.tiles(x) < device.multiprocessors() and few.conv.plan(x) is not None
-        return few if idle else None
+            float32 = op.writes == "fp32"
+            return SplitKLinear(weight, bias, epilogue=op.epilogue, float32=float32, precision=self.precision)
+        whole, weights = [*pattern(op, weight), *([op.pool] if op.pool else [])], {"weight": weight, "bias": bias}
+        few = SmallBatchConv(whole, weights, precision=self.precision)
+        x = 1, *op.image, few.width
+        assert isinstance(many, WgmmaConv)
+        return few if many.tiles(x) < device.multiprocessors() and few.plan(x) is not None else None
 
 
 class WinogradLayers(Layers):
@@ -108,16 +106,15 @@ class WinogradLayers(Layers):
     together = columns = 4  # a thread's
 
     def conv(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
-        """`WinogradConv2d`, or `DoubleBufferedConv2d`."""
-        how = moves(op)
-        steps = (how["stride"], how["dilation"], how["groups"])
-        if all(one in (1, (1, 1)) for one in steps) and max(weight.shape[:2]) > 1:
-            return WinogradConv2d(weight, bias, padding=how["padding"], epilogue=op.epilogue)
-        return DoubleBufferedConv2d(weight, bias, epilogue=op.epilogue, **how)
+        """`WinogradConv`, or `DoubleBufferedConv`."""
+        found, weights = pattern(op, weight), {"weight": weight, "bias": bias}
+        if max(weight.shape[:2]) > 1 and WinogradConv.takes(found, "fp32"):
+            return WinogradConv(found, weights)
+        return DoubleBufferedConv(found, weights)
 
     def linear(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
-        """`DoubleBufferedLinear`."""
-        return DoubleBufferedLinear(weight, bias, epilogue=op.epilogue)
+        """`DoubleBufferedConv`."""
+        return DoubleBufferedConv(pattern(op, weight), {"weight": weight, "bias": bias})
 
 
 AHEAD_BYTES = 24 << 20
@@ -129,14 +126,14 @@ def ask_ahead(layers: Sequence[Layer | ByBatch]) -> None:
 
     Those take longer to come from memory than all convolutions of a few images take, which hardly use it.
     """
-    few, convs = flat(layers, 1), list[SmallBatchConv2d]()
+    few, convs = flat(layers, 1), list[SmallBatchConv]()
     for layer in few:
         if isinstance(layer, SplitKLinear):
             share = min(AHEAD_BYTES, layer.words.nbytes) // max(1, len(convs)) // 16 * 16
             for i, conv in enumerate(convs):
-                conv.conv.ask_ahead(layer.words, i * share, share)
+                conv.ask_ahead(layer.words, i * share, share)
             return
-        if isinstance(layer, SmallBatchConv2d):
+        if isinstance(layer, SmallBatchConv):
             convs.append(layer)
 
 

@@ -26,9 +26,10 @@ from charcnn.networks.lowering import Op, Params, Rewrite, chain_weights, lower,
 from charcnn.networks.lowering.fusing import CHAINED, SIMPLIFY, absorb_linear, join_chains, plan_chains
 from charcnn.ops.chain.plan2d import Plan2d, plan2d
 from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import Array, Layer, NoScratch, Space
+from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv2d.direct_plan import FEW
-from charcnn.ops.linear.linear_kn import DoubleBufferedLinear
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline
@@ -140,7 +141,8 @@ def direct(op: Op, params: Params) -> Layer:
     """The layer of technique `direct` that computes the op, or of `naive`."""
     if isinstance(op.layer, Linear):
         weight, bias = weights_of(op.nodes[0], params)
-        return DoubleBufferedLinear(pack(weight), bias, epilogue=op.epilogue)
+        packed = pack(weight)
+        return DoubleBufferedConv(pattern_of(packed, op.epilogue), {"weight": packed, "bias": bias})
     return Operator(op, params, "direct" if few(op.nodes) else "naive")
 
 

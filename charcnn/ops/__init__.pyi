@@ -1128,7 +1128,7 @@ def conv1d_nlc_winograd(
     CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
     NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    Weights are transformed first; `WinogradWeights` keeps them.
+    Weights are transformed first; `WinogradConv` keeps them.
 
     A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
 
@@ -1193,7 +1193,7 @@ def conv1d_nlc_mma(
     CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
     all lie on the device, and then nothing waits for the result.
 
-    Each call lays out its weights, and encodes the features; `MmaWeights` keeps the one and leaves out the other.
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
 
     Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
     maximum of 3.
@@ -1240,7 +1240,7 @@ def conv1d_nlc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    Each call lays out its weights, casts the features and the result; `WgmmaWeights` leaves all that out.
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
 
     Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
     that span up to 128 positions. A pooling takes the maximum of 3.
@@ -1278,7 +1278,7 @@ def conv1d_nlc_small_batch(
     Tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once. All arrays are NumPy's, or
     all lie on the device, and then nothing waits for the result.
 
-    For a few inputs: weights are laid out and features rounded first; `SmallBatchWeights` keeps the one.
+    For a few inputs: weights are laid out and features rounded first; `SmallBatchConv` keeps the one.
 
     K is at most 7, and a pooling takes the maximum of 3.
 
@@ -1353,7 +1353,7 @@ def conv1d_relu_nlc_winograd(
     CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
     NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    Weights are transformed first; `WinogradWeights` keeps them.
+    Weights are transformed first; `WinogradConv` keeps them.
 
     A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
 
@@ -1418,7 +1418,7 @@ def conv1d_relu_nlc_mma(
     CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
     all lie on the device, and then nothing waits for the result.
 
-    Each call lays out its weights, and encodes the features; `MmaWeights` keeps the one and leaves out the other.
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
 
     Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
     maximum of 3.
@@ -1465,7 +1465,7 @@ def conv1d_relu_nlc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    Each call lays out its weights, casts the features and the result; `WgmmaWeights` leaves all that out.
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
 
     Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
     that span up to 128 positions. A pooling takes the maximum of 3.
@@ -1503,7 +1503,7 @@ def conv1d_relu_nlc_small_batch(
     Tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once. All arrays are NumPy's, or
     all lie on the device, and then nothing waits for the result.
 
-    For a few inputs: weights are laid out and features rounded first; `SmallBatchWeights` keeps the one.
+    For a few inputs: weights are laid out and features rounded first; `SmallBatchConv` keeps the one.
 
     K is at most 7, and a pooling takes the maximum of 3.
 
@@ -1567,7 +1567,7 @@ def conv1d_relu_maxpool1d_nlc_winograd(
     CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
     NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    Weights are transformed first; `WinogradWeights` keeps them.
+    Weights are transformed first; `WinogradConv` keeps them.
 
     A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
 
@@ -1631,7 +1631,7 @@ def conv1d_relu_maxpool1d_nlc_mma(
     CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
     all lie on the device, and then nothing waits for the result.
 
-    Each call lays out its weights, and encodes the features; `MmaWeights` keeps the one and leaves out the other.
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
 
     Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
     maximum of 3.
@@ -1674,7 +1674,7 @@ def conv1d_relu_maxpool1d_nlc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    Each call lays out its weights, casts the features and the result; `WgmmaWeights` leaves all that out.
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
 
     Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
     that span up to 128 positions. A pooling takes the maximum of 3.
@@ -1717,7 +1717,7 @@ def conv1d_relu_maxpool1d_nlc_small_batch(
     Tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once. All arrays are NumPy's, or
     all lie on the device, and then nothing waits for the result.
 
-    For a few inputs: weights are laid out and features rounded first; `SmallBatchWeights` keeps the one.
+    For a few inputs: weights are laid out and features rounded first; `SmallBatchConv` keeps the one.
 
     K is at most 7, and a pooling takes the maximum of 3.
 
@@ -1781,7 +1781,7 @@ def conv1d_stat_nlc_winograd(
     CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
     NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    Weights are transformed first; `WinogradWeights` keeps them.
+    Weights are transformed first; `WinogradConv` keeps them.
 
     A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
 
@@ -1817,7 +1817,7 @@ def conv1d_stat_nlc_mma(
     CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
     all lie on the device, and then nothing waits for the result.
 
-    Each call lays out its weights, and encodes the features; `MmaWeights` keeps the one and leaves out the other.
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
 
     Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
     maximum of 3.
@@ -1859,7 +1859,7 @@ def conv1d_stat_nlc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    Each call lays out its weights, casts the features and the result; `WgmmaWeights` leaves all that out.
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
 
     Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
     that span up to 128 positions. A pooling takes the maximum of 3.
@@ -2009,7 +2009,7 @@ def linear_nlc_mma(
     CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
     all lie on the device, and then nothing waits for the result.
 
-    Each call lays out its weights, and encodes the features; `MmaWeights` keeps the one and leaves out the other.
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
 
     Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
     maximum of 3.
@@ -2044,7 +2044,7 @@ def linear_nlc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    Each call lays out its weights, casts the features and the result; `WgmmaWeights` leaves all that out.
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
 
     Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
     that span up to 128 positions. A pooling takes the maximum of 3.
@@ -2108,7 +2108,7 @@ def linear_relu_nlc_mma(
     CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
     all lie on the device, and then nothing waits for the result.
 
-    Each call lays out its weights, and encodes the features; `MmaWeights` keeps the one and leaves out the other.
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
 
     Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
     maximum of 3.
@@ -2143,7 +2143,7 @@ def linear_relu_nlc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    Each call lays out its weights, casts the features and the result; `WgmmaWeights` leaves all that out.
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
 
     Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
     that span up to 128 positions. A pooling takes the maximum of 3.
@@ -4637,7 +4637,7 @@ def conv2d_nhwc_mma(
     CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
     all lie on the device, and then nothing waits for the result.
 
-    Each call lays out its weights, casts the features and the result; the layer `MmaConv2d` leaves all that out.
+    Each call lays out its weights, casts the features and the result; the layer `MmaConv` leaves all that out.
 
     With more than one group, each has a multiple of 32 output channels, and of 8 input channels, in fp8 of 16.
 
@@ -4686,7 +4686,7 @@ def conv2d_nhwc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    Each call lays out its weights, casts the features and the result; the layer `WgmmaConv2d` leaves all that out.
+    Each call lays out its weights, casts the features and the result; the layer `WgmmaConv` leaves all that out.
 
     Strides are up to 8, a window spans up to 128 pixels. With more than one group, each has a multiple of 32 output
     channels, and of 16 bytes of input channels.
@@ -4860,7 +4860,7 @@ def conv2d_nhwc_winograd(
     CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
     NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    As few multiplications as float32 allows. Weights are transformed first; `WinogradConv2dWeights` keeps them.
+    As few multiplications as float32 allows. Weights are transformed first; `WinogradConv` keeps them.
 
     Stride, dilation and groups are 1. A feature that is not finite may make NaN of all pixels that share a tile with
     one that reads it.
@@ -4907,7 +4907,7 @@ def conv2d_relu_nhwc_mma(
     CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
     all lie on the device, and then nothing waits for the result.
 
-    Each call lays out its weights, casts the features and the result; the layer `MmaConv2d` leaves all that out.
+    Each call lays out its weights, casts the features and the result; the layer `MmaConv` leaves all that out.
 
     With more than one group, each has a multiple of 32 output channels, and of 8 input channels, in fp8 of 16.
 
@@ -4956,7 +4956,7 @@ def conv2d_relu_nhwc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    Each call lays out its weights, casts the features and the result; the layer `WgmmaConv2d` leaves all that out.
+    Each call lays out its weights, casts the features and the result; the layer `WgmmaConv` leaves all that out.
 
     Strides are up to 8, a window spans up to 128 pixels. With more than one group, each has a multiple of 32 output
     channels, and of 16 bytes of input channels.
@@ -5130,7 +5130,7 @@ def conv2d_relu_nhwc_winograd(
     CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
     NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    As few multiplications as float32 allows. Weights are transformed first; `WinogradConv2dWeights` keeps them.
+    As few multiplications as float32 allows. Weights are transformed first; `WinogradConv` keeps them.
 
     Stride, dilation and groups are 1. A feature that is not finite may make NaN of all pixels that share a tile with
     one that reads it.

@@ -1,6 +1,6 @@
 """What stands between the convolutions of a network on images, as networks list it: features in a precision throughout.
 
-They take what the convolutions' layers take and give: with `octets`, as `MmaConv2d` has the two terms of fp16x3.
+They take what the convolutions' layers take and give: with `octets`, as `MmaConv` has the two terms of fp16x3.
 """
 
 from __future__ import annotations

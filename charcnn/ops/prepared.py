@@ -233,7 +233,7 @@ def _choose(
     if precision is None:
         rows = [row for row in rows if precision_of(row) == "fp32"] or rows
     if rows[0].precision == "fp8":
-        raise ValueError("precision='fp8': features need scales; WgmmaWeights and MmaWeights take them as x_unit")
+        raise ValueError("precision='fp8': features need scales; WgmmaConv and MmaConv take them as x_unit")
     return rows[0]
 
 

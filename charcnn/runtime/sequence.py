@@ -13,6 +13,7 @@ from numba import cuda
 from charcnn.aliases import Array
 from charcnn.config import POOL_SIZE, Config
 from charcnn.gpu import copy_kernel, device, launch
+from charcnn.layers import Layer as NetworkLayer
 from charcnn.layers import Network
 from charcnn.layers.layer import Shape
 from charcnn.model.params import Params
@@ -30,6 +31,9 @@ Stage = tuple[str, Sequence[Layer | ByBatch]]
 class Weights:
     """A network's parameters for channels-last features: `w.conv2` is (weight, bias), `w.norm1` (gamma, beta).
 
+    `w["conv2"]` is what a prepared convolution takes: the network's layers from conv2 on that one kernel may compute,
+    and its weights.
+
     Weights are packed, as `arrays.pack` gives them; fc1's rows are in the features' order. `w.norm1` is None of a
     network without LayerNorm.
     """
@@ -39,6 +43,7 @@ class Weights:
         units, channels = config.fc_units[0], config.block_channels[-1]
         fc1 = params["fc1.weight"].reshape(units, channels, config.block_lengths[-1])
         self._packed["fc1.weight"] = pack(fc1).reshape(config.features, units)
+        self._pattern = config.pattern
 
     def __getattr__(self, layer: str) -> tuple[np.ndarray, np.ndarray] | None:
         if f"{layer}.weight" not in self._packed:
@@ -46,6 +51,9 @@ class Weights:
                 return None
             raise AttributeError(layer)
         return self._packed[f"{layer}.weight"], self._packed[f"{layer}.bias"]
+
+    def __getitem__(self, layer: str) -> tuple[tuple[NetworkLayer, ...], dict[str, np.ndarray]]:
+        return self._pattern(layer), {part: self._packed[f"{layer}.{part}"] for part in ("weight", "bias")}
 
 
 class LayerSequence:

@@ -15,11 +15,11 @@ from charcnn.aliases import Array, Record
 from charcnn.config import POOL_SIZE, POOLED_BLOCKS, Config
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
-from charcnn.ops.common import cast, mma_layout
+from charcnn.ops.common import cast, epilogues, mma_layout
 from charcnn.ops.common.precision import FP32, LARGEST_E4M3, TENSOR_PRECISIONS, NumberFormat
-from charcnn.ops.conv1d.mma.layer import MmaWeights
-from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
-from charcnn.ops.conv1d.winograd import WinogradWeights
+from charcnn.ops.conv1d.mma.layer import MmaConv
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
+from charcnn.ops.conv1d.winograd import WinogradConv
 from charcnn.ops.linear import few_outputs
 
 LEVELS = tuple(row.name for row in catalog.LEVELS if row.tuned)
@@ -149,7 +149,9 @@ def _floats(layer, x, weight, bias, pooled, expected, batch):
     y, *stat = (device.empty((batch, *e.shape[1:]), np.float64 if i else np.float32) for i, e in enumerate(expected))
     given: Record = {"out": (y, *stat) if stat else y}
     if layer.technique == "winograd":
-        method, arguments = getattr(WinogradWeights(weight, bias), layer.operator.removesuffix("_nlc")), (x, *pooled)
+        pattern = epilogues.pattern_of(weight, "relu" if "relu" in layer.operator else "", *pooled)
+        conv = WinogradConv(pattern, {"weight": weight, "bias": bias}, moments=bool(stat))
+        method, arguments = conv.with_moments if stat else conv.apply, (x,)
         two = cycle((cache(partial(device.empty, dtype=np.float32)), cache(partial(device.empty, dtype=np.float32))))
         given["space"] = lambda shape: next(two)(shape)  # each run takes the same two
     else:
@@ -160,23 +162,24 @@ def _floats(layer, x, weight, bias, pooled, expected, batch):
 def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
     of, unit = TENSOR_PRECISIONS[layer.precision], UNIT.get(layer.precision, 1.0)
     call = Call(None, None, x.shape, x=x)
-    method = layer.operator.removesuffix("_nlc").replace("linear", "conv1d")
-    last, measured = layer.name == "fc3", method == "conv1d_stat"
-    given: Record = {}
-    results, y_unit = of, 1.0
+    last, measured = layer.name == "fc3", "stat" in layer.operator
+    relu = "relu" if "relu" in layer.operator else ""
+    given: Record = {"precision": of.name, "x_unit": unit, "moments": measured}
+    given["length"] = layer.length if pooled else None
+    arguments = epilogues.pattern_of(weight, relu, *pooled), {"weight": weight, "bias": bias}
+    y_unit = 1.0
     if layer.technique == "mma":
-        conv, positions = MmaWeights(weight, bias, precision=of.name, x_unit=unit), layer.length
-        drawn = mma_layout.encode(call, call.inputs[0], positions, conv.width, of, unit)
         wide = last or (measured and of.size == 4)  # what LayerNorm reads there, and logits, are float32
-        results, given["wide"] = FP32 if wide else of, wide
+        results = FP32 if wide else of
+        conv, positions = MmaConv(*arguments, results=results.name, **given), layer.length
+        drawn = mma_layout.encode(call, call.inputs[0], positions, conv.width, of, unit)
     else:
         results = FP32 if last or (measured and of.name not in ("fp16", "bf16", "fp8")) else of
         y_unit = 1.0 if results is FP32 or measured else unit
-        conv = WgmmaWeights(weight, bias, precision=of.name, results=results.name, x_unit=unit, y_unit=y_unit)
+        conv = WgmmaConv(*arguments, results=results.name, y_unit=y_unit, **given)
         positions = -(-layer.length // POOL_SIZE) * POOL_SIZE if pooled else layer.length
         drawn = cast.narrow(call, call.inputs[0], positions, conv.width, of, 1 / unit)
-    if pooled:
-        given["length"] = layer.length
+    given = {}
     shape = (batch, *expected[0].shape[1:-1], results.terms * layer.c_out)
     y, stat = device.empty(shape, results.dtype), ()
     if measured:
@@ -184,7 +187,7 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
         given["partial_moments"] = device.empty(conv.partial_moments_shape(batch, layer.length), np.float32)
     given["out"] = (y, *stat) if measured else y
     x = _repeated(device.to_host(drawn), batch)
-    run = getattr(conv, method)
+    run = conv.with_moments if measured else conv.apply
 
     def decode(y):
         if results.ptx_type != "e4m3" and (layer.technique == "mma" or results.ptx_type in ("f32", "tf32")):
@@ -194,11 +197,11 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
         cast.widen(widened, y, widened.out, results, y_unit)
         return widened.out.copy_to_host()
 
-    return Work(lambda s: run(x, *pooled, **given, stream=s), (y, *stat), decode, expected, allocates=False)
+    return Work(lambda s: run(x, **given, stream=s), (y, *stat), decode, expected, allocates=False)
 
 
 def decoded(array: np.ndarray, of: NumberFormat) -> np.ndarray:
-    """Features of 16 or 32 bits a value, as `MmaWeights` has them, as numbers."""
+    """Features of 16 or 32 bits a value, as `MmaConv` has them, as numbers."""
     if of.ptx_type == "bf16":
         return (array.astype(np.uint32) << 16).view(np.float32)
     if of.terms == 1:

@@ -1,12 +1,14 @@
-"""What a kernel does to a value before it stores it, by name. Another one is a function here and its row.
+"""What a kernel does with its sums before it stores them: one value, `Epilogue`, from the pattern to the kernel.
 
-Plain functions of one float32: the CPU's compiler, CUDA's and the simulator take them as they are.
+Pointwise functions have a row by name; another one is a function here and its row. They are plain functions of one
+float32: the CPU's compiler, CUDA's and the simulator take them as they are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,7 +17,10 @@ from numba import cuda, float32
 from charcnn.gpu import ptx
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.launch import jit
+from charcnn.layers import Conv1d, Conv2d, Layer, Linear, MaxPool1d, MaxPool2d
 from charcnn.layers.layer import SLOPE
+from charcnn.layers.windows import Window, pair
+from charcnn.ops.common.precision import FP32, NumberFormat
 
 
 def _identity(value):
@@ -49,6 +54,103 @@ EPILOGUES: dict[str, Callable[[Any], Any]] = {
     "": _identity, "relu": _relu, "tanh": _tanh, "gelu": _gelu, "sigmoid": _sigmoid, "leaky_relu": _leaky_relu,
 }  # fmt: skip
 """By the name that an operator's has for it."""
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What becomes of a product's sums, the bias added, before they are stored: in this order.
+
+    Args:
+        pointwise: the function of each value, a row of EPILOGUES.
+        pool: the max-pooling of what that gives; None for none. A sequence is an image of one row.
+        moments: whether each row's moments are taken of what is stored, for a LayerNorm that follows.
+        results: the format that is stored.
+    """
+
+    pointwise: str = ""
+    pool: Window | None = None
+    moments: bool = False
+    results: NumberFormat = FP32
+
+    @property
+    def pool_size(self) -> int:
+        """Positions of a sequence that a maximum is taken of."""
+        return 1 if self.pool is None else self.pool.kernel[1]
+
+    @property
+    def rectified(self) -> bool:
+        """Whether the function is ReLU, which some kernels have as an instruction's flag."""
+        return self.pointwise == "relu"
+
+    @property
+    def function(self) -> str:
+        """The function where it is another one than ReLU."""
+        return "" if self.rectified else self.pointwise
+
+    @property
+    def kind(self) -> str:
+        """What choices of tiles are kept by: stat, pool, or the function, store where there is none."""
+        return "stat" if self.moments else "pool" if self.pool else self.pointwise or "store"
+
+
+Product = Conv1d | Conv2d | Linear
+Pattern = Sequence[Layer]
+"""A `Product`; then, where they follow, a pointwise function of EPILOGUES; then max-pooling."""
+
+
+def read(pattern: Pattern) -> tuple[Product, Epilogue]:
+    """The product of a pattern, and what follows it, in float32.
+
+    Raises:
+        ValueError: it begins with another layer, or goes on with one that no epilogue is.
+    """
+    product, *rest = pattern or [Layer()]
+    if not isinstance(product, Product):
+        raise ValueError(f"pattern={list(pattern)}: need Conv1d, Conv2d or Linear first")
+    pointwise = check(rest.pop(0).epilogue) if rest and rest[0].epilogue else ""
+    match product, rest:
+        case _, []:
+            return product, Epilogue(pointwise)
+        case Conv1d(), [MaxPool1d(size=size)]:
+            return product, Epilogue(pointwise, Window((1, size), (1, size)))
+        case Conv2d(), [MaxPool2d(kernel_size=kernel_size, stride=stride, padding=0, dilation=1)]:
+            kernel = pair("kernel_size", kernel_size)
+            return product, Epilogue(pointwise, Window(kernel, kernel if stride is None else pair("stride", stride)))
+    raise ValueError(f"pattern={list(pattern)}: need a pointwise function, then max-pooling, behind {product}")
+
+
+def product_of(weight: Any, **moves: Any) -> Product:
+    """The layer whose weight this is, of (K, C_in, C_out), (KH, KW, C_in / groups, C_out) or (C_in, C_out).
+
+    Args:
+        moves: of a `Conv2d`, how its window moves.
+    """
+    *kernel, _, channels = weight.shape
+    if not kernel:
+        return Linear(channels)
+    return Conv2d(channels, tuple(kernel), **moves) if len(kernel) == 2 else Conv1d(channels, *kernel)
+
+
+@dataclass(frozen=True)
+class Elementwise(Layer):
+    """The function of each value that is this row of EPILOGUES, as a layer of a pattern."""
+
+    function: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epilogue", check(self.function))
+
+
+def pattern_of(weight: Any, pointwise: str = "", pool_size: int = 1, **moves: Any) -> Pattern:
+    """The pattern of a product with this weight.
+
+    Args:
+        weight, moves: as of `product_of`.
+        pointwise: what follows, a row of EPILOGUES.
+        pool_size: of a sequence, positions that a maximum is taken of.
+    """
+    follows = [Elementwise(pointwise)] if pointwise else []
+    return [product_of(weight, **moves), *follows, *([MaxPool1d(pool_size)] if pool_size > 1 else [])]
 
 
 def check(name: str, unit: float = 1.0) -> str:

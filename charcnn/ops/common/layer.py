@@ -73,46 +73,6 @@ class NoScratch:
         return {}
 
 
-class Conv1dLayer(NoScratch):
-    """One method of a prepared convolution: bias, and ReLU, and max-pooling of 3 where they are asked for.
-
-    Args:
-        conv: a `WgmmaWeights`, an `MmaWeights` or a `SmallBatchWeights`.
-        relu: whether ReLU follows.
-        pool: whether max-pooling of 3 follows it.
-        length: with pooling, how many positions of x count; else how many are written. None: all, and all valid ones.
-        rows: whether x and the result are of one position: a linear layer.
-        options: what else the method takes.
-    """
-
-    def __init__(
-        self, conv: Any, *, relu: bool = True, pool: bool = False, length: int | None = None, rows: bool = False,
-        **options: Any,
-    ) -> None:  # fmt: skip
-        self.conv, self.nbytes, self._length, self._rows, self._pool = conv, conv.nbytes, length, rows, pool
-        name = "conv1d_relu_maxpool1d" if pool else "conv1d_relu" if relu else "conv1d"
-        self._apply, self._options = getattr(conv, name), options
-        if length is not None:
-            self._options = {**options, "length": length}
-
-    def writes(self, x: Shape) -> list[Array]:
-        """The result."""
-        n, length, of = x[0], 1 if self._rows else x[1], self.conv.results_of(**self._options)
-        valid = length - self.conv.kernel_size + 1
-        if self._pool:
-            valid = (valid if self._length is None else self._length - self.conv.kernel_size + 1) // 3
-        elif self._length is not None:
-            valid = self._length
-        return [Array((n, valid, of.terms * self.conv.c_out), of.dtype)]
-
-    def __call__(self, x: Any, space: Space) -> Any:
-        """Start on features (N, L, C_in), or where they are rows, of any shape."""
-        (y,) = self.writes(x.shape)
-        if self._rows and (len(x.shape) != 3 or x.shape[1] != 1):
-            x = x.reshape((x.shape[0], 1, prod(x.shape[1:])))
-        return self._apply(x, **self._options, out=space.device(*y), stream=space.stream)
-
-
 class Launched(NoScratch):
     """An operator in float32, with its parameters on the GPU.
 

@@ -1,4 +1,4 @@
-"""Features as `MmaWeights` takes them, and the way there from float32.
+"""Features as `MmaConv` takes them, and the way there from float32.
 
 They lie as `precision` has them, but for fp16x3: a value is high + low / 2048 (`ptx.pack_floats`), which keeps digits
 below what a half holds, and in the place of each eight channels come first their high halves, then their low ones: 16

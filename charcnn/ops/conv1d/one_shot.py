@@ -5,30 +5,33 @@ A technique says how it prepares one call, and has its launches here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from charcnn.gpu.launch import Call
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common.calls import StatCall
+from charcnn.ops.common.epilogues import Pattern, pattern_of
 from charcnn.ops.common.keep import Apply
 
 
 class Kept(Protocol):
-    """Weights laid out, which take and give float32 features."""
+    """A prepared convolution of sequences, which takes and gives float32 features."""
 
-    def __init__(self, weight: Any, bias: Any, precision: str, unit: float, stream: Any) -> None:
-        """Lay out weight (K, C_in, C_out) and bias, on the GPU, for features of which `unit` is 1."""
+    def __init__(
+        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Any, moments: bool
+    ) -> None:
+        """Prepare it, for features of which `unit` is 1, with moments where they are asked for."""
 
     @staticmethod
     def unit(call: Call, x: Any, precision: str) -> float:
         """What features are divided by to fit the precision."""
 
-    def run(self, call: Call, x: Any, method: str, y: Any, *pool: int) -> None:
-        """Start a method of the prepared convolution on x (N, L, C_in), into y."""
+    def run(self, call: Call, x: Any, y: Any) -> None:
+        """Start on x (N, L, C_in), into y."""
 
     def stat(self, call: Call, x: Any, y: Any, moments: Any) -> None:
-        """Start its `conv1d_stat`, into y, and moments, float64 (N, 2)."""
+        """Start on x, into y, and moments, float64 (N, 2)."""
 
 
 ComputeConv2d = Callable[..., None]
@@ -36,10 +39,6 @@ ComputeConv2d = Callable[..., None]
 epilogue, a row of `common.epilogues`; stride, padding, dilation, groups. It computes conv2d_nhwc into the result."""
 
 Launch = Any
-
-
-def _method(epilogue: str) -> str:
-    return f"conv1d_{epilogue}" if epilogue else "conv1d"
 
 
 def launches(kept: Any, said: str, compute: ComputeConv2d | None = None) -> tuple[Launch, Launch, Launch, Launch]:
@@ -54,16 +53,26 @@ def launches(kept: Any, said: str, compute: ComputeConv2d | None = None) -> tupl
         compute: what computes where the window does not take each position in turn, over an image of one row.
     """
 
-    def once(call: Call, x: Any, weight: Any, bias: Any, precision: str) -> Kept:
-        return kept(weight, bias, precision, kept.unit(call, x, precision), call.stream)
+    def made(
+        weight: Any, bias: Any, precision: str, epilogue: str, pool_size: int = 1, unit: float = 1.0, stream: Any = 0,
+        *, moments: bool = False,
+    ) -> Kept:  # fmt: skip
+        pattern = pattern_of(weight, epilogue, pool_size)
+        found: Kept = kept(pattern, {"weight": weight, "bias": bias}, precision, unit, stream, moments)
+        return found
+
+    def once(call: Call, x: Any, weight: Any, bias: Any, precision: str, epilogue: str, pool_size: int = 1) -> None:
+        if call.out.size:  # of no channels no layer is
+            unit = kept.unit(call, x, precision)
+            made(weight, bias, precision, epilogue, pool_size, unit, call.stream).run(call, x, call.out)
 
     def launch(
         call: Call, x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, dilation: int = 1, *,
         precision: str = "fp32", epilogue: str,
     ) -> None:  # fmt: skip
         if compute is None or (stride, padding, dilation) == (1, 0, 1):  # whose taps share a copy of the features
-            once(call, x, weight, bias, precision).run(call, x, _method(epilogue), call.out)
-        else:
+            once(call, x, weight, bias, precision, epilogue)
+        elif call.out.size:
             moves = {"stride": (1, stride), "padding": (0, 0, padding, padding), "dilation": (1, dilation)}
             image, kernel = x.reshape((x.shape[0], 1, *x.shape[1:])), weight.reshape((1, *weight.shape))
             compute(call, image, kernel, bias, precision, epilogue=epilogue, **moves)
@@ -71,29 +80,31 @@ def launches(kept: Any, said: str, compute: ComputeConv2d | None = None) -> tupl
     def keep_launch(weight: Any, bias: Any, *moves: int, precision: str = "fp32", epilogue: str) -> Apply:
         if moves not in ((), (1, 0, 1)):
             raise ValueError(f"stride, padding, dilation = {moves}: need 1, 0, 1 to prepare weights once")
-        conv = kept(weight, bias, precision, 1.0, 0)
-        return lambda call, x: conv.run(call, x, _method(epilogue), call.out)
-
-    pooled_method = "conv1d_relu_maxpool1d"
+        conv = made(weight, bias, precision, epilogue)
+        return lambda call, x: conv.run(call, x, call.out)
 
     def pooled(call: Call, x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp32") -> None:
-        once(call, x, weight, bias, precision).run(call, x, pooled_method, call.out, pool_size)
+        once(call, x, weight, bias, precision, "relu", pool_size)
 
     def keep_pooled(weight: Any, bias: Any, pool_size: int, *, precision: str = "fp32") -> Apply:
-        conv = kept(weight, bias, precision, 1.0, 0)
-        return lambda call, x: conv.run(call, x, pooled_method, call.out, pool_size)
+        conv = made(weight, bias, precision, "relu", pool_size)
+        return lambda call, x: conv.run(call, x, call.out)
 
     def stat(call: StatCall, x: Any, weight: Any, bias: Any, *, precision: str = "fp32") -> None:
-        once(call, x, weight, bias, precision).stat(call, x, call.out, call.moments)
+        unit = kept.unit(call, x, precision)
+        conv = made(weight, bias, precision, "", 1, unit, call.stream, moments=True)
+        conv.stat(call, x, call.out, call.moments)
 
     def linear(call: Call, x: Any, weight: Any, bias: Any, *, precision: str, epilogue: str) -> None:
-        x = _positions(x)  # as a convolution of one position
-        conv = once(call, x, weight.reshape((1, *weight.shape)), bias, precision)
-        conv.run(call, x, _method(epilogue), _positions(call.out))
+        if call.out.size:
+            x = _positions(x)  # as a convolution of one position
+            unit = kept.unit(call, x, precision)
+            conv = made(weight.reshape((1, *weight.shape)), bias, precision, epilogue, 1, unit, call.stream)
+            conv.run(call, x, _positions(call.out))
 
     def keep_linear(weight: Any, bias: Any, *, precision: str, epilogue: str) -> Apply:
-        conv = kept(weight.reshape((1, *weight.shape)), bias, precision, 1.0, 0)
-        return lambda call, x: conv.run(call, _positions(x), _method(epilogue), _positions(call.out))
+        conv = made(weight.reshape((1, *weight.shape)), bias, precision, epilogue)
+        return lambda call, x: conv.run(call, _positions(x), _positions(call.out))
 
     found: tuple[Launch, ...] = launch, pooled, stat, linear
     for one, prepare in zip(found, (keep_launch, keep_pooled, None, keep_linear), strict=True):
@@ -115,7 +126,8 @@ def launch_conv2d(compute: ComputeConv2d, said: str) -> Launch:
         *, precision: str, epilogue: str,
     ) -> None:  # fmt: skip
         moves = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-        compute(call, x, weight, bias, precision, epilogue=epilogue, **moves)
+        if call.out.size:
+            compute(call, x, weight, bias, precision, epilogue=epilogue, **moves)
 
     launch.__doc__ = said
     return launch

@@ -10,6 +10,7 @@ in any order.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -25,12 +26,15 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import Call, jit
+from charcnn.layers import Conv1d, Conv2d, Layer
 from charcnn.layers.layer import Shape
-from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import LARGEST, largest, narrow, widen
+from charcnn.ops.common.conv import POOL, PreparedConv
+from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
 from charcnn.ops.common.fragments import TILE, k_block, lane_numbers, packed, store_number
-from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, NumberFormat, choose
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, TENSOR_PRECISIONS, NumberFormat, choose
 from charcnn.ops.conv1d import one_shot
+from charcnn.ops.conv1d import small_batch_images as images_of
 from charcnn.ops.conv1d.wgmma.pack import pad_kernel
 
 WARPS = 8
@@ -40,23 +44,17 @@ THREADS = 32 * WARPS
 BLOCK_N = TILE
 """Output channels of a block."""
 
-POOL = 3
-"""Positions of a window."""
-
-EPILOGUES = ("store", "relu", "pool", "stat")
-"""What the sums become: themselves; ReLU of them; the maxima of that; themselves, with statistics of each block."""
-
 PART_BYTES = 16
 """Of a part of the statistics: mean, squared deviations from that, how many values, and nothing, as floats."""
 
 
-def shares(epilogue: str) -> int:
+def shares(epilogue: Epilogue) -> int:
     """Neighbouring positions of a lane; a block has eight times as many."""
-    return 2 * POOL if epilogue == "pool" else 2
+    return 2 * epilogue.pool_size
 
 
 @cache
-def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: str) -> Any:
+def make_kernel(of: NumberFormat, taps: int, epilogue: Epilogue) -> Any:
     """The kernel (x, weight, bias, y, partial_moments, k_blocks, c_in, c_out, length, length_out, tiles, scale).
 
     Its arguments: addresses of x, of the packed weights, of the bias padded to whole n tiles, of y and of partial
@@ -67,8 +65,8 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
     Of two terms, high by high is added up outside of tensor cores (`mma_sync_terms`). Low weights take the place of
     high ones, tap by tap.
     """
-    share = shares(epilogue)
-    pooled, measured, rectified = epilogue == "pool", epilogue == "stat", epilogue in ("relu", "pool")
+    share, results = shares(epilogue), epilogue.results
+    pooled, measured, rectified = epilogue.pool is not None, epilogue.moments, epilogue.rectified
     reach, down, sums_of_lane = share + taps - 1, share // 2, 4 * share
     a_size, b_size, steps = 4 * reach, 8 * taps, 2 * taps
     split, scaled, y_terms, y_bytes = of.terms == 2, of.scaled, uint64(results.terms), uint64(results.itemsize)
@@ -236,114 +234,113 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
     return kernel
 
 
-class SmallBatchWeights:
-    """The weights of one convolution as these kernels take them, on the current GPU: operators as methods.
+class SmallBatchConv(PreparedConv):
+    """A convolution of a few inputs, or of an image or two, spread over the whole GPU: its weights on the current GPU.
 
-    In 16 bits they take 2 K C_in C_out bytes, C_in in whole 32s and C_out in whole 16s; of fp16x3, twice as much.
+    In 16 bits weights of sequences take 2 K C_in C_out bytes, C_in in whole 32s and C_out in whole 16s; of fp16x3,
+    twice as much. A call may begin before the kernel before it has ended.
 
     Args:
-        weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; both NumPy
-            arrays, or both device arrays. K at most 7.
-        precision: of weights and features, one of `precision.TENSOR_PRECISIONS`; sums are float32.
-        results: of what is given, one of them or "float32"; `precision` where None.
+        pattern: `Conv1d` of at most 7 taps, with a ReLU, and max-pooling of 3 behind that; or `Conv2d`, with any
+            pointwise function, and any max-pooling without padding.
+        weights: as of `WgmmaConv`; of images NumPy arrays, C_out a multiple of 4, and of 16 in each of several groups.
+        precision: of weights and features, one of `precision.TENSOR_PRECISIONS`, of images fp16 or bf16; sums are
+            float32.
+        results: of what is given of sequences, one of them or "float32"; `precision` where None.
+        moments: whether `with_partial_moments` is called.
         x_unit: what 1 stands for in x, for fp8, whose range is short.
         stream: a CUDA stream; the default stream where None.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
-
-    The methods take x (N, L, C_in) in the precision's dtype, on the GPU, with rows of a multiple of 16 bytes, and give
-    such; with two terms, (N, L, 2 C_in), high terms first. `out` is where to write, made where None. They may begin
-    before the kernel before them has ended.
     """
 
-    LONGEST = 7
-    """The most taps whose operands a thread's registers hold."""
+    products, hopper, longest = (Conv1d, Conv2d), True, 7  # a thread's registers hold the operands of so many taps
+    most = 2
+    """Images up to which it was the faster one on an H200: beyond, tiles of whole sums fill the GPU as well."""
 
     def __init__(
-        self, weight: Any, bias: Any, *, precision: str = "fp16", results: str | None = None, x_unit: float = 1.0,
-        stream: Any = None,
+        self, pattern: Pattern, weights: Mapping[str, Any], *, precision: str = "fp16", results: str | None = None,
+        moments: bool = False, x_unit: float = 1.0, stream: Any = None,
     ) -> None:  # fmt: skip
         device.require_hopper("small_batch")
-        self.precision = of = choose(precision)
-        self.results = FP32 if results == FP32.name else choose(results or precision)
-        kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
-        shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
-        if kernel_size > self.LONGEST:
-            raise ValueError(f"weight has {kernel_size} taps: need at most {self.LONGEST}")
-        self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
-        self.width = -(-c_in // lane_numbers(of)) * lane_numbers(of)  # of a row of features, or of each of its terms
-        laid = packed(weight, of, rows=False, stream=stream)
-        self._weight, self._k_blocks, self._n_tiles = laid.words, laid.k_blocks, laid.tiles
-        self._scale = np.float32(laid.unit * x_unit)
-        call = Call(None, stream, (self._n_tiles * BLOCK_N,), bias=bias)
-        self._bias = call.out
-        call.launch_each(pad_kernel, call.inputs[0], np.float32(1), self._bias)
-        self.nbytes: int = self._weight.nbytes + self._bias.nbytes
+        product, _ = self.check(pattern)
+        of = choose(precision, {name: TENSOR_PRECISIONS[name] for name in self.precisions_of(product)})
+        made = FP32 if results == FP32.name else choose(results or precision)
+        images = isinstance(product, Conv2d)
+        weight, bias = self._read(
+            pattern, weights, of, made, images_of.OCTET if images else lane_numbers(of), moments=moments
+        )  # fmt: skip
+        if images:
+            if made != of:
+                raise ValueError(f"{results=}: need None for {product}: results are in the precision")
+            self._images = images_of.Images(self.groups, self.width, self.kernel, self.c_out)
+            self._weight, self._bias = images_of.packed(weight, bias, of, stream)
+            self._ahead = 0, 0
+        else:
+            laid = packed(weight, of, rows=False, stream=stream)
+            self._weight, self._k_blocks, self._n_tiles = laid.words, laid.k_blocks, laid.tiles
+            self._scale = np.float32(laid.unit * x_unit)
+            call = Call(None, stream, (self._n_tiles * BLOCK_N,), bias=bias)
+            self._bias = call.out
+            call.launch_each(pad_kernel, call.inputs[0], np.float32(1), self._bias)
+        self.nbytes = self._weight.nbytes + self._bias.nbytes
 
-    def conv1d(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """conv1d_nlc: (N, L - K + 1, C_out)."""
-        return self._apply("store", x, out, stream)
+    @classmethod
+    def precisions_of(cls, product: Layer) -> tuple[str, ...]:
+        """Of images, those of 16 bits."""
+        return tuple(HALF_PRECISIONS) if isinstance(product, Conv2d) else cls.precisions
 
-    def conv1d_relu(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """conv1d_relu_nlc: (N, L - K + 1, C_out)."""
-        return self._apply("relu", x, out, stream)
-
-    def conv1d_relu_maxpool1d(self, x: Any, pool_size: int = POOL, *, out: Any = None, stream: Any = None) -> Any:
-        """conv1d_relu_maxpool1d_nlc: (N, (L - K + 1) // 3, C_out); pool_size is 3."""
-        if pool_size != POOL:
-            raise ValueError(f"{pool_size=}: need {POOL}, the positions that a lane holds")
-        return self._apply("pool", x, out, stream)
-
-    def conv1d_partial_moments(self, x: Any, partial_moments: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """conv1d_nlc, and each input's partial moments, float32 of `partial_moments_shape(N, L)`."""
-        return self._apply("stat", x, out, stream, partial_moments)
-
-    def results_of(self, **_: Any) -> NumberFormat:
-        """What the methods give."""
-        return self.results
+    @classmethod
+    def check_pool(cls, product: Product, epilogue: Epilogue) -> None:
+        """Of sequences, windows of 3 behind ReLU, which is the only function that they have; of images any."""
+        if isinstance(product, Conv1d):
+            super().check_pool(product, epilogue)
+            if epilogue.function:
+                raise ValueError(f"epilogue={epilogue.function!r} behind {product}: need relu, or none")
 
     def partial_moments_shape(self, n: int, length: int) -> Shape:
-        """Of `conv1d_partial_moments`'s statistics for x (n, length, C_in)."""
-        return n, -(-(length - self.kernel_size + 1) // (8 * shares("stat"))) * self._n_tiles, PART_BYTES // 4
+        """Of the moments of each block's part, for x (n, length, C_in)."""
+        positions = length - self.taps + 1
+        return n, -(-positions // (8 * shares(self.epilogue))) * self._n_tiles, PART_BYTES // 4
 
-    def _apply(self, epilogue, x, out, stream, partial_moments=None):
-        n, length, channels = shapes.ranked("x", x, "N, L, C_in")
-        of, results = self.precision, self.results
-        if channels != of.terms * self.width:
-            more = " and as many for low terms" if of.terms == 2 else ""
-            raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={self.width}, whole pieces of 16 bytes{more}")
-        kept = length - self.kernel_size + 1
-        if kept < (POOL if epilogue == "pool" else 1):
-            raise ValueError(f"x has {length} positions: too few for K={self.kernel_size}")
-        if n * length * channels >= 1 << 32:
+    def plan(self, x: Shape) -> Any:
+        """How images of x (N, H, W, C) are cut up; None where a block cannot hold even a row's part."""
+        return self._images.plan(x, self.window(x), self.epilogue.pool, self.out_shape(x))
+
+    def ask_ahead(self, array: Any, begin: int, size: int) -> None:
+        """Have each call ask for `size` bytes of a device array, from byte `begin` on, in the second-level cache."""
+        if begin % 16 or not 0 <= begin <= begin + size <= array.nbytes:
+            raise ValueError(f"{begin=}, {size=}: need a part of {array.nbytes} bytes that begins at a multiple of 16")
+        self._held, self._ahead = array, (device.address(array) + begin, size)
+
+    def _start(self, call: Call, partial_moments: Any = None) -> None:
+        x, y = call.inputs[0], call.out
+        if isinstance(self.product, Conv2d):
+            plan, given = self.plan(tuple(x.shape)), (x, self._weight, self._bias, y)
+            images_of.start(call, plan, self.precision, self.epilogue, given, self._ahead)
+            return
+        if x.size >= 1 << 32:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many values need a smaller batch")
-        if not device.on_device(x):
-            raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
-        more = {}
-        if partial_moments is not None:
-            shapes.expect("partial_moments", partial_moments, self.partial_moments_shape(n, length))
-            more["partial_moments"] = partial_moments
-        tiles = -(-kept // (8 * shares(epilogue)))  # with pooling, the last positions fill no window
-        kept = kept // POOL if epilogue == "pool" else kept
-        shape = n, kept, results.terms * self.c_out
-        call = Call(out, stream, shape, results.dtype, dtypes={"x": of.dtype}, x=x, **more)
-        moments = call.out if partial_moments is None else call.inputs[1]
-        addresses = call.inputs[0], self._weight, self._bias, call.out, moments
-        numbers = self._k_blocks, self.width, self.c_out, length, kept, tiles
+        n, length, _ = x.shape
+        tiles = -(-(length - self.taps + 1) // (8 * shares(self.epilogue)))  # the last positions may fill no window
+        addresses = x, self._weight, self._bias, y, y if partial_moments is None else partial_moments
+        numbers = self._k_blocks, self.width, self.c_out, length, y.shape[1], tiles
         arguments = *(np.uint64(device.address(a)) for a in addresses), *map(np.uint32, numbers), self._scale
-        kernel = make_kernel(of, results, self.kernel_size, epilogue)
+        kernel = make_kernel(self.precision, self.taps, self.epilogue)
         call.launch(kernel, (n * tiles, self._n_tiles), THREADS, *arguments, early=True)
-        return call.result()
 
 
 class _Kept:
     """A `one_shot.Kept`, without `stat`, which no operator asks for."""
 
-    def __init__(self, weight: Any, bias: Any, precision: str, unit: float, stream: Any) -> None:
+    def __init__(
+        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Any, moments: bool
+    ) -> None:
         results = None if precision in HALF_PRECISIONS else FP32.name
-        self._conv = SmallBatchWeights(weight, bias, precision=precision, results=results, x_unit=unit, stream=stream)
+        options: dict[str, Any] = {"precision": precision, "results": results, "moments": moments}
+        self._conv = SmallBatchConv(pattern, weights, x_unit=unit, stream=stream, **options)
         self._unit = unit
 
     @staticmethod
@@ -351,18 +348,18 @@ class _Kept:
         # Where x's greatest becomes the greatest that there is.
         return largest(call, x) / LARGEST["e4m3"] or 1.0 if precision == "fp8" else 1.0
 
-    def run(self, call: Call, x: Any, method: str, y: Any, *pool: int) -> None:
-        apply, conv = getattr(self._conv, method), self._conv
+    def run(self, call: Call, x: Any, y: Any) -> None:
+        conv = self._conv
         taken = narrow(call, x, x.shape[1], conv.width, conv.precision, 1 / self._unit)
         if conv.results is FP32:
-            apply(taken, *pool, out=y, stream=call.stream)
+            conv.apply(taken, out=y, stream=call.stream)
         else:
-            widen(call, apply(taken, *pool, stream=call.stream), y, conv.results)
+            widen(call, conv.apply(taken, stream=call.stream), y, conv.results)
 
 
 launch, launch_pooled, *_ = one_shot.launches(
     _Kept,
-    """For a few inputs: weights are laid out and features rounded first; `SmallBatchWeights` keeps the one.
+    """For a few inputs: weights are laid out and features rounded first; `SmallBatchConv` keeps the one.
 
     K is at most 7, and a pooling takes the maximum of 3.
     """,

@@ -6,7 +6,7 @@ computes it; what is left are passes over memory before and after.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import lcm
 from typing import Any
@@ -23,10 +23,17 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import Call, jit, pair
+from charcnn.layers import Conv1d, Conv2d
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
+from charcnn.ops.common.conv import PreparedConv
+from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
+from charcnn.ops.common.layer import Array, Space
 from charcnn.ops.common.moments import PART_VALUES, block_sum, launch_merge
-from charcnn.ops.conv1d import double_buffered, one_shot
+from charcnn.ops.common.precision import FP32
+from charcnn.ops.conv1d import double_buffered, one_shot, winograd_images
+from charcnn.ops.conv1d.winograd_images_plan import WinogradPlan
+from charcnn.ops.conv1d.winograd_images_plan import plan as planned
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 
 THREADS = device.block_size(256)
@@ -93,11 +100,11 @@ def _features_kernel(taps):
 
 
 @cache
-def _outputs_kernel(taps, epilogue, pool_size=1):
+def _outputs_kernel(taps, epilogue):
     a = matrices(taps)[0].astype(np.float32)
     points, span, threads = a.shape[1], uint32(SPAN), THREADS
-    rectified, pooled, measured = epilogue in ("relu", "pool"), epilogue == "pool", epilogue == "stat"
-    window, run = uint32(pool_size), lcm(pool_size, SPAN) // SPAN
+    rectified, pooled, measured = epilogue.rectified, epilogue.pool is not None, epilogue.moments
+    window, run = uint32(epilogue.pool_size), lcm(epilogue.pool_size, SPAN) // SPAN
 
     @jit()
     def kernel(products, bias, y, partial_moments):
@@ -161,141 +168,160 @@ def between(x: Shape, weight: Shape) -> tuple[Shape, Shape]:
     return (points * n, tiles + tap_groups - 1, c_in), (points * n, tiles, c_out)
 
 
-class WinogradWeights:
-    """One convolution's weights on the current GPU, transformed once: the operators of `conv1d_nlc` as methods.
+class WinogradConv(PreparedConv):
+    """A convolution in float32 by Winograd's filtering on the current GPU, its weights transformed once.
 
-    The transformed weights take 28 ceil(K / 4) C_in C_out bytes for K > 3, 3.7 MB for 256 channels and K = 7.
+    Those of sequences take 28 ceil(K / 4) C_in C_out bytes for K > 3, 3.7 MB for 256 channels and K = 7.
 
     Args:
-        weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; both NumPy
-            arrays, or both device arrays.
+        pattern: `Conv1d`, with a ReLU, and max-pooling behind that; or `Conv2d` that moves by 1, without dilation or
+            groups, and any pointwise function.
+        weights: as of `WgmmaConv`.
+        moments: of sequences, whether `with_moments` is called.
+        plan: of images, how; the best by `winograd_images_plan.plan` where None.
         stream: a CUDA stream; the default stream where None.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU; by the methods, one of compute capability below 8.0.
-
-    The methods take, beside what their operators do:
-        space: a function that gives a float32 device array of a shape, called for the transformed features, for their
-            products, and, where `out` is None, for the result: each is read when the next is written, so two buffers by
-            turns will do. Where None, new arrays.
+        DeviceError: no usable GPU; by a call, one of compute capability below 8.0.
     """
 
-    def __init__(self, weight: Any, bias: Any, *, stream: Any = None) -> None:
-        kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
-        shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
-        self.taps, self.tap_groups = min(kernel_size, SPAN), -(-kernel_size // SPAN)
-        self.points = SPAN + self.taps - 1
-        call = Call(None, stream, (self.points * self.tap_groups, c_in, c_out), weight=weight, bias=bias)
-        self._weight, self._bias = call.inputs
-        self._transformed = call.out
-        threads = self.tap_groups * c_in * c_out
-        self.nbytes: int = self._transformed.nbytes
-        call.launch(_weights_kernel(self.taps), -(-threads // THREADS), THREADS, self._weight, self._transformed)
+    products, precisions = (Conv1d, Conv2d), ("fp32",)
 
-    def conv1d(
-        self, x: Any, *, out: Any = None, stream: Any = None, space: Callable[[Shape], Any] | None = None
-    ) -> Any:
-        """As `reference.conv1d_nlc`."""
-        return self._apply(x, self._shape(x), "store", out, stream, space)
-
-    def conv1d_relu(
-        self, x: Any, *, out: Any = None, stream: Any = None, space: Callable[[Shape], Any] | None = None
-    ) -> Any:
-        """As `conv1d_relu_nlc_winograd`."""
-        return self._apply(x, self._shape(x), "relu", out, stream, space)
-
-    def conv1d_relu_maxpool1d(
-        self,
-        x: Any,
-        pool_size: int,
-        *,
-        out: Any = None,
+    def __init__(
+        self, pattern: Pattern, weights: Mapping[str, Any], *, moments: bool = False, plan: WinogradPlan | None = None,
         stream: Any = None,
-        space: Callable[[Shape], Any] | None = None,
-    ) -> Any:
-        """As `conv1d_relu_maxpool1d_nlc_winograd`."""
-        shape = shapes.conv1d_relu_maxpool1d_nlc(x, self._weight, self._bias, pool_size)
-        return self._apply(x, shape, "pool", out, stream, space, pool_size)
+    ) -> None:  # fmt: skip
+        weight, bias = self._read(pattern, weights, FP32, FP32, 1, moments=moments)
+        images = isinstance(self.product, Conv2d)
+        self.plan = (plan or planned(*self.kernel, self.c_in, self.c_out)) if images else None
+        if self.plan is not None:
+            shape, weight = winograd_images.weights_shape(self.plan, self.c_in, self.c_out), weights["weight"]
+        else:
+            self._taps, self._tap_groups = min(self.taps, SPAN), -(-self.taps // SPAN)
+            self._points = SPAN + self._taps - 1
+            shape = self._points * self._tap_groups, self.c_in, self.c_out
+        call = Call(None, stream, shape, weight=weight, bias=bias)
+        given, self._bias = call.inputs
+        self._weight, self.nbytes = call.out, int(call.out.nbytes)
+        if self.plan is not None:
+            winograd_images.transform(call, given, self.plan, self.c_in, self.c_out)
+            return
+        blocks = -(-self._tap_groups * self.c_in * self.c_out // THREADS)
+        call.launch(_weights_kernel(self._taps), blocks, THREADS, given, self._weight)
 
-    def conv1d_stat(
-        self, x: Any, *, out: Any = None, stream: Any = None, space: Callable[[Shape], Any] | None = None
-    ) -> Any:
-        """As `conv1d_stat_nlc_winograd`."""
-        shape = self._shape(x)
+    @classmethod
+    def check_pool(cls, product: Product, epilogue: Epilogue) -> None:
+        """Of sequences, ReLU, and any windows behind it; of images, steps of 1 and no pooling."""
+        if isinstance(product, Conv2d):
+            for name in ("stride", "dilation", "groups"):
+                if (value := getattr(product, name)) not in (1, (1, 1)):
+                    raise ValueError(f"{name}={value!r}: Winograd's filtering needs 1; double_buffered takes any")
+            if epilogue.pool:
+                raise ValueError(f"{product} with max-pooling: need none for {cls.__name__}")
+        elif epilogue.function or (epilogue.pool and not epilogue.rectified):
+            raise ValueError(f"epilogue={epilogue.function!r} behind {product}: need relu, or none without pooling")
+
+    def between(self, x: Shape) -> tuple[Shape, Shape]:
+        """The shapes of the transformed features and of their products, for features of this shape."""
+        if self.plan is not None:
+            return winograd_images.between(self.plan, self.window(x), x, self.c_in, self.c_out)
+        return between(x, (self.taps, self.c_in, self.c_out))
+
+    def writes(self, x: Shape) -> list[Array]:
+        """Transformed features, their products, and the result."""
+        return [*map(Array, self.between(x)), Array(self.out_shape(x))]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features; the result."""
+        return self.apply(x, stream=space.stream, space=space.device)
+
+    def apply(self, x: Any, *, out: Any = None, stream: Any = None, space: Callable[[Shape], Any] | None = None) -> Any:
+        """Start on features, float32, C-contiguous, NumPy or on the GPU; the result on the same side.
+
+        Args:
+            space: a function that gives a float32 device array of a shape, called for the transformed features, for
+                their products, and, where `out` is None, for the result: each is read when the next is written, so two
+                buffers by turns will do. Where None, new arrays.
+        """
+        shape = self._check(x)
+        spaces, out = self._space(shape, out, stream, space)
+        call = Call(out, stream, self.out_shape(shape), x=x)
+        self._launch(call, call.inputs[0], spaces)
+        return call.result()
+
+    def with_moments(
+        self, x: Any, *, out: Any = None, stream: Any = None, partial_moments: Any = None,
+        space: Callable[[Shape], Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """Start on features: y, and stat float64 (N, 2), mean and variance of each input's y."""
+        shape = self._check(x)
         y, given = pair(out)
-        inputs = {} if given is None else {"stat": given}
         if given is not None:
             shapes.expect("stat", given, (shape[0], 2))
-        spaces, y = self._space(x, shape, y, stream, space)
-        call = Call(y, stream, shape, x=x, **inputs)
+        spaces, y = self._space(shape, y, stream, space)
+        call = Call(y, stream, self.out_shape(shape), x=x, **({} if given is None else {"stat": given}))
         statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[1]
-        self._stat(call, call.inputs[0], spaces, statistics)
+        if partial_moments is None:
+            partial_moments = call.scratch(self.partial_moments_shape(*shape[:2]), np.float32)
+        self._launch(call, call.inputs[0], spaces, partial_moments)
+        launch_merge(call, partial_moments, call.out.shape[1] * self.c_out, statistics, part=SPAN * self.c_out)
         statistics = call.second(statistics, given)
         return call.result(), statistics
 
-    def _shape(self, x):
-        return shapes.conv1d_nlc(x, self._weight, self._bias)
+    def partial_moments_shape(self, n: int, length: int) -> Shape:
+        """Of moments of tiles, for x (n, length, C_in)."""
+        return n, -(-(length - self.taps + 1) // SPAN), PART_VALUES
 
-    def _apply(self, x, shape, epilogue, out, stream, space, pool_size=1):
-        spaces, out = self._space(x, shape, out, stream, space)
-        call = Call(out, stream, shape, x=x)
-        self._launch(call, call.inputs[0], spaces, epilogue, pool_size=pool_size)
-        return call.result()
+    def stat(self, x: Any, moments: Any, space: Space) -> tuple[Any, Any]:
+        """Start on features, of one worker: `with_moments`."""
+        found: tuple[Any, Any] = self.with_moments(x, out=(None, moments), stream=space.stream, space=space.device)
+        return found
 
-    def _space(self, x, shape, out, stream, space):
+    def _space(self, x: Shape, out: Any, stream: Any, space: Callable[[Shape], Any] | None) -> tuple[list[Any], Any]:
         """Arrays for the transformed features and their products, and with them `out`."""
-        sizes = between(tuple(x.shape), self._weight.shape)
+        sizes = self.between(x)
         if space is None:
             return [device.empty(size, np.float32, device.as_stream(stream)) for size in sizes], out
-        return [space(size) for size in sizes], space(shape) if out is None else out
+        return [space(size) for size in sizes], space(self.out_shape(x)) if out is None else out
 
-    def _launch(self, call, x, spaces, epilogue, *, partial_moments=None, pool_size=1):
+    def _launch(self, call: Call, x: Any, spaces: Sequence[Any], partial_moments: Any = None) -> None:
         features, products = spaces
+        if self.plan is not None:
+            given = x, features, products, self._weight, self._bias
+            winograd_images.launch_all(call, given, self.plan, self.window(tuple(x.shape)), self.epilogue)
+            return
         blocks = x.shape[0] * -(-features.shape[1] // RUN)
-        call.launch(_features_kernel(self.taps), blocks, THREADS, x, features)
-        double_buffered.launch(
-            call, (features, self._transformed, self._bias), products, "several", products=self.points
-        )
-        blocks = x.shape[0] * -(-products.shape[1] // (lcm(pool_size, SPAN) // SPAN))
-        kernel = _outputs_kernel(self.taps, epilogue, pool_size)
-        call.launch(
-            kernel,
-            blocks,
-            THREADS,
-            products,
-            self._bias,
-            call.out,
-            products if partial_moments is None else partial_moments,
-        )
-
-    def _stat(self, call, x, spaces, statistics):
-        n, length, c_out = call.out.shape
-        partial_moments = call.scratch((n, spaces[1].shape[1], PART_VALUES), np.float32)
-        self._launch(call, x, spaces, "stat", partial_moments=partial_moments)
-        launch_merge(call, partial_moments, length * c_out, statistics, part=SPAN * c_out)
+        call.launch(_features_kernel(self._taps), blocks, THREADS, x, features)
+        double_buffered.launch(call, (features, self._weight, self._bias), products, "several", products=self._points)
+        blocks = x.shape[0] * -(-products.shape[1] // (lcm(self.epilogue.pool_size, SPAN) // SPAN))
+        last = products if partial_moments is None else partial_moments
+        kernel = _outputs_kernel(self._taps, self.epilogue)
+        call.launch(kernel, blocks, THREADS, products, self._bias, call.out, last)
 
 
 class _Kept:
     """A `one_shot.Kept`."""
 
-    def __init__(self, weight: Any, bias: Any, precision: str, unit: float, stream: Any) -> None:
-        self._conv = WinogradWeights(weight, bias, stream=stream)
+    def __init__(
+        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Any, moments: bool
+    ) -> None:
+        self._conv = WinogradConv(pattern, weights, moments=moments, stream=stream)
 
     @staticmethod
     def unit(call: Call, x: Any, precision: str) -> float:
         return 1.0
 
-    def run(self, call: Call, x: Any, method: str, y: Any, *pool: int) -> None:
-        getattr(self._conv, method)(x, *pool, out=y, stream=call.stream)
+    def run(self, call: Call, x: Any, y: Any) -> None:
+        self._conv.apply(x, out=y, stream=call.stream)
 
     def stat(self, call: Call, x: Any, y: Any, moments: Any) -> None:
-        self._conv.conv1d_stat(x, out=(y, moments), stream=call.stream)
+        self._conv.with_moments(x, out=(y, moments), stream=call.stream)
 
 
 launch, launch_pooled, launch_stat, _ = one_shot.launches(
     _Kept,
-    """Weights are transformed first; `WinogradWeights` keeps them.
+    """Weights are transformed first; `WinogradConv` keeps them.
 
     A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
     """,

@@ -10,10 +10,15 @@ import numpy as np
 from charcnn import ops
 from charcnn.gpu import device
 from charcnn.layers.layer import Shape
-from charcnn.ops.common.layer import Array, Conv1dLayer, Layer, Space
+from charcnn.ops.common.conv import PreparedConv
+from charcnn.ops.common.epilogues import pattern_of
+from charcnn.ops.common.layer import Array, Layer, Space
 from charcnn.ops.common.mma_layout import OCTET, WIDE
 from charcnn.ops.common.precision import FP32, choose
-from charcnn.ops.conv1d.layers import Cast, MmaConv1d, SmallBatchConv1d, WgmmaConv1d
+from charcnn.ops.conv1d.layers import Cast
+from charcnn.ops.conv1d.mma.layer import MmaConv
+from charcnn.ops.conv1d.small_batch import SmallBatchConv
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, normalised_maxima
 from charcnn.ops.layernorm.small_batch import affine, between, normalised
 
@@ -29,7 +34,7 @@ class ConvNormReluPool:
     """A convolution that gives the moments of its result, too, and one pass of LayerNorm, ReLU and max-pooling.
 
     Args:
-        conv: the convolution.
+        conv: the convolution, made with `moments`.
         norm: gamma and beta. Up to FEW inputs of 16 bits take them in fp16, as small batches do.
         pool_size: positions that a maximum is taken of.
         precision: of the features that are given.
@@ -38,13 +43,13 @@ class ConvNormReluPool:
     """
 
     def __init__(
-        self, conv: Conv1dLayer, norm: Affine, pool_size: int, precision: str, eps: float = 1e-5, *, wide: bool = False
+        self, conv: PreparedConv, norm: Affine, pool_size: int, precision: str, eps: float = 1e-5, *, wide: bool = False
     ) -> None:
         self._conv, self._pool_size, self._eps = conv, pool_size, eps
         self._norm = [device.to_device(array) for array in norm]
         self._of = choose(precision)
         self._wide = wide or precision in WIDE
-        wgmma = isinstance(conv, WgmmaConv1d)
+        wgmma = isinstance(conv, WgmmaConv)
         self._rows = self._wide and wgmma  # what a linear layer takes
         self._few = FEW if wgmma and self._of.itemsize > 1 and norm[0].shape[-1] % OCTET == 0 else 0
         self._affine = affine(*norm, wide=self._wide) if self._few else ()
@@ -60,7 +65,7 @@ class ConvNormReluPool:
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
         """Moments, and those of parts of the result."""
-        partial = self._conv.conv.partial_moments_shape(x[0], x[1])
+        partial = self._conv.partial_moments_shape(x[0], x[1])
         return {"moments": Array((x[0], 2), np.float64), "partial_moments": Array(partial)}
 
     def __call__(self, x: Any, space: Space) -> Any:
@@ -70,18 +75,17 @@ class ConvNormReluPool:
         partial_moments = scratch["partial_moments"][:n]
         if 0 < n <= self._few:
             given: dict[str, Any] = {"out": out[0], "stream": space.stream}
-            y, (gamma, beta) = self._conv.conv.conv1d_partial_moments(x, partial_moments, **given), self._affine
+            y, (gamma, beta) = self._conv.with_partial_moments(x, partial_moments, **given), self._affine
             return normalised(
                 y, partial_moments, gamma, beta, self._pool_size, precision=self._of.name, rows=self._rows,
-                wide=self._wide, part=self._conv.conv.part, eps=self._eps, out=space.device(*result),
+                wide=self._wide, part=self._conv.part, eps=self._eps, out=space.device(*result),
                 stream=space.stream,
             )  # fmt: skip
-        more = {"wide": True} if self._wide and not self._rows else {}
-        y, stat = self._conv.conv.conv1d_stat(x, out=out, partial_moments=partial_moments, stream=space.stream, **more)
+        y, stat = self._conv.with_moments(x, out=out, partial_moments=partial_moments, stream=space.stream)
         precision: dict[str, Any] = {"precision": self._of.name}
         if self._rows:
             precision = {"precision": FP32.name, "results": self._of.name}
-        maxima: Any = encoded_maxima if more else normalised_maxima
+        maxima: Any = encoded_maxima if self._wide and not self._rows else normalised_maxima
         given = {"eps": self._eps, "out": space.device(*result), "stream": space.stream}
         return maxima(y, stat, *self._norm, self._pool_size, **precision, **given)
 
@@ -95,13 +99,14 @@ class SmallBatchConvNormReluPool:
     ) -> None:  # fmt: skip
         self._of, self._pool_size, self._eps = choose(precision), pool_size, eps
         self._wide = wide or precision in WIDE
+        given = pattern_of(weight), {"weight": weight, "bias": bias}
         results = between(self._of, self._wide).name
-        self._layer = SmallBatchConv1d(weight, bias, precision=precision, results=results)
-        self._norm, self.nbytes = affine(*norm, wide=self._wide), self._layer.nbytes
+        self._conv = SmallBatchConv(*given, precision=precision, results=results, moments=True)
+        self._norm, self.nbytes = affine(*norm, wide=self._wide), self._conv.nbytes
 
     def writes(self, x: Shape) -> list[Array]:
         """The convolution's result, and that of pooling."""
-        y = self._layer.writes(x)[-1]
+        y = self._conv.writes(x)[-1]
         n, length, channels = y.shape
         pooled = length // self._pool_size
         shape = (n, 1, self._of.terms * pooled * channels) if self._wide else (n, pooled, channels)
@@ -109,12 +114,12 @@ class SmallBatchConvNormReluPool:
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
         """Moments of parts of the result."""
-        return {"partial_moments": Array(self._layer.conv.partial_moments_shape(x[0], x[1]))}
+        return {"partial_moments": Array(self._conv.partial_moments_shape(x[0], x[1]))}
 
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on features (N, L, C_in)."""
         partial_moments, (between, result) = space.scratch(self)["partial_moments"][: len(x)], self.writes(x.shape)
-        y = self._layer.conv.conv1d_partial_moments(x, partial_moments, out=space.device(*between), stream=space.stream)
+        y = self._conv.with_partial_moments(x, partial_moments, out=space.device(*between), stream=space.stream)
         gamma, beta = self._norm
         return normalised(
             y, partial_moments, gamma, beta, self._pool_size, precision=self._of.name, rows=self._wide,
@@ -162,7 +167,7 @@ def wgmma_block(
     """Convolution, LayerNorm where there is one, ReLU and max-pooling on Hopper's tensor cores; for a linear layer.
 
     Args:
-        weight, bias, precision, promoted: as of `WgmmaWeights`.
+        weight, bias, precision, promoted: as of `WgmmaConv`.
         norm: gamma and beta; None for a network without.
         pool_size: 3.
         length: positions of x that count, where there are more.
@@ -170,21 +175,24 @@ def wgmma_block(
         wide: as of `ConvNormReluPool`; nothing without LayerNorm.
     """
     given: dict[str, Any] = {"precision": precision, "promoted": promoted}
-    cast = precision in WIDE
+    cast, weights = precision in WIDE, {"weight": weight, "bias": bias}
     if norm is not None:
-        conv = WgmmaConv1d(weight, bias, relu=False, float32=wide or cast, **given)
+        results = FP32.name if wide or cast else None
+        conv = WgmmaConv(pattern_of(weight), weights, results=results, moments=True, **given)
         return [ConvNormReluPool(conv, norm, pool_size, precision, eps, wide=wide)]
-    conv = WgmmaConv1d(weight, bias, pool=True, length=length, float32=cast, **given)
-    return [conv, *([Cast(precision)] if cast else [])]
+    pattern, results = pattern_of(weight, "relu", pool_size), FP32.name if cast else None
+    return [WgmmaConv(pattern, weights, length=length, results=results, **given), *([Cast(precision)] if cast else [])]
 
 
 def mma_block(
     weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str, eps: float = 1e-5
 ) -> list[Layer]:
     """`wgmma_block` by mma.sync."""
+    weights = {"weight": weight, "bias": bias}
     if norm is None:
-        return [MmaConv1d(weight, bias, pool=True, precision=precision)]
-    conv = MmaConv1d(weight, bias, relu=False, float32=precision in WIDE, precision=precision)
+        return [MmaConv(pattern_of(weight, "relu", pool_size), weights, precision=precision)]
+    results = FP32.name if precision in WIDE else None
+    conv = MmaConv(pattern_of(weight), weights, results=results, moments=True, precision=precision)
     return [ConvNormReluPool(conv, norm, pool_size, precision, eps)]
 
 
@@ -194,7 +202,7 @@ def small_batch_block(
 ) -> Sequence[Layer]:  # fmt: skip
     """`wgmma_block` for a few inputs."""
     if norm is None:
-        cast = precision in WIDE
-        conv = SmallBatchConv1d(weight, bias, pool=True, precision=precision, results=FP32.name if cast else None)
+        given, cast = (pattern_of(weight, "relu", pool_size), {"weight": weight, "bias": bias}), precision in WIDE
+        conv = SmallBatchConv(*given, precision=precision, results=FP32.name if cast else None)
         return [conv, Cast(precision)] if cast else [conv]
     return [SmallBatchConvNormReluPool(weight, bias, norm, pool_size, precision, eps, wide=wide)]

@@ -42,7 +42,7 @@ AT_ONCE = 4
 
 @cuda.jit(device=True, inline="always")
 def _own_parts(partial_moments, n, count, part, row):
-    """Of parts as `SmallBatchWeights` leaves them: near the mean, in two; a lane's sums of differences
+    """Of parts as `SmallBatchConv` leaves them: near the mean, in two; a lane's sums of differences
     from it, and of squares.
     """  # fmt: skip
     first = partial_moments + uint64(uint32(n * count)) * uint64(PART_BYTES)
@@ -188,14 +188,14 @@ def normalised(
 
     Args:
         x: (N, L, C) in what lies `between` for the precision, on the GPU, C a multiple of 8.
-        partial_moments: float32 (N, P, 4), of P parts an input, as `SmallBatchWeights.conv1d_partial_moments` leaves
-            them; with `part` (N, P, 3) of `WgmmaWeights`.
+        partial_moments: float32 (N, P, 4), of P parts an input, as `SmallBatchConv.with_partial_moments` leaves
+            them; with `part` (N, P, 3) of `WgmmaConv`.
         gamma, beta: as `TokenConvWeights.affine` holds them: (1, L, C), fp16 in uint16 arrays; of 32 bits a value
             float32 (L, C).
         pool_size: positions that a maximum is taken of.
         rows: whether all of an input is one row, (N, 1, ...), for a linear layer: of two terms, all high ones first.
         wide: whether x, gamma and beta are float32, though the precision has fewer bits.
-        part: values of a part of a row, `WgmmaWeights.part`.
+        part: values of a part of a row, `WgmmaConv.part`.
         precision, eps, out, stream: as of `normalised_maxima`.
 
     Raises:

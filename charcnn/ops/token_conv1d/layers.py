@@ -27,7 +27,7 @@ class TokenConvNormReluPool:
         pool_size: positions that a maximum is taken of.
         precision: of the features that are written.
         wide: of fp16, whether they are computed in float32, as those of tf32 are.
-        octets: of fp16x3, whether they lie as `MmaWeights` takes them.
+        octets: of fp16x3, whether they lie as `MmaConv` takes them.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TokenConvNormReluPool:
 
 
 class TokenConvNormReluPoolPlanes:
-    """Block 1 in one kernel that writes the planes of Toom-Cook's products, pooled by three, for `ToomCookConv1d`.
+    """Block 1 in one kernel that writes the planes of Toom-Cook's products, pooled by three, for `ToomCookConv`.
 
     Args:
         weight: float32 (K, depth, C_out), as `arrays.pack` gives it; bias (C_out,); NumPy arrays.

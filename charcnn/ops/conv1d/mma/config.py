@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from charcnn.ops.common import epilogues
-
 ROW_BYTES = 128
 """Of a k block, a chunk of channels, in shared memory: 64 of 16 bits, or 32."""
 
@@ -18,18 +16,11 @@ PIXEL_BYTES = 16
 POOL = 3
 """Positions of a pooled window: as many products of 16 rows, one of each position, meet in a thread."""
 
-POINTWISE = tuple(name for name in epilogues.EPILOGUES if name not in ("", "relu"))
-"""Functions of each accumulator, one row of `common.epilogues` each."""
-
-EPILOGUES = ("store", "relu", "pool", "stat", *POINTWISE)
-"""What becomes of a tile's accumulators: they are stored; ReLU of them; the maxima of that; they, with the moments of
-each row; a function of each."""
-
 NO_ROW = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class TileConfig:
+class MmaTile:
     """A block's part of the product, and a warp's part of that."""
 
     block_m: int
@@ -82,14 +73,14 @@ class TileConfig:
 class Stages:
     """What a block's shared memory holds: stages of A, the features, and of B, the weights."""
 
-    config: TileConfig
+    config: MmaTile
     a_rows: int
     """Rows of a stage of A: what all taps read, in whole groups of 8 rows."""
     a_stages: int
     """Each for all taps."""
 
     @classmethod
-    def of(cls, config: TileConfig, taps: int) -> Stages:
+    def of(cls, config: MmaTile, taps: int) -> Stages:
         """For so many taps: as many features as are read or under way while weights are, `b_stages` taps in all."""
         return cls(config, -(-(config.block_m + taps - 1) // 8) * 8, (taps + config.b_stages - 2) // taps + 1)
 

@@ -14,7 +14,7 @@ import numpy as np
 from charcnn.gpu import device
 from charcnn.layers.windows import Window
 from charcnn.ops.common.precision import NumberFormat
-from charcnn.ops.conv1d.mma.config import Stages, TileConfig
+from charcnn.ops.conv1d.mma.config import MmaTile, Stages
 
 LARGEST_N = 128
 """Output channels of a tile, at most."""
@@ -66,7 +66,7 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Im2colTile(TileConfig):
+class Im2colTile(MmaTile):
     """A tile of outputs by output channels, all of one piece of packed weights."""
 
     used: int = 4

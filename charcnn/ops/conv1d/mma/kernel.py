@@ -14,19 +14,17 @@ from charcnn.gpu.indices import (
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
-from charcnn.ops.common.epilogues import in_place
+from charcnn.ops.common.epilogues import Epilogue, in_place
 from charcnn.ops.common.mma_layout import words_of
 from charcnn.ops.common.moments import PART_VALUES
-from charcnn.ops.common.precision import NumberFormat
-from charcnn.ops.conv1d.mma.config import NO_ROW, POINTWISE, POOL, ROW_BYTES, Stages
+from charcnn.ops.common.precision import FP32, NumberFormat
+from charcnn.ops.conv1d.mma.config import NO_ROW, POOL, ROW_BYTES, Stages
 from charcnn.ops.conv1d.mma.im2col import GEOMETRY_BYTES
 from charcnn.ops.conv1d.mma.loads import make_copy_rows, make_im2col
 
 
 @cache
-def make_kernel(
-    of: NumberFormat, stages: Stages, epilogue: str, wide: bool, vector_store: bool, full_n_tiles: bool
-) -> Any:
+def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_store: bool, full_n_tiles: bool) -> Any:
     """The kernel: addresses, then sizes.
 
     Addresses: x; the packed weights; what undoes their scaling; the bias, padded to whole PACKED_N; y; partial moments.
@@ -36,16 +34,16 @@ def make_kernel(
     `im2col.Geometry`'s words, there is 1 tap and a k block for each, a row is an output and an input of its own.
 
     Args:
-        of: the format of x, of the weights, and unless `wide`, of y.
+        of: the format of x and of the weights.
         stages: the tile, and what lies in shared memory.
-        epilogue: one of EPILOGUES.
-        wide: whether y is float32.
+        epilogue: what becomes of accumulators. Results are in the same format, or float32.
         vector_store: whether c_out is a multiple of 8 and y begins at one of 16 bytes, so that a thread may store as
             many.
         full_n_tiles: whether c_out is a multiple of `warp_n`.
     """
     config, two_terms = stages.config, of.terms == 2
-    pooled, measured, rectified = epilogue == "pool", epilogue == "stat", epilogue in ("relu", "pool")
+    pooled, measured, rectified = epilogue.pool is not None, epilogue.moments, epilogue.rectified
+    wide = epilogue.results is FP32
     m_tiles, n_tiles = config.warp_m // 16, config.warp_n // 8  # matrices of a warp
     octets, acc_size = n_tiles // 4, m_tiles * n_tiles * 4
     phases = POOL if pooled else 1
@@ -73,8 +71,8 @@ def make_kernel(
     no_row, copied = uint32(NO_ROW), uint32(16)
     size, block_step = uint64(4 if wide else of.size), uint64(config.pack_n * ROW_BYTES)
     float_size, moments_bytes = uint64(4), uint64(4 * PART_VALUES)
-    im2col, applied, copy_rows = config.im2col, epilogue in POINTWISE, make_copy_rows(stages)
-    apply = in_place(epilogue, acc_size) if applied else None
+    im2col, applied, copy_rows = config.im2col, bool(epilogue.function), make_copy_rows(stages)
+    apply = in_place(epilogue.function, acc_size) if applied else None
     prepare, copy_pixels = make_im2col(stages) if im2col else (None, None)
     pixels_at, step_bytes, geometry_bytes = stages.pixels_at, uint64(16), uint64(GEOMETRY_BYTES)
 

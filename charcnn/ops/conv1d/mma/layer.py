@@ -1,207 +1,155 @@
-"""The weights of one layer as `mma` takes them, and the operators that they make."""
+"""A convolution or linear layer on tensor cores by mma.sync: weights laid out once."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from charcnn.gpu import device
-from charcnn.gpu.launch import Call, pair
+from charcnn.gpu.launch import Call
+from charcnn.layers import Conv2d
 from charcnn.layers.layer import Shape
-from charcnn.ops.common import epilogues, shapes, tile_choice
-from charcnn.ops.common.mma_layout import together
-from charcnn.ops.common.moments import PART_VALUES, launch_merge
-from charcnn.ops.common.precision import FP32, NumberFormat, choose
-from charcnn.ops.conv1d.mma.config import PACKED_N, POOL, Stages, TileConfig
+from charcnn.ops.common import tile_choice
+from charcnn.ops.common.cast import x_unit_of
+from charcnn.ops.common.conv import PreparedConv
+from charcnn.ops.common.epilogues import Pattern, pattern_of
+from charcnn.ops.common.mma_layout import OCTET, encode, together
+from charcnn.ops.common.precision import FP32, choose
+from charcnn.ops.conv1d.mma import windows
+from charcnn.ops.conv1d.mma.config import PACKED_N, MmaTile, Stages
 from charcnn.ops.conv1d.mma.kernel import make_kernel
 from charcnn.ops.conv1d.mma.pack import packed
 
 PLAIN = (
-    TileConfig(256, 128, 64, 64, 4, 1),
-    TileConfig(128, 128, 64, 64, 3, 1),
-    TileConfig(128, 256, 64, 64, 3, 1),
-    TileConfig(128, 128, 64, 64, 4, 1),
-    TileConfig(128, 128, 32, 64, 3, 2),
-    TileConfig(64, 128, 32, 64, 4, 2),
+    MmaTile(256, 128, 64, 64, 4, 1),
+    MmaTile(128, 128, 64, 64, 3, 1),
+    MmaTile(128, 256, 64, 64, 3, 1),
+    MmaTile(128, 128, 64, 64, 4, 1),
+    MmaTile(128, 128, 32, 64, 3, 2),
+    MmaTile(64, 128, 32, 64, 4, 2),
 )
 """Tiles, the first where shared memory holds its stages: of two ways to have eight warps of 64 x 64 read few bytes a
 product, that which reads fewer weights; then a smaller one, for GPUs with less shared memory. The others are what
 tuning may take instead. All have warps of 64 columns, the parts of `conv1d_stat`."""
 
 POOLED = (
-    TileConfig(192, 128, 48, 64, 4, 1),
-    TileConfig(96, 128, 48, 64, 3, 1),
-    TileConfig(96, 256, 48, 64, 4, 1),
-    TileConfig(96, 128, 48, 64, 4, 2),
+    MmaTile(192, 128, 48, 64, 4, 1),
+    MmaTile(96, 128, 48, 64, 3, 1),
+    MmaTile(96, 256, 48, 64, 4, 1),
+    MmaTile(96, 128, 48, 64, 4, 2),
 )
 """With pooling, and of split numbers: products that are summed apart leave no registers to sums of 64 x 64."""
 
-CONVERTED = TileConfig(128, 128, 32, 64, 5, 1)
+CONVERTED = MmaTile(128, 128, 32, 64, 5, 1)
 """Before PLAIN, of e4m3. Compute capabilities 9.0 and 10.0 multiply f16 instead, whose words take registers. Those that
 multiply e4m3 itself, 8.9 and 12.0, have too little shared memory for so many stages."""
 
 
-class MmaWeights:
-    """The weights of one layer for tensor cores, on the current GPU: the operators, less `weight, bias`.
+class MmaConv(PreparedConv):
+    """A convolution or linear layer for tensor cores by mma.sync, on the current GPU.
 
-    A linear layer is a convolution of one position: weight (1, C_in, C_out), x (N, 1, C_in).
+    Features and results lie as `mma_layout` has them: in fp16x3 not as `WgmmaConv` takes and gives them.
 
     Args:
-        weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; both NumPy
-            arrays, or both device arrays.
+        pattern, weights: as of `WgmmaConv`.
         precision: of weights and features, one of `precision.TENSOR_PRECISIONS`; sums are float32.
+        results: "float32", or None: in the precision; C_out is a multiple of 8 then.
+        length: of a sequence, with pooling how many positions of x count, where there are more.
+        moments: whether `with_moments` is called, for a LayerNorm that follows.
         x_unit: what 1 stands for in x, for fp8, whose range is short.
         stream: a CUDA stream; the default stream where None.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit, shared memory does not hold what so many
-            taps read, or in fp8, a GPU of compute capability below 8.9.
+            taps read, a group has no multiple of 32 output channels, or of 8 input channels, in fp8 of 16; or in fp8, a
+            GPU of compute capability below 8.9.
         DeviceError: no usable GPU, or one of compute capability below 8.0.
-
-    The methods take x (N, L, C_in) as `mma_layout` has it, on the GPU, with C_in a multiple of 8, in fp8 of 16; with
-    two terms, (N, L, 2 C_in). They give the same, with C_out a multiple of 8, or where `wide` float32, of any C_out.
-    `out` is where to write, made where None.
     """
 
+    tiles: tuple[Any, ...]
+    """Those to choose from: of images `Im2colTile`, else `MmaTile`."""
+
     def __init__(
-        self, weight: Any, bias: Any, *, precision: str = "fp16", x_unit: float = 1.0, stream: Any = None
-    ) -> None:
+        self, pattern: Pattern, weights: Mapping[str, Any], *, precision: str = "fp16", results: str | None = None,
+        length: int | None = None, moments: bool = False, x_unit: float = 1.0, stream: Any = None,
+    ) -> None:  # fmt: skip
         device.require_tensor_cores("mma")
-        self.precision = of = choose(precision)
+        of = choose(precision)
         device.require_precision(precision, of.capability)
-        kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
-        shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
-        self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
-        columns = -(-c_out // PACKED_N) * PACKED_N
-        self._pooled = fitting(POOLED, kernel_size, columns)
-        plain = (CONVERTED, *PLAIN) if of.ptx_type == "e4m3" else PLAIN
-        self._plain = self._pooled if of.terms == 2 else fitting(plain, kernel_size, columns)
-        self._warp_n = self._plain[0].warp_n
-        self._together = together(of)
-        self.width = -(-c_in // self._together) * self._together  # of a row of features, or of each of its terms
-        laid = packed(weight, bias, of, PACKED_N, columns, stream, x_unit=x_unit)
+        made = FP32 if results == FP32.name else choose(results or precision, {precision: of})
+        weight, bias = self._read(pattern, weights, of, made, together(of), length=length, moments=moments)
+        if made is not FP32 and self.c_out % OCTET:
+            raise ValueError(f"weight has C_out={self.c_out}: need a multiple of {OCTET} where results are not float32")
+        if isinstance(self.product, Conv2d):
+            found = windows.Windows(self.product, self.kernel, weight.shape[1], self.c_out, of)
+            columns, pack_n, used = found.columns, found.block_n, found.quarters
+            self.windows, self.tiles = found, found.tiles
+        else:
+            columns, pack_n, used = -(-self.c_out // PACKED_N) * PACKED_N, PACKED_N, 4
+            plain = (CONVERTED, *PLAIN) if of.ptx_type == "e4m3" else PLAIN
+            pooled = self.epilogue.pool or of.terms == 2
+            self.tiles = fitting(POOLED if pooled else plain, self.taps, columns)
+        self.part = self.tiles[0].warp_n
+        laid = packed(weight, bias, of, pack_n, columns, stream, used, x_unit)
         self._weight, self._bias, self._factor, self._k_blocks, self.nbytes = *laid, laid.nbytes
+        self._geometries: dict[tuple[int, int], Any] = {}
 
-    def conv1d(self, x: Any, *, epilogue: str = "", wide: bool = False, out: Any = None, stream: Any = None) -> Any:
-        """conv1d_nlc: (N, L - K + 1, C_out).
-
-        Args:
-            epilogue: applied to each value, a row of `common.epilogues`, or "".
-        """
-        return self._apply(epilogues.check(epilogue) or "store", x, self._shape(x), wide, out, stream)
-
-    def conv1d_relu(self, x: Any, *, wide: bool = False, out: Any = None, stream: Any = None) -> Any:
-        """conv1d_relu_nlc: (N, L - K + 1, C_out)."""
-        return self._apply("relu", x, self._shape(x), wide, out, stream)
-
-    def conv1d_relu_maxpool1d(
-        self,
-        x: Any,
-        pool_size: int = POOL,
-        *,
-        length: int | None = None,
-        wide: bool = False,
-        out: Any = None,
-        stream: Any = None,
-    ) -> Any:
-        """conv1d_relu_maxpool1d_nlc: (N, (L - K + 1) // 3, C_out).
-
-        Args:
-            pool_size: 3.
-            length: positions of x that count, where there are more.
-        """
-        n, valid, _ = self._shape(x)
-        if pool_size != POOL:
-            raise ValueError(f"{pool_size=}: need {POOL}, the positions of a window that meet in a thread")
-        kept = valid if length is None else length - self.kernel_size + 1
-        if not POOL <= kept <= valid:
-            raise ValueError(f"{length=}: need {POOL + self.kernel_size - 1} to {x.shape[1]}, the positions of x")
-        return self._apply("pool", x, (n, kept // POOL, self.c_out), wide, out, stream)
-
-    def conv1d_stat(
-        self, x: Any, *, wide: bool = False, out: Any = None, stream: Any = None, partial_moments: Any = None
-    ) -> Any:
-        """conv1d_stat_nlc: y (N, L - K + 1, C_out), and stat float64 (N, 2) of y before it was rounded.
-
-        Args:
-            partial_moments: scratch, float32 of `partial_moments_shape(N, L)` on the GPU; made where None, which waits
-                for the GPU.
-        """
-        n, length, _ = shape = self._shape(x)
-        y, stat = pair(out)
-        call = self._call(x, shape, wide, y, stream, {} if stat is None else {"stat": stat})
-        if stat is not None:
-            shapes.expect("stat", stat, (n, 2))
-        statistics = call.scratch((n, 2), np.float64) if stat is None else call.inputs[1]
-        if partial_moments is None:
-            partial_moments = call.scratch(self.partial_moments_shape(*x.shape[:2]), np.float32)
-        self._launch("stat", call, wide, partial_moments)
-        part = self._warp_n
-        launch_merge(call, partial_moments, length * self.c_out, statistics, part=part, row=self.c_out)
-        return call.result(), call.second(statistics, stat)
-
-    def results_of(self, *, wide: bool = False, **_: Any) -> NumberFormat:
-        """What the methods give."""
-        return FP32 if wide else self.precision
-
-    def partial_moments_shape(self, n: int, length: int) -> Shape:
-        """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""
-        return n, (length - self.kernel_size + 1) * -(-self.c_out // self._warp_n), PART_VALUES
-
-    def _shape(self, x):
-        n, length, channels = shapes.ranked("x", x, "N, L, C_in")
-        terms = self.precision.terms
-        if channels != terms * self.width:
-            more = f"{self._together}{' and as many for low terms' if terms == 2 else ''}"
-            raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={self.width}, a multiple of {more}")
-        if length < self.kernel_size:
-            raise ValueError(f"x has {length} positions: need at least {self.kernel_size} for K={self.kernel_size}")
-        return n, length - self.kernel_size + 1, self.c_out
-
-    def _call(self, x, shape, wide, out, stream, more):
-        if not device.on_device(x):
-            raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
-        if self.c_out % 8 and not wide:
-            raise ValueError(f"weight has C_out={self.c_out}: need a multiple of 8 where the result is not wide")
-        dtype, (n, length, channels) = self.precision.dtype, shape
-        shape = n, length, channels if wide else self.precision.terms * channels
-        return Call(out, stream, shape, np.float32 if wide else dtype, dtypes={"x": dtype}, x=x, **more)
-
-    def _apply(self, epilogue, x, shape, wide, out, stream):
-        call = self._call(x, shape, wide, out, stream, {})
-        self._launch(epilogue, call, wide)
-        return call.result()
-
-    def _launch(self, epilogue, call, wide, partial_moments=None):
+    def _start(self, call: Call, partial_moments: Any = None) -> None:
         x, y = call.inputs[0], call.out
-        n, length, channels = x.shape
-        positions, window = n * length, POOL if epilogue == "pool" else 1
-        shift = -length % window
-        length = -(-length // window)
+        wide, aligned = self.results is FP32, device.address(y) % 16 == 0
+        if not (aligned or wide):
+            raise ValueError(f"out begins at {device.address(y):#x}: need a multiple of 16")
+        if isinstance(self.product, Conv2d):
+            taps, pixels = self.kernel[0] * self.kernel[1], y.shape[0] * y.shape[1] * y.shape[2]
+            tile: MmaTile = self.windows.tile(pixels, self.tiles)
+            steps, rows = (1, taps * self._k_blocks), (1, 1, pixels, 0, 0)
+            last, magic, of_tile = self._geometry(tuple(x.shape)), 0, pixels
+        else:
+            tile, rows, magic = self._rows(x, y)
+            steps, last = (self.taps, self._k_blocks), y if partial_moments is None else partial_moments
+            of_tile = rows[2] * self.epilogue.pool_size
+        stages, vector_store = Stages.of(tile, steps[0]), self.c_out % OCTET == 0 and aligned
+        kernel = make_kernel(self.precision, stages, self.epilogue, vector_store, self.c_out % tile.warp_n == 0)
+        arrays = x, self._weight, self._factor, self._bias, y, last
+        numbers = *steps, self.c_out, *rows, tuple(x.shape)[-1] * self.precision.itemsize, magic
+        arguments = *(np.uint64(device.address(array)) for array in arrays), *map(np.uint32, numbers)
+        blocks = -(-of_tile // tile.block_m) * -(-self.c_out // tile.block_n)
+        call.launch(kernel, blocks, tile.threads, *arguments, shared=stages.smem_bytes)
+
+    def _rows(self, x: Any, y: Any) -> tuple[MmaTile, tuple[int, int, int, int, int], int]:
+        """A sequence's tile; of an input, rows and those stored; in all, rows and positions; what its last row lacks;
+        and 2^32 / rows of an input."""
+        (n, length, _), window = x.shape, self.epilogue.pool_size
+        positions, shift, length = n * length, -length % window, -(-length // window)
         rows = n * length
-        if n == 0 or y.shape[1] == 0:
-            return
-        configs, shape = self._pooled if epilogue == "pool" else self._plain, (self.kernel_size, self.c_in, self.c_out)
-        config = tile_choice.choose(f"mma {epilogue}", self.precision.name, shape, rows * window, configs)
-        stages = Stages.of(config, self.kernel_size)
-        length_magic = -(-(1 << 32) // length) % (1 << 32)  # row * length_magic >> 32 is row // length
         if rows * (length - 1) >= 1 << 32 or positions >= 1 << 31:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
-        vector_store = self.c_out % 8 == 0 and device.address(y) % 16 == 0
-        if not vector_store and not wide:
-            raise ValueError(f"out begins at {device.address(y):#x}: need a multiple of 16")
-        blocks = -(-rows * window // config.block_m) * -(-self.c_out // config.block_n)
-        full_n_tiles = self.c_out % config.warp_n == 0
-        kernel = make_kernel(self.precision, stages, epilogue, wide, vector_store, full_n_tiles)
-        addresses = (x, self._weight, self._factor, self._bias, y, y if partial_moments is None else partial_moments)
-        numbers = self.kernel_size, self._k_blocks, self.c_out, length, y.shape[1], rows, positions, shift
-        numbers += channels * self.precision.itemsize, length_magic
-        arguments = *(np.uint64(device.address(a)) for a in addresses), *map(np.uint32, numbers)
-        call.launch(kernel, blocks, config.threads, *arguments, shared=stages.smem_bytes)
+        key, shape = f"mma {self.epilogue.kind}", (self.taps, self.c_in, self.c_out)
+        tile: MmaTile = tile_choice.choose(key, self.precision.name, shape, rows * window, self.tiles)
+        magic = -(-(1 << 32) // length) % (1 << 32)  # row * magic >> 32 is row // length
+        return tile, (length, y.shape[1], rows, positions, shift), magic
+
+    def _geometry(self, x: Shape) -> Any:
+        """What the kernel is told of images of this shape; kept, as a network has images of one size."""
+        size = x[1], x[2]
+        if size not in self._geometries:
+            self._geometries[size] = device.to_device(self.windows.words(self.window(x), size, self._k_blocks))
+        return self._geometries[size]
 
 
-def fitting(configs: tuple[TileConfig, ...], taps: int, columns: int) -> tuple[TileConfig, ...]:
+def compute(call: Call, x: Any, weight: Any, bias: Any, precision: str, *, epilogue: str, **moves: Any) -> None:
+    """A `one_shot.ComputeConv2d`."""
+    n, height, width, c_in = x.shape
+    unit = x_unit_of(call, x, choose(precision))
+    options = {"precision": precision, "results": FP32.name, "x_unit": unit, "stream": call.stream}
+    conv = MmaConv(pattern_of(weight, epilogue, **moves), {"weight": weight, "bias": bias}, **options)
+    rows = encode(call, x.reshape((n * height, width, c_in)), width, conv.width, conv.precision, unit)
+    conv.into(call, rows, x.shape)
+
+
+def fitting(configs: tuple[MmaTile, ...], taps: int, columns: int) -> tuple[MmaTile, ...]:
     """Those whose stages shared memory holds, for so many taps, and that divide the columns laid out.
 
     Raises:

@@ -1,26 +1,31 @@
 """The rows of the catalogue on tensor cores by `mma`: each lays out the weights and encodes the features first.
 
-`MmaWeights` keeps the one and takes the other as it is: that is what a level uses.
+`MmaConv` keeps the one and takes the other as it is: that is what a level uses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from charcnn.aliases import Record
 from charcnn.gpu.launch import Call
 from charcnn.ops.common.cast import x_unit_of
+from charcnn.ops.common.epilogues import Pattern
 from charcnn.ops.common.mma_layout import encode
-from charcnn.ops.common.precision import choose
+from charcnn.ops.common.precision import FP32, choose
 from charcnn.ops.conv1d import one_shot
-from charcnn.ops.conv1d.mma.layer import MmaWeights
-from charcnn.ops.conv1d.mma.windows import compute
+from charcnn.ops.conv1d.mma.layer import MmaConv, compute
 
 
 class _Kept:
     """A `one_shot.Kept`."""
 
-    def __init__(self, weight: Any, bias: Any, precision: str, unit: float, stream: Any) -> None:
-        self._conv = MmaWeights(weight, bias, precision=precision, x_unit=unit, stream=stream)
+    def __init__(
+        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Any, moments: bool
+    ) -> None:
+        options: Record = {"precision": precision, "results": FP32.name, "moments": moments}
+        self._conv = MmaConv(pattern, weights, x_unit=unit, stream=stream, **options)
         self._unit = unit
 
     @staticmethod
@@ -30,16 +35,16 @@ class _Kept:
     def _taken(self, call: Call, x: Any) -> Any:
         return encode(call, x, x.shape[1], self._conv.width, self._conv.precision, self._unit)
 
-    def run(self, call: Call, x: Any, method: str, y: Any, *pool: int) -> None:
-        getattr(self._conv, method)(self._taken(call, x), *pool, wide=True, out=y, stream=call.stream)
+    def run(self, call: Call, x: Any, y: Any) -> None:
+        self._conv.apply(self._taken(call, x), out=y, stream=call.stream)
 
     def stat(self, call: Call, x: Any, y: Any, moments: Any) -> None:
-        self._conv.conv1d_stat(self._taken(call, x), wide=True, out=(y, moments), stream=call.stream)
+        self._conv.with_moments(self._taken(call, x), out=(y, moments), stream=call.stream)
 
 
 launch, launch_pooled, launch_stat, launch_linear = one_shot.launches(
     _Kept,
-    """Each call lays out its weights, and encodes the features; `MmaWeights` keeps the one and leaves out the other.
+    """Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
 
     Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
     maximum of 3.

@@ -39,7 +39,7 @@ BARRIER_BYTES = 128
 
 
 @dataclass(frozen=True)
-class TileConfig:
+class ToomCookTile:
     """A stage has a k block of a plane, and the weights of both groups of taps for it."""
 
     block_n: int = 88
@@ -61,7 +61,7 @@ class TileConfig:
             raise ValueError(f"{self.cluster_m=}: need 1, 2 or 4 blocks")
 
     @classmethod
-    def of(cls, operands: NumberFormat, k_blocks: int = 4) -> TileConfig:
+    def of(cls, operands: NumberFormat, k_blocks: int = 4) -> ToomCookTile:
         """The fastest of those that bench/toom_cook.py tries, for a precision; not staggered where k blocks are few."""
         tile = cls(64, 3, terms=2) if operands.terms == 2 else cls()
         if operands.ptx_type == "e4m3":

@@ -34,7 +34,7 @@ from charcnn.ops.conv1d.toom_cook.config import (
     TERM_BYTES,
     THREADS,
     Barrier,
-    TileConfig,
+    ToomCookTile,
 )
 from charcnn.ops.conv1d.toom_cook.store import make_store
 from charcnn.ops.conv1d.toom_cook.transforms import FOLDED, INFINITY, POINTS
@@ -42,7 +42,7 @@ from charcnn.ops.conv1d.wgmma.config import K_BLOCK, ROW_BYTES, WGMMA_M
 from charcnn.ops.conv1d.wgmma.steps.common import make_descriptor
 
 
-def _make_produce(config: TileConfig) -> Any:
+def _make_produce(config: ToomCookTile) -> Any:
     """The device function produce: asks for all stages of all of a block's tiles."""
     cluster_m, clustered = config.cluster_m, config.cluster_m > 1
     load_to_all, advance = ptx.bulk_load_multicast(config.cluster_m), ring.make_advance(config.stages)
@@ -88,7 +88,7 @@ def _make_produce(config: TileConfig) -> Any:
     return produce
 
 
-def _make_release(config: TileConfig) -> Any:
+def _make_release(config: ToomCookTile) -> Any:
     """release(empty, stage, tells, lane): a math warpgroup has read a stage, and says so to all blocks that fill it."""
     clustered = config.cluster_m > 1
 
@@ -104,7 +104,7 @@ def _make_release(config: TileConfig) -> Any:
     return release
 
 
-def _make_staged(config: TileConfig) -> tuple[Any, Any, Any]:
+def _make_staged(config: ToomCookTile) -> tuple[Any, Any, Any]:
     """staged, which waits for a stage and gives its descriptors; behind and ahead, of warpgroups that are staggered."""
     descriptor, a_bytes = make_descriptor(), config.a_bytes
     b_at, b_bytes = config.b_at, 2 * config.tap_bytes
@@ -120,7 +120,7 @@ def _make_staged(config: TileConfig) -> tuple[Any, Any, Any]:
     return staged, ptx.named_barrier_sync(1, threads), ptx.named_barrier_arrive(1, threads)
 
 
-def _make_multiply(operands: NumberFormat, config: TileConfig, release: Any) -> tuple[Any, Any]:
+def _make_multiply(operands: NumberFormat, config: ToomCookTile, release: Any) -> tuple[Any, Any]:
     """Device functions multiply, of a plane with both groups' weights, and multiply_last, of the plane at infinity.
 
     Each makes acc the plane's sums; its last step is still under way. They give the next stage, and that of the last
@@ -180,7 +180,7 @@ def _make_multiply(operands: NumberFormat, config: TileConfig, release: Any) -> 
     return multiply, multiply_last
 
 
-def _make_promoted(operands: NumberFormat, config: TileConfig, release: Any) -> tuple[Any, Any, Any]:
+def _make_promoted(operands: NumberFormat, config: ToomCookTile, release: Any) -> tuple[Any, Any, Any]:
     """As `_make_multiply`, but each step's sums begin at zero and are added to outputs in float32, correctly rounded.
 
     Device functions of the plane at 0, of that at infinity, and of another one with its point and the point's square.
@@ -264,7 +264,7 @@ def _make_promoted(operands: NumberFormat, config: TileConfig, release: Any) -> 
 
 
 @cache
-def make_kernel(operands: NumberFormat, results: NumberFormat, config: TileConfig) -> Any:
+def make_kernel(operands: NumberFormat, results: NumberFormat, config: ToomCookTile) -> Any:
     """The kernel (planes, weight, bias, y, scale, k_blocks, c_out, rows, length, length_out).
 
     Its arguments: addresses of the planes' tensor map, of packed weights and bias, and of y; what sums are multiplied

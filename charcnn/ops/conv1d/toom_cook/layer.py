@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
+from charcnn.layers import Conv1d
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import arrays, shapes
+from charcnn.ops.common.conv import POOL, PreparedConv
+from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
+from charcnn.ops.common.layer import Array, Space
 from charcnn.ops.common.precision import TENSOR_PRECISIONS, choose
 from charcnn.ops.conv1d.toom_cook import planes as plane_kernels
-from charcnn.ops.conv1d.toom_cook.config import A_ROWS, BLOCK_M, THREADS, TileConfig
+from charcnn.ops.conv1d.toom_cook.config import A_ROWS, BLOCK_M, THREADS, ToomCookTile
 from charcnn.ops.conv1d.toom_cook.kernel import make_kernel
 from charcnn.ops.conv1d.toom_cook.pack import packed_bias, packed_weights, unit
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS, TAPS, WINDOW, plane_rows, transformed_weights
@@ -22,16 +27,16 @@ PRECISIONS = {name: of for name, of in TENSOR_PRECISIONS.items() if name != "bf1
 """By name: in bf16, which has 8 bits, planes and weights would come too near its tolerance."""
 
 
-class ToomCookWeights:
-    """conv1d_relu_maxpool1d_nlc of seven taps with float32 sums, on Hopper's tensor cores.
+class ToomCookConv(PreparedConv):
+    """A convolution of seven taps with ReLU and max-pooling of 3 on Hopper's tensor cores: 11 products of 21.
 
-    Its planes are the features' values at six points, twice as many numbers as features. The weights take 11 / 7 of
-    what they take elsewhere. A feature that is not finite makes NaN of the windows around it.
+    It is called with planes, the features' values at six points, twice as many numbers, that block 1 wrote. The weights
+    take 11 / 7 of what they take elsewhere. A feature that is not finite makes NaN of the windows around it.
 
     Args:
-        weight: float32 (7, C_in, C_out), as `arrays.pack` gives it, NumPy, C-contiguous: C_in in whole 128 bytes of the
-            precision, C_out in whole 8s.
-        bias: float32 (C_out,), NumPy.
+        pattern: `Conv1d` of 7 taps, ReLU, `MaxPool1d` of 3.
+        weights: "weight", float32 (7, C_in, C_out), as `arrays.pack` gives it, NumPy, C-contiguous: C_in in whole 128
+            bytes of the precision, C_out in whole 8s; "bias", float32 (C_out,), NumPy.
         precision: of weights, features, planes and results: one of PRECISIONS.
         x_unit, y_unit: what 1 stands for in x and in results, for fp8, whose range is short.
         tile: a block's; the precision's own where None.
@@ -41,27 +46,28 @@ class ToomCookWeights:
         DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
     """
 
+    products, precisions, hopper = (Conv1d,), tuple(PRECISIONS), True
+
     def __init__(
-        self, weight: np.ndarray, bias: np.ndarray, *, precision: str = "fp16", x_unit: float = 1.0,
-        y_unit: float = 1.0, tile: TileConfig | None = None,
+        self, pattern: Pattern, weights: Mapping[str, np.ndarray], *, precision: str = "fp16", x_unit: float = 1.0,
+        y_unit: float = 1.0, tile: ToomCookTile | None = None,
     ) -> None:  # fmt: skip
         device.require_hopper("toom_cook")
-        taps, self.c_in, self.c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
-        shapes.conv1d_nlc(np.empty((0, max(1, taps), self.c_in)), weight, bias)  # checks what can be of both
-        for name, array in (("weight", weight), ("bias", bias)):
+        of = choose(precision, PRECISIONS)
+        for name, array in weights.items():
             if not isinstance(array, np.ndarray):
                 raise ValueError(f"{name} is a {type(array).__name__}: need a NumPy array")
             arrays.check(name, array)
-        self.precision = of = choose(precision, PRECISIONS)
         depth = ROW_BYTES // of.itemsize
-        if taps != TAPS or self.c_in % depth or self.c_out % 8:
+        weight, bias = self._read(pattern, weights, of, of, depth)
+        if self.c_in % depth or self.c_out % 8:
             shape = tuple(weight.shape)
             raise device.SizeError(f"weight has {shape=}: need {TAPS} taps, C_in in whole {depth}s, C_out in whole 8s")
-        self.kernel_size, self._k_blocks = taps, self.c_in // depth
-        self.tile = tile = TileConfig.of(of, self._k_blocks) if tile is None else tile
+        self._k_blocks = self.c_in // depth
+        self.tile = tile = ToomCookTile.of(of, self._k_blocks) if tile is None else tile
         if tile.terms != of.terms or not tile.fits(self._k_blocks):
-            stages = tile.staggered_stages(self._k_blocks)
-            raise ValueError(f"{tile=}: need terms={of.terms}, and if staggered stages in {stages} for {self.c_in=}")
+            stages, c_in = tile.staggered_stages(self._k_blocks), self.c_in
+            raise ValueError(f"{tile=}: need terms={of.terms}, and if staggered stages in {stages} for {c_in=}")
         self._shared = tile.smem_bytes(self.c_out)
         if self._shared > (limit := device.shared_limit()):
             raise device.SizeError(f"{tile=}: needs {self._shared:,} bytes of shared memory, a block has {limit:,}")
@@ -73,6 +79,23 @@ class ToomCookWeights:
         self.nbytes = int(self._weight.nbytes + self._bias.nbytes)
         self._kernel = make_kernel(of, of, tile)
         self._maps: dict[tuple[Any, ...], Any] = {}
+
+    @classmethod
+    def check_pool(cls, product: Product, epilogue: Epilogue) -> None:
+        """Windows of 3 behind ReLU, and seven taps."""
+        if not isinstance(product, Conv1d) or product.kernel_size != TAPS or epilogue.pool is None:
+            taps = getattr(product, "kernel_size", 1)
+            raise device.SizeError(f"weight has {taps} taps: need {TAPS} taps, ReLU and max-pooling of {POOL}")
+        super().check_pool(product, epilogue)
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The result, of planes (N, windows + 1, 6, C_in)."""
+        return [Array((x[0], x[1] - 1, self.results.terms * self.c_out), self.results.dtype)]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on planes; the result."""
+        (y,) = self.writes(x.shape)
+        return self.of_planes(x, out=space.device(*y), stream=space.stream)
 
     def planes_shape(self, n: int, length: int) -> Shape:
         """Of the planes of features (n, length, C_in): (n, windows + 1, 6, C_in), of two terms with 2 C_in."""
@@ -91,7 +114,7 @@ class ToomCookWeights:
         """
         of = self.precision
         n, length, channels = shapes.ranked("x", x, "N, L, C_in")
-        self._check("x", x, channels)
+        self._check_channels("x", x, channels)
         if length < TAPS + WINDOW - 1:
             raise ValueError(f"x has {length} positions: need at least {TAPS + WINDOW - 1}")
         call = Call(out, stream, self.planes_shape(n, length), of.dtype, dtypes={"x": of.dtype}, x=x)
@@ -118,7 +141,7 @@ class ToomCookWeights:
             ValueError: an argument's shape, dtype, layout or side does not fit.
         """
         n, length, points, channels = shapes.ranked("planes", planes, "N, windows + 1, 6, C_in")
-        self._check("planes", planes, channels)
+        self._check_channels("planes", planes, channels)
         if points != POINTS or length < 2:
             raise ValueError(f"planes has shape {tuple(planes.shape)}: need {POINTS} planes of at least 2 rows")
         if (rows := n * length) >= 1 << 31:
@@ -139,11 +162,11 @@ class ToomCookWeights:
         call.launch(self._kernel, clusters, THREADS, *arguments, shared=self._shared, cluster=cluster)
         return call.result()
 
-    def conv1d_relu_maxpool1d(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """conv1d_relu_maxpool1d_nlc: (N, (L - 6) // 3, C_out) of x as `planes` takes it; planes are made each time."""
+    def apply(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
+        """Start on features as `planes` takes them: (N, (L - 6) // 3, C_out); planes are made each time."""
         return self.of_planes(self.planes(x, stream=stream), out=out, stream=stream)
 
-    def _check(self, name: str, array: Any, channels: int) -> None:
+    def _check_channels(self, name: str, array: Any, channels: int) -> None:
         if not device.on_device(array):
             raise ValueError(f"{name} is a {type(array).__name__}: need an array on the GPU")
         if channels != self.precision.terms * self.c_in:

@@ -6,7 +6,7 @@ import numpy as np
 
 from charcnn.ops.common.cast import LARGEST
 from charcnn.ops.common.precision import LARGEST_E4M3, NumberFormat
-from charcnn.ops.conv1d.toom_cook.config import TileConfig
+from charcnn.ops.conv1d.toom_cook.config import ToomCookTile
 from charcnn.ops.conv1d.toom_cook.transforms import INFINITY, POINTS
 from charcnn.ops.conv1d.wgmma.config import ROW_BYTES
 
@@ -52,7 +52,7 @@ def bits(values: np.ndarray, of: NumberFormat) -> list[np.ndarray]:
     return [term.view(np.uint16) for term in terms]
 
 
-def packed_weights(weights: np.ndarray, of: NumberFormat, config: TileConfig) -> np.ndarray:
+def packed_weights(weights: np.ndarray, of: NumberFormat, config: ToomCookTile) -> np.ndarray:
     """Weights as `transformed_weights` has them, a step after another: bits of (n_tiles, steps, columns, 128 bytes).
 
     Steps are of (plane, k block, group, term); of the plane INFINITY only the second group is there. The 16-byte piece
@@ -72,7 +72,7 @@ def packed_weights(weights: np.ndarray, of: NumberFormat, config: TileConfig) ->
     return np.concatenate([one.reshape(n_tiles, -1) for one in kept], axis=1).reshape(-1)
 
 
-def packed_bias(bias: np.ndarray, config: TileConfig) -> np.ndarray:
+def packed_bias(bias: np.ndarray, config: ToomCookTile) -> np.ndarray:
     """Bias float32 (C_out,) as (n_tiles, 4, 4 quads): what the threads of a quad's place take, in their own order."""
     n_tiles, block_n = config.n_tiles(len(bias)), config.block_n
     padded = np.zeros(n_tiles * block_n, np.float32)

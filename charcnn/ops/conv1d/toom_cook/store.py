@@ -10,7 +10,7 @@ from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.ladder import NO_ROW, inline
-from charcnn.ops.conv1d.toom_cook.config import TileConfig
+from charcnn.ops.conv1d.toom_cook.config import ToomCookTile
 
 
 def make_puts(of: NumberFormat) -> tuple[Any, Any, Any]:
@@ -67,7 +67,7 @@ def make_puts(of: NumberFormat) -> tuple[Any, Any, Any]:
     return put_8, put_4, put_2
 
 
-def make_store(results: NumberFormat, config: TileConfig, scaled: bool) -> Any:
+def make_store(results: NumberFormat, config: ToomCookTile, scaled: bool) -> Any:
     """The device function store: the greatest of a window's three sums, and bias and ReLU, of a thread's two rows."""
     put_8, put_4, put_2 = make_puts(results)
     runs, sixteen, last = config.block_n // 32, config.block_n % 32 >= 16, config.block_n % 16 > 0

@@ -22,7 +22,7 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.layers.windows import Window
 from charcnn.ops.common import ring
 from charcnn.ops.common.precision import NumberFormat
-from charcnn.ops.conv1d.wgmma.config import BARRIER_BYTES, K_BLOCK, NO_ROW, ROW_BYTES, WGMMA_M, TileConfig
+from charcnn.ops.conv1d.wgmma.config import BARRIER_BYTES, K_BLOCK, NO_ROW, ROW_BYTES, WGMMA_M, WgmmaTile
 from charcnn.ops.conv1d.wgmma.im2col import BIAS_BYTES, PROMOTED_N, make_load_weights
 
 MOST_B_STAGES, LEAST_B_STAGES = 16, 4
@@ -58,7 +58,7 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class BandTile(TileConfig):
+class BandTile(WgmmaTile):
     """Pixels of a band by output channels."""
 
     pack_n: int = 0
@@ -66,7 +66,7 @@ class BandTile(TileConfig):
     used: int = 4
     """How many 32 bytes of a row of a k block are multiplied."""
     resident: bool = False
-    """As of `TileConfig`."""
+    """As of `WgmmaTile`."""
 
     @property
     def a_terms(self) -> int:

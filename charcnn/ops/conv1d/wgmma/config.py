@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from charcnn.gpu import device
-from charcnn.ops.common import epilogues
 from charcnn.ops.common.precision import NumberFormat
 
 WGMMA_M = 64
@@ -31,13 +30,6 @@ ROW_BYTES = 128
 
 NO_ROW = 0xFFFFFFFF
 
-POINTWISE = tuple(name for name in epilogues.EPILOGUES if name not in ("", "relu"))
-"""Functions of each accumulator, one row of `common.epilogues` each."""
-
-EPILOGUES = ("store", "relu", "pool", "stat", *POINTWISE)
-"""What becomes of a tile's accumulators: they are stored; ReLU of them; the maxima of that; they, with the moments of
-each row; a function of each."""
-
 
 class Barrier(IntEnum):
     """Where mbarriers of a kind begin, in bytes behind all else: 8 bytes each, at most 16 of B's, 8 of A's."""
@@ -54,7 +46,7 @@ BARRIER_BYTES = 512
 
 
 @dataclass(frozen=True)
-class TileConfig:
+class WgmmaTile:
     """What a block's shared memory holds: stages of A, of B, the exchange of pooling, then mbarriers.
 
     A is the features, rows by input channels; B the weights of one tap, output channels by input channels.
@@ -81,14 +73,14 @@ class TileConfig:
     """Numbers that make a value of A and of B, high and low ones: a stage holds both."""
 
     @classmethod
-    def of(cls, taps: int, pooled: bool, operands: NumberFormat, *, measured: bool = False) -> TileConfig:
+    def of(cls, taps: int, pooled: bool, operands: NumberFormat, *, measured: bool = False) -> WgmmaTile:
         """For so many taps, with the moments of each row or without."""
         return cls.candidates(taps, pooled, operands, measured=measured)[0]
 
     @classmethod
     def candidates(
         cls, taps: int, pooled: bool, operands: NumberFormat, *, measured: bool = False
-    ) -> tuple[TileConfig, ...]:
+    ) -> tuple[WgmmaTile, ...]:
         """First the one that `of` takes, by measurement; then, where nothing is promoted or measured, others.
 
         The first may be more than shared memory holds; of the others, those are left out.
@@ -99,7 +91,7 @@ class TileConfig:
         return first, *(other for other in others if other != first and other.smem_bytes <= device.shared_limit())
 
     @classmethod
-    def _pooled(cls, taps: int, operands: NumberFormat) -> list[TileConfig]:
+    def _pooled(cls, taps: int, operands: NumberFormat) -> list[WgmmaTile]:
         """Of every third position; a window's taps reach (taps + 1) // 3 windows further."""
         block_n = BLOCK_N[operands.promoted]
         b_stages, a_rows = 4 * 256 // block_n, POOL * (-(-(WGMMA_M + (taps + POOL - 2) // POOL) // 8) * 8)
@@ -118,7 +110,7 @@ class TileConfig:
         return [replace(clustered, b_stages=b_stages - 1, exchange_bytes=exchange), clustered, alone]
 
     @classmethod
-    def _plain(cls, taps: int, operands: NumberFormat, measured: bool) -> list[TileConfig]:
+    def _plain(cls, taps: int, operands: NumberFormat, measured: bool) -> list[WgmmaTile]:
         block_n = BLOCK_N[operands.promoted]
         b_stages, a_rows = 4 * 256 // block_n, -(-(MATH_WARPGROUPS * WGMMA_M + taps - 1) // 8) * 8
         a_stages = (

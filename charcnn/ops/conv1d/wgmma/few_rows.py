@@ -12,7 +12,7 @@ from functools import cache
 
 from charcnn.gpu import device
 from charcnn.ops.common.precision import NumberFormat
-from charcnn.ops.conv1d.wgmma.config import BLOCK_N, WGMMA_M, TileConfig
+from charcnn.ops.conv1d.wgmma.config import BLOCK_N, WGMMA_M, WgmmaTile
 
 L2_BYTES, L2_BLOCK_BYTES = 3200, 64
 """Of a cycle: what L2 gives all multiprocessors, and one."""
@@ -28,7 +28,7 @@ LESS = 0.9
 
 
 @dataclass(frozen=True)
-class FewRowsTile(TileConfig):
+class FewRowsTile(WgmmaTile):
     """A tile of few rows, or of a part of the columns that lie together in packed weights."""
 
     shares: int = 1
@@ -41,7 +41,7 @@ class FewRowsTile(TileConfig):
 
 
 def candidates(
-    usual: TileConfig, taps: int, operands: NumberFormat, measured: bool, limit: int
+    usual: WgmmaTile, taps: int, operands: NumberFormat, measured: bool, limit: int
 ) -> Iterator[FewRowsTile]:
     """Smaller tiles than the usual one, of weights packed as for it.
 
@@ -58,7 +58,7 @@ def candidates(
                     yield tile
 
 
-def _made(usual: TileConfig, taps: int, block_n: int, warpgroups: int, shares: int, limit: int) -> FewRowsTile:
+def _made(usual: WgmmaTile, taps: int, block_n: int, warpgroups: int, shares: int, limit: int) -> FewRowsTile:
     """With stages as shared memory holds them: those of B before a third one of A."""
     rows = usual.a_rows if usual.pooled else -(-(WGMMA_M * warpgroups + taps - 1) // 8) * 8
     tile = FewRowsTile(
@@ -71,7 +71,7 @@ def _made(usual: TileConfig, taps: int, block_n: int, warpgroups: int, shares: i
     return replace(tile, a_stages=a_stages, b_stages=b_stages, prefetch=b_stages - 1)
 
 
-def time(tile: TileConfig, rows: int, taps: int, k_blocks: int, c_out: int, most: int) -> float:
+def time(tile: WgmmaTile, rows: int, taps: int, k_blocks: int, c_out: int, most: int) -> float:
     """Cycles that a product of so many rows, with pooling windows, should take on so many multiprocessors."""
     blocks, products = -(-rows // tile.block_m) * -(-c_out // tile.block_n), (1, 3)[tile.terms - 1]
     multiplied = 2 * tile.math_warpgroups * tile.block_n * products
@@ -81,7 +81,7 @@ def time(tile: TileConfig, rows: int, taps: int, k_blocks: int, c_out: int, most
 
 
 def offered(
-    usual: TileConfig, rows: int, taps: int, k_blocks: int, c_out: int, operands: NumberFormat, measured: bool
+    usual: WgmmaTile, rows: int, taps: int, k_blocks: int, c_out: int, operands: NumberFormat, measured: bool
 ) -> tuple[FewRowsTile, ...]:
     """Tiles to take before the usual one, first the one that should take the least time.
 

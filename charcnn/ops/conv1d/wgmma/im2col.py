@@ -21,7 +21,7 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.common import ring
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d import windows
-from charcnn.ops.conv1d.wgmma.config import BARRIER_BYTES, K_BLOCK, ROW_BYTES, WGMMA_M, TileConfig
+from charcnn.ops.conv1d.wgmma.config import BARRIER_BYTES, K_BLOCK, ROW_BYTES, WGMMA_M, WgmmaTile
 
 MOST_STAGES = 8
 """As mbarriers of A have room for."""
@@ -56,7 +56,7 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Im2colTile(TileConfig):
+class Im2colTile(WgmmaTile):
     """A tile of outputs by output channels; a stage of A and one of B go together."""
 
     pack_n: int = 0
@@ -124,7 +124,7 @@ def candidates(block_n: int, pack_n: int, operands: NumberFormat, quarters: int)
                 yield Im2colTile.made(size, pack_n, warpgroups, 1, operands, quarters), rates[width] * size / width
 
 
-def make_load_weights(config: TileConfig, pack_n: int) -> Any:
+def make_load_weights(config: WgmmaTile, pack_n: int) -> Any:
     """The device function load_weights, from pieces of so many columns."""
     terms, pieces, clustered = config.terms, config.block_n // pack_n, config.cluster_m > 1
     b_term, piece_bytes = config.b_bytes // terms, pack_n * ROW_BYTES

@@ -26,15 +26,16 @@ from charcnn.gpu.indices import (
 )
 from charcnn.gpu.launch import jit
 from charcnn.ops.common import ring
+from charcnn.ops.common.epilogues import Epilogue
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma.bands import BandTile, make_band_produce, make_band_rows
-from charcnn.ops.conv1d.wgmma.config import NO_ROW, POOL, ROW_BYTES, WGMMA_M, Barrier, TileConfig
+from charcnn.ops.conv1d.wgmma.config import NO_ROW, POOL, ROW_BYTES, WGMMA_M, Barrier, WgmmaTile
 from charcnn.ops.conv1d.wgmma.epilogue import make_epilogue
 from charcnn.ops.conv1d.wgmma.im2col import Im2colTile, make_produce
 from charcnn.ops.conv1d.wgmma.loads import make_loads
 
 
-def make_init(config: TileConfig) -> Any:
+def make_init(config: WgmmaTile) -> Any:
     """The device function init."""
     pooled, a_stages, b_stages = config.pooled, config.a_stages, config.b_stages
     a_readers, b_readers = config.math_warpgroups, config.math_warpgroups * config.cluster_m
@@ -56,7 +57,7 @@ def make_init(config: TileConfig) -> Any:
     return init
 
 
-def _make_rows(config: TileConfig) -> tuple[Any, Any, Any, Any]:
+def _make_rows(config: WgmmaTile) -> tuple[Any, Any, Any, Any]:
     """What depends on how features lie: device functions words, first, following, output_row. `bands` has others."""
     pooled, phase_rows, no_row = config.pooled, config.phase_rows, uint32(NO_ROW)
     # In descriptors, which count 16 bytes: rows to the next tap's matrix, to the next phase's, and back to the first.
@@ -94,7 +95,7 @@ def _make_rows(config: TileConfig) -> tuple[Any, Any, Any, Any]:
     return words, first, following, output_row
 
 
-def make_start(config: TileConfig, bias_in_smem: bool) -> Any:
+def make_start(config: WgmmaTile, bias_in_smem: bool) -> Any:
     """The device function start."""
     quads, bias_at = config.block_n // 32, config.smem_bytes
 
@@ -114,7 +115,7 @@ def make_start(config: TileConfig, bias_in_smem: bool) -> Any:
     return start
 
 
-def _make_release(config: TileConfig) -> Any:
+def _make_release(config: WgmmaTile) -> Any:
     """The device function release_b: a leader says to each block of the cluster that a stage of B was read."""
     clustered, resident = config.cluster_m > 1, config.resident
 
@@ -128,7 +129,7 @@ def _make_release(config: TileConfig) -> Any:
     return release_b
 
 
-def make_multiply(operands: NumberFormat, config: TileConfig) -> Any:
+def make_multiply(operands: NumberFormat, config: WgmmaTile) -> Any:
     """The device function multiply: of a k block."""
     promoted, two_terms, exact = operands.promoted, config.terms == 2, config.a_terms == 1
     product = ptx.wgmma(operands.ptx_type, config.block_n, not promoted, config.quarters)
@@ -152,9 +153,8 @@ def make_multiply(operands: NumberFormat, config: TileConfig) -> Any:
 @cache
 def make_kernel(
     operands: NumberFormat,
-    results: NumberFormat,
-    config: TileConfig,
-    epilogue: str,
+    config: WgmmaTile,
+    epilogue: Epilogue,
     vector_store: bool,
     full_n_tiles: bool,
     bias_in_smem: bool,
@@ -167,18 +167,18 @@ def make_kernel(
     in all; 2^32 / rows of an input, rounded up. With pooling, rows are windows. By im2col, a k block is one of one tap.
 
     Args:
-        operands, results: of features and weights, and of what is stored.
+        operands: of features and weights.
         config: the tile, and what lies in shared memory.
-        epilogue: one of EPILOGUES.
+        epilogue: what becomes of accumulators, and the format that is stored; pooling as `config` has it.
         vector_store: whether c_out is a multiple of 8, of 16 in e4m3, and y begins at one of 16 bytes, so that a thread
             may store as many.
         full_n_tiles: whether c_out is a multiple of `block_n`.
         bias_in_smem: whether the bias lies in shared memory, behind `smem_bytes`: where there is room, and no promoted
             accumulators take the registers.
     """
-    pooled, measured, promoted = config.pooled, epilogue == "stat", operands.promoted
+    pooled, measured, promoted = config.pooled, epilogue.moments, operands.promoted
     producer, clustered, reallocate_registers = config.producer, config.cluster_m > 1, config.registers is not None
-    ending = make_epilogue(operands, results, config, epilogue, vector_store, full_n_tiles)
+    ending = make_epilogue(operands, config, epilogue, vector_store, full_n_tiles)
     stage_for_pool, store, row_moments, passes = ending.stage_for_pool, ending.store, ending.row_moments, ending.passes
     single_pass = passes == 1
     im2col, band = config.im2col, config.band

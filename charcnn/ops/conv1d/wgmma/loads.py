@@ -9,10 +9,10 @@ from numba import cuda
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.common import ring
-from charcnn.ops.conv1d.wgmma.config import K_BLOCK, POOL, TileConfig
+from charcnn.ops.conv1d.wgmma.config import K_BLOCK, POOL, WgmmaTile
 
 
-def make_loads(config: TileConfig) -> tuple[Any, Any]:
+def make_loads(config: WgmmaTile) -> tuple[Any, Any]:
     """Device functions load_a and load_b: each asks for the next stage, if there is one, and gives what follows it."""
     terms, phases = config.terms, POOL if config.pooled else 1
     boxes = terms * phases

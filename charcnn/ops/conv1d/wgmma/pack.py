@@ -1,4 +1,4 @@
-"""How the weights of `WgmmaWeights` lie: packed once, as TMA would have laid them in shared memory."""
+"""How the weights of `WgmmaConv` lie: packed once, as TMA would have laid them in shared memory."""
 
 from __future__ import annotations
 

@@ -24,9 +24,10 @@ from charcnn.gpu.indices import (
 )
 from charcnn.gpu.launch import jit
 from charcnn.ops.common import ring
+from charcnn.ops.common.epilogues import Epilogue
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma import few_rows
-from charcnn.ops.conv1d.wgmma.config import BLOCK_N, K_BLOCK, NO_ROW, ROW_BYTES, WGMMA_M, Barrier, TileConfig
+from charcnn.ops.conv1d.wgmma.config import BLOCK_N, K_BLOCK, NO_ROW, ROW_BYTES, WGMMA_M, Barrier, WgmmaTile
 from charcnn.ops.conv1d.wgmma.epilogue import make_epilogue
 from charcnn.ops.conv1d.wgmma.kernel import make_init, make_multiply, make_start
 
@@ -96,7 +97,7 @@ def time(tile: SplitKTile, rows: int, k_blocks: int, c_out: int, most: int) -> f
     return -(-tiles // clusters) * (-(-k_blocks // tile.splits) * step + few_rows.START + EXCHANGE * tile.splits)
 
 
-def offered(usual: TileConfig, rows: int, k_blocks: int, c_out: int, operands: NumberFormat) -> SplitKTile | None:
+def offered(usual: WgmmaTile, rows: int, k_blocks: int, c_out: int, operands: NumberFormat) -> SplitKTile | None:
     """The tile to take in place of the usual one, and of those for few rows; None where it should not take less time.
 
     Args:
@@ -156,9 +157,8 @@ def _make_loads(tile: SplitKTile) -> tuple[Any, Any]:
 @cache
 def make_split_k_kernel(
     operands: NumberFormat,
-    results: NumberFormat,
     tile: SplitKTile,
-    epilogue: str,
+    epilogue: Epilogue,
     vector_store: bool,
 ) -> Any:
     """The kernel (map_x, weight, bias, y, scale, k_blocks, c_out, rows); arguments as of `kernel.make_kernel`.
@@ -166,7 +166,7 @@ def make_split_k_kernel(
     Grid: for each n tile the blocks of a cluster; then m tiles.
     """
     piece = replace(tile, block_n=PIECE_N)
-    store = make_epilogue(operands, results, piece, epilogue, vector_store, False).store
+    store = make_epilogue(operands, piece, epilogue, vector_store, False).store
     start, init, multiply = make_start(piece, False), make_init(tile), make_multiply(operands, tile)
     fetch_a, fetch_b = _make_loads(tile)
     wait_one, wait_all = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)

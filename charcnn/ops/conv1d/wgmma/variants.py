@@ -1,24 +1,30 @@
-"""The operators of `WgmmaWeights` on float32 arrays: each lays out weights and features, and gives float32."""
+"""The operators of `WgmmaConv` on float32 arrays: each lays out weights and features, and gives float32."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
+from charcnn.aliases import Record
 from charcnn.gpu.launch import Call
 from charcnn.ops.common.cast import narrow, widen, x_unit_of
+from charcnn.ops.common.epilogues import Pattern
 from charcnn.ops.common.precision import FP32, choose
 from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.wgmma.config import POOL
-from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
-from charcnn.ops.conv1d.wgmma.windows import compute
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv, compute
 
 
 class _Kept:
     """A `one_shot.Kept`."""
 
-    def __init__(self, weight: Any, bias: Any, precision: str, unit: float, stream: Any) -> None:
+    def __init__(
+        self, pattern: Pattern, weights: Mapping[str, Any], precision: str, unit: float, stream: Any, moments: bool
+    ) -> None:
         results = FP32.name if precision == "fp8" else None
-        self._conv = WgmmaWeights(weight, bias, precision=precision, results=results, x_unit=unit, stream=stream)
+        options: Record = {"precision": precision, "results": results, "moments": moments}
+        self._conv = WgmmaConv(pattern, weights, x_unit=unit, stream=stream, **options)
         self._unit = unit
 
     @staticmethod
@@ -28,25 +34,28 @@ class _Kept:
     def _taken(self, call: Call, x: Any, length: int) -> Any:
         return narrow(call, x, length, self._conv.width, self._conv.precision, 1 / self._unit)
 
-    def run(self, call: Call, x: Any, method: str, y: Any, *pool: int) -> None:
-        apply, options = getattr(self._conv, method), {"length": x.shape[1]} if pool else {}
-        taken = self._taken(call, x, -(-x.shape[1] // POOL) * POOL if pool else x.shape[1])
-        if self._conv.results.itemsize == y.dtype.itemsize:
-            apply(taken, *pool, out=y, stream=call.stream, **options)
+    def run(self, call: Call, x: Any, y: Any) -> None:
+        conv, length = self._conv, x.shape[1]
+        if conv.epilogue.pool:  # of this call's positions
+            conv = copy(conv)
+            conv.length, length = length, -(-length // POOL) * POOL
+        taken = self._taken(call, x, length)
+        if conv.results.itemsize == y.dtype.itemsize:
+            conv.apply(taken, out=y, stream=call.stream)
         else:
-            widen(call, apply(taken, *pool, stream=call.stream, **options), y, self._conv.results)
+            widen(call, conv.apply(taken, stream=call.stream), y, conv.results)
 
     def stat(self, call: Call, x: Any, y: Any, moments: Any) -> None:
         direct = self._conv.results.itemsize == y.dtype.itemsize
         taken = self._taken(call, x, x.shape[1])
-        result, _ = self._conv.conv1d_stat(taken, out=(y if direct else None, moments), stream=call.stream)
+        result, _ = self._conv.with_moments(taken, out=(y if direct else None, moments), stream=call.stream)
         if not direct:
             widen(call, result, y, self._conv.results)
 
 
 launch, launch_pooled, launch_stat, launch_linear = one_shot.launches(
     _Kept,
-    """Each call lays out its weights, casts the features and the result; `WgmmaWeights` leaves all that out.
+    """Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
 
     Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
     that span up to 128 positions. A pooling takes the maximum of 3.

@@ -2,93 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from charcnn.gpu import device, tensor_map
-from charcnn.gpu.launch import Call
+from charcnn.layers import Conv2d, windows
 from charcnn.layers.layer import Shape
-from charcnn.layers.windows import Padding, Pair, Window
-from charcnn.ops.common.cast import narrow, x_unit_of
-from charcnn.ops.common.precision import FP32, choose
+from charcnn.layers.windows import Window
+from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma import bands, im2col
 from charcnn.ops.conv1d.wgmma.bands import BandTile
 from charcnn.ops.conv1d.wgmma.config import ROW_BYTES
 from charcnn.ops.conv1d.wgmma.im2col import Im2colTile
-from charcnn.ops.conv1d.wgmma.kernel import make_kernel
-from charcnn.ops.conv1d.wgmma.pack import packed
-from charcnn.ops.conv1d.windows import Conv2dWeights, quarters
+from charcnn.ops.conv1d.windows import quarters
 
 ROUND_STEPS = 12
 """Time of k blocks that a tile takes beside its products: its epilogue, and the first copies."""
 
 
-class WgmmaConv2dWeights(Conv2dWeights):
-    """The weights of one conv2d for Hopper's tensor cores, on the current GPU.
+@dataclass(frozen=True)
+class Windows:
+    """How a convolution over images is cut up: tiles, and what TMA and the kernel are told of x.
 
     Args:
-        weight: float32 (KH, KW, C_in / groups, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise;
-            both NumPy arrays, or both device arrays.
-        stride, padding, dilation, groups: as of `reference.conv2d`.
-        precision, results, x_unit, y_unit, promoted, stream: as of `WgmmaWeights`.
-        exact: whether features are numbers that one fp16 holds: with fp16x3, x has one term then, and two products of a
-            value's three are left. For steps of 1 and one group.
+        product: how the window moves.
+        kernel: its rows and columns.
+        width: input channels of a group.
+        c_out: output channels.
+        of: the format of features and weights.
+        exact: whether features are numbers that one fp16 holds.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; a window spans more than 128 pixels, or
-            stride is more than 8; a group has no multiple of 32 output channels, or of 16 bytes of input channels;
-            with `exact`, another precision, steps, groups, or x too wide for `bands`.
-        DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
+        ValueError: a group has no multiple of 32 output channels; `exact` without two terms, or with groups.
     """
 
-    def __init__(
-        self,
-        weight: Any,
-        bias: Any,
-        *,
-        stride: Pair = 1,
-        padding: Padding = 0,
-        dilation: Pair = 1,
-        groups: int = 1,
-        precision: str = "fp16",
-        results: str | None = None,
-        x_unit: float = 1.0,
-        y_unit: float = 1.0,
-        promoted: bool = False,
-        exact: bool = False,
-        stream: Any = None,
-    ) -> None:
-        device.require_hopper("wgmma")
-        of = choose(precision)
-        of = replace(of, promoted=of.promoted or promoted)
-        moves = {"stride": stride, "padding": padding, "dilation": dilation}
-        made = FP32 if results == FP32.name else choose(results or precision)
-        super().__init__(weight, bias, moves, groups, of, made, 16 // of.itemsize)
-        if exact and (of.terms == 1 or groups > 1):
-            raise ValueError(f"exact={exact}, {precision=}, {groups=}: need fp16x3 and one group")
-        self.x_terms = 1 if exact else of.terms
-        if made.ptx_type == "e4m3" and self.c_out % 8:
-            raise ValueError(f"weight has C_out={self.c_out}: need a multiple of 8 for results in {made.name}")
-        self._y_unit = y_unit
-        self._block_n, pack_n = im2col.columns(self.c_out, groups, of.promoted)
-        padded, used = -(-self.c_out // self._block_n) * self._block_n, quarters(weight.shape[2] * of.itemsize)
-        taps = weight.reshape((prod(self.kernel), *weight.shape[2:]))
-        laid = packed(taps, bias, of, pack_n, stream, columns=padded, quarters=used, x_unit=x_unit)
-        self._weight, self._bias, self._k_blocks, self.nbytes = laid.weight, laid.bias, laid.k_blocks, laid.nbytes
-        self._scale = np.float32(laid.unit * x_unit / y_unit)
-        self._pack_n, self._quarters = pack_n, used
-        self._tiles: dict[Im2colTile | BandTile, float] = (
-            {} if exact else dict(im2col.candidates(self._block_n, pack_n, of, used))
-        )
-        self._maps: dict[tuple[Any, ...], Any] = {}
+    product: Conv2d
+    kernel: tuple[int, int]
+    width: int
+    c_out: int
+    of: NumberFormat
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        groups = self.product.groups
+        if self.exact and (self.of.terms == 1 or groups > 1):
+            raise ValueError(f"exact=True, precision={self.of.name!r}, {groups=}: need fp16x3 and one group")
+        im2col.columns(self.c_out, groups, self.of.promoted)
+
+    @property
+    def block_n(self) -> int:
+        """Output channels of the largest tile."""
+        return im2col.columns(self.c_out, self.product.groups, self.of.promoted)[0]
+
+    @property
+    def pack_n(self) -> int:
+        """Of a piece of packed weights."""
+        return im2col.columns(self.c_out, self.product.groups, self.of.promoted)[1]
+
+    @property
+    def columns(self) -> int:
+        """Of all tiles."""
+        return -(-self.c_out // self.block_n) * self.block_n
+
+    @property
+    def quarters(self) -> int:
+        """How many 32 bytes of a row of a k block are multiplied."""
+        return quarters(self.width * self.of.itemsize)
+
+    @cached_property
+    def im2col_tiles(self) -> dict[Im2colTile | BandTile, float]:
+        """Those that take any window, and their rates."""
+        return dict(im2col.candidates(self.block_n, self.pack_n, self.of, self.quarters))
+
+    @property
+    def k_blocks(self) -> int:
+        """Of a tap's channels."""
+        return -(-self.width * self.of.itemsize // (self.quarters * ROW_BYTES // 4))
+
+    def window(self, x: Shape) -> Window:
+        """How it moves over x (N, H, W, C)."""
+        product = self.product
+        return windows.window(x[1], x[2], self.kernel, product.stride, product.padding, product.dilation)
 
     def tile(self, x: Shape) -> tuple[Im2colTile | BandTile, int]:
         """The one with the shortest time by a model for x (N, H, W, C_in), and how many tiles there are of its rows."""
-        window, (n, height, width) = self.window(x), self.out_shape(x)[:3]
+        window, n = self.window(x), x[0]
+        height, width = window.out(x[1], x[2])
 
         def rows(tile: Im2colTile | BandTile) -> int:
             if isinstance(tile, BandTile):
@@ -96,11 +99,11 @@ class WgmmaConv2dWeights(Conv2dWeights):
             return -(-n * height * width // (tile.block_m * tile.cluster_m))
 
         def time(tile: Im2colTile | BandTile) -> float:
-            waves = -(-rows(tile) * self._n_tiles(tile) // (device.multiprocessors() // tile.cluster_m))
-            steps = self._k_blocks * prod(self.kernel) + ROUND_STEPS
+            waves = -(-rows(tile) * self.n_tiles(tile) // (device.multiprocessors() // tile.cluster_m))
+            steps = self.k_blocks * prod(self.kernel) + ROUND_STEPS
             return waves * steps * tile.block_m * tile.block_n / found[tile]
 
-        if not (found := self._candidates(x)):
+        if not (found := self.candidates(x)):
             raise ValueError(
                 f"x has shape {x}: features that are exact in one term need steps of 1 and narrower images"
             )
@@ -110,90 +113,60 @@ class WgmmaConv2dWeights(Conv2dWeights):
     def tiles(self, x: Shape) -> int:
         """Of x (N, H, W, C), with all output channels."""
         tile, m_tiles = self.tile(x)
-        return m_tiles * self._n_tiles(tile)
+        return m_tiles * self.n_tiles(tile)
 
-    def _candidates(self, x: Shape) -> dict[Im2colTile | BandTile, float]:
-        """And their rates."""
-        found = dict(self._tiles)
-        if self.groups == 1 and self.x_terms == 1:
-            sizes = dict.fromkeys((self._block_n, self._pack_n))
+    def candidates(self, x: Shape) -> dict[Im2colTile | BandTile, float]:
+        """Tiles for x, and their rates."""
+        found: dict[Im2colTile | BandTile, float] = {}
+        if not self.exact:
+            found |= self.im2col_tiles
+        if self.product.groups == 1 and (self.exact or self.of.terms == 1):
+            sizes = dict.fromkeys((self.block_n, self.pack_n))
             found |= bands.candidates(
-                x[2], self.window(x), sizes, self._pack_n, self.precision, self._quarters,
-                self._k_blocks * prod(self.kernel), self.c_out,
+                x[2], self.window(x), sizes, self.pack_n, self.of, self.quarters, self.k_blocks * prod(self.kernel),
+                self.c_out,
             )  # fmt: skip
         return found
 
-    def _n_tiles(self, tile: Im2colTile | BandTile) -> int:
-        return -(-self.c_out // self._block_n) * (self._block_n // tile.block_n)
+    def n_tiles(self, tile: Im2colTile | BandTile) -> int:
+        """Across all output channels."""
+        return self.columns // tile.block_n
 
-    def _start(self, call: Call, epilogue: str, window: Window, pixels: int) -> None:
-        tile, m_tiles = self.tile(call.inputs[0].shape)
-        band, taps = isinstance(tile, BandTile), prod(self.kernel)
-        known = len(self._maps)
-        maps, geometry = self._map(call.inputs[0], window, tile, call.out.shape)
-        tiles = m_tiles * self._n_tiles(tile)
-        together = 16 if self.results.ptx_type == "e4m3" else 8
-        vector_store = self.c_out % together == 0 and device.address(call.out) % 16 == 0
-        bias_in_smem = tile.smem_bytes + self._bias.nbytes <= device.shared_limit() and not self.precision.promoted
-        full = self.c_out % tile.block_n == 0
-        kernel = make_kernel(self.precision, self.results, tile, epilogue, vector_store, full, bias_in_smem)
-        addresses = map(device.address, (maps, self._weight, self._bias, call.out, geometry))
-        steps = (taps, self._k_blocks) if band else (1, taps * self._k_blocks)
-        numbers = *steps, self.c_out, tiles, 1, 1, m_tiles if band else pixels, 0
-        arguments = *map(np.uint64, addresses), self._scale, *map(np.uint32, numbers)
-        shared = tile.smem_bytes + (self._bias.nbytes if bias_in_smem else 0)
-        clusters = min(tiles, device.multiprocessors() // tile.cluster_m)
-        call.launch(
-            kernel, clusters, tile.threads, *arguments, shared=shared, cluster=tile.cluster_m,
-            early=known == len(self._maps),
-        )  # fmt: skip
-
-    def _map(self, x: Any, window: Window, tile: Im2colTile | BandTile, out: Sequence[int]) -> tuple[Any, Any]:
-        """Tensor maps of x, and the geometry that goes with them; kept, as in `WgmmaWeights`."""
-        key = device.address(x), tuple(x.shape), tile
-        if key not in self._maps:
-            maps, words = (self._band if isinstance(tile, BandTile) else self._im2col)(x, window, tile, out)
-            self._maps[key] = maps, device.to_device(np.array(words, np.int64).astype(np.uint32))
-        return self._maps[key]
+    def maps(self, x: Any, tile: Im2colTile | BandTile) -> tuple[Any, Any]:
+        """Tensor maps of x, an array on the GPU, and the geometry that goes with them."""
+        window = self.window(tuple(x.shape))
+        made = self._band if isinstance(tile, BandTile) else self._im2col
+        maps, words = made(x, window, tile, window.out(*x.shape[1:3]))
+        return maps, device.to_device(np.array(words, np.int64).astype(np.uint32))
 
     def _band(self, x, window, tile, out):
         n, height, width, channels = x.shape
         top, _, left, _ = window.padding
         pitch, rows = bands.pitch(width, window), bands.box_rows(width, window, tile.block_m)
-        pixel = self.precision.itemsize * channels
+        pixel = self.of.itemsize * channels
         shape, strides = (pixel // 2, width, height, n), (pixel, width * pixel, height * width * pixel)
         (_, taps), (down, right) = window.kernel, window.dilation
         geometry = bands.Geometry(
-            pitch, -(-out[1] * pitch // tile.block_m), top, left, taps, right, down * pitch - taps * right,
-            rows * pitch * ROW_BYTES, out[2], out[1], self._k_blocks, prod(self.kernel),
+            pitch, -(-out[0] * pitch // tile.block_m), top, left, taps, right, down * pitch - taps * right,
+            rows * pitch * ROW_BYTES, out[1], out[0], self.k_blocks, prod(self.kernel),
         )  # fmt: skip
         return tensor_map.encode(x, shape, strides, (ROW_BYTES // 2, pitch, rows, 1)), astuple(geometry)
 
     def _im2col(self, x, window, tile, out):
         """A map for each group's channels, and each term."""
-        n, height, width, channels = x.shape
-        of, terms, (top, bottom, left, right) = self.precision, self.precision.terms, window.padding
+        (n, height, width, channels), groups = x.shape, self.product.groups
+        of, terms, (top, bottom, left, right) = self.of, self.of.terms, window.padding
         pixel, term = of.itemsize * channels, of.itemsize * channels // terms
-        group = self.c_in // self.groups * of.itemsize if self.groups > 1 else term
+        group = self.width * of.itemsize if groups > 1 else term
         upper = right - window.span[1] + 1, bottom - window.span[0] + 1
         walk = tensor_map.Im2col((-left, -top), upper, window.stride[::-1], tile.a_rows)
         words: list[int] = []
-        for begin in range(0, self.groups * group, group):
+        for begin in range(0, groups * group, group):
             for low in range(terms):
                 at, sizes = device.address(x) + begin + low * term, (group // 2, width, height, n)
                 words += tensor_map.encode_im2col(at, sizes, (pixel, width * pixel, height * width * pixel), walk)
         geometry = im2col.Geometry(
-            out[2], out[1] * out[2], *window.stride, top, left, *window.kernel, *window.dilation, self._k_blocks,
-            self._n_tiles(tile) // self.groups,
+            out[1], out[0] * out[1], *window.stride, top, left, *window.kernel, *window.dilation, self.k_blocks,
+            self.n_tiles(tile) // groups,
         )  # fmt: skip
         return device.to_device(np.array(words, np.uint64)), astuple(geometry)
-
-
-def compute(call: Call, x: Any, weight: Any, bias: Any, precision: str, *, epilogue: str, **moves: Any) -> None:
-    """A `one_shot.ComputeConv2d`."""
-    n, height, width, c_in = x.shape
-    unit = x_unit_of(call, x, choose(precision))
-    options = {"precision": precision, "results": FP32.name, "x_unit": unit, "stream": call.stream, **moves}
-    conv = WgmmaConv2dWeights(weight, bias, **options)
-    rows = narrow(call, x.reshape((n * height, width, c_in)), width, conv.width, conv.precision, 1 / unit)
-    conv.into(call, rows, x.shape, epilogue)

@@ -28,7 +28,7 @@ THREADS = device.block_size(512)
 
 
 class PlaneGatherWeights:
-    """Block 1's parameters on the current GPU, made once: token ids to the planes that `ToomCookWeights` takes.
+    """Block 1's parameters on the current GPU, made once: token ids to the planes that `ToomCookConv` takes.
 
     The features are those of `TokenConvWeights`, pooled by three, before they are rounded to the precision. Of fp16 and
     fp8 planes are sums in float16, of tf32, fp16x3 and `wide` fp16 in float32.

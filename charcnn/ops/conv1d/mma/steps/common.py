@@ -17,7 +17,7 @@ CONFLICTS = 8
 
 
 @dataclass(frozen=True)
-class TileConfig:
+class MmaStepTile:
     """A block's part of the product, a warp's part of that, and stages of shared memory: of A, then of B.
 
     A is the features, rows by input channels; B the weights of one tap, output channels by input channels.
@@ -85,7 +85,7 @@ class TileConfig:
         return 2 * self.block_m * self.block_n * K_BLOCK / (self.a_bytes + self.b_bytes + read)
 
 
-def make_multiply(tile: TileConfig) -> Any:
+def make_multiply(tile: MmaStepTile) -> Any:
     """multiply(acc, a, b): add the products of a warp's fragments: four words a matrix of A, two of B, 16 channels."""
     m_tiles, n_tiles = tile.m_tiles, tile.n_tiles
     mma = ptx.mma_sync("f16")

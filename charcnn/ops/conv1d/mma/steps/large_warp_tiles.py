@@ -14,6 +14,6 @@ from charcnn.ops.conv1d.mma.steps import common, ring
 BLOCKS, make_kernel = ring.BLOCKS, ring.make_kernel
 
 
-def config(taps: int, block_n: int) -> common.TileConfig:
+def config(taps: int, block_n: int) -> common.MmaStepTile:
     """The ring's tile, with four times the sums of a warp."""
     return replace(ring.config(taps, block_n), warp_m=64, warp_n=64)

@@ -28,13 +28,13 @@ BLOCKS = 2
 """Of a multiprocessor, whose registers each block has a part of."""
 
 
-def config(taps: int, block_n: int) -> common.TileConfig:
+def config(taps: int, block_n: int) -> common.MmaStepTile:
     """Three stages, which leave room for two blocks."""
-    return common.TileConfig(block_m=128, warp_m=32, warp_n=32, block_n=block_n, stages=STAGES, swizzled=True)
+    return common.MmaStepTile(block_m=128, warp_m=32, warp_n=32, block_n=block_n, stages=STAGES, swizzled=True)
 
 
 @cache
-def make_kernel(tile: common.TileConfig) -> Any:
+def make_kernel(tile: common.MmaStepTile) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): four addresses, then sizes."""
     start, _, store = ladder.make_accumulators(tile.warp_n)
     multiply, ldmatrix = common.make_multiply(tile), ptx.ldmatrix_x4

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from charcnn.ops.common.epilogues import Epilogue
 from charcnn.ops.common.precision import NumberFormat
-from charcnn.ops.conv1d.wgmma.config import POINTWISE, TileConfig
+from charcnn.ops.conv1d.wgmma.config import WgmmaTile
 from charcnn.ops.conv1d.wgmma.epilogue.common import Case, make_read_four
 from charcnn.ops.conv1d.wgmma.epilogue.e4m3 import make_e4m3
 from charcnn.ops.conv1d.wgmma.epilogue.floats import make_32_bits, make_two_terms
@@ -21,7 +22,7 @@ from charcnn.ops.conv1d.wgmma.epilogue.row_moments import make_row_moments
 
 
 @dataclass(frozen=True)
-class Epilogue:
+class Ending:
     """Device functions of a thread: stage what another warpgroup pools, store two rows, write their moments."""
 
     stage_for_pool: Any
@@ -36,16 +37,14 @@ class Epilogue:
 
 def make_epilogue(
     operands: NumberFormat,
-    results: NumberFormat,
-    config: TileConfig,
-    epilogue: str,
+    config: WgmmaTile,
+    epilogue: Epilogue,
     vector_store: bool,
     full_n_tiles: bool,
-) -> Epilogue:
+) -> Ending:
     """Arguments as `make_kernel` has them."""
-    pointwise = epilogue if epilogue in POINTWISE else ""
-    rectified, measured = epilogue in ("relu", "pool"), epilogue == "stat"
-    case = Case(config, operands.scaled, rectified, pointwise, vector_store, full_n_tiles, measured)
+    rectified, function, results = epilogue.rectified, epilogue.function, epilogue.results
+    case = Case(config, operands.scaled, rectified, function, vector_store, full_n_tiles, epilogue.moments)
     read_four = make_read_four(case.scaled, case.pointwise)
     if results.ptx_type == "e4m3":
         stage, store, passes = make_e4m3(case, read_four)
@@ -55,4 +54,4 @@ def make_epilogue(
         stage, store, passes = make_32_bits(case, read_four, results.ptx_type)
     else:
         stage, store, passes = make_16_bits(case, read_four, results.ptx_type)
-    return Epilogue(stage, store, make_row_moments(case), passes)
+    return Ending(stage, store, make_row_moments(case), passes)

@@ -10,7 +10,7 @@ from numba import cuda
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.common.epilogues import inlined
-from charcnn.ops.conv1d.wgmma.config import NO_ROW, WGMMA_M, TileConfig
+from charcnn.ops.conv1d.wgmma.config import NO_ROW, WGMMA_M, WgmmaTile
 
 CALLING = 4
 """Octets of a loop that the compiler writes out where each value goes through a function: of longer ones, accumulators
@@ -24,7 +24,7 @@ PLACE = 16 * 128
 class Case:
     """What the builders have in common."""
 
-    config: TileConfig
+    config: WgmmaTile
     scaled: bool
     """Whether accumulators are multiplied by a factor at the end."""
     rectified: bool

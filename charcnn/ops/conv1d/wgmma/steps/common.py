@@ -32,7 +32,7 @@ BARRIER_BYTES = 256
 
 
 @dataclass(frozen=True)
-class TileConfig:
+class WgmmaStepTile:
     """A block's part of the product, and what its shared memory holds: stages of A, of B, then mbarriers.
 
     A is the features, rows by input channels; B the weights of one tap, output channels by input channels.

@@ -34,18 +34,18 @@ A_STAGES, B_STAGES = 2, 3
 PRODUCER_REGISTERS, MATH_REGISTERS = 56, 224
 
 
-def config(taps: int, block_n: int) -> common.TileConfig:
+def config(taps: int, block_n: int) -> common.WgmmaStepTile:
     """Two stages of A, and as many of B as shared memory holds beside the outputs."""
     rows = MATH_WARPGROUPS * common.WGMMA_M
     a_rows = common.whole_groups(rows + taps - 1)
-    return common.TileConfig(
+    return common.WgmmaStepTile(
         rows // ladder.POOL * ladder.POOL, a_rows, A_STAGES, B_STAGES, block_n, math_warpgroups=MATH_WARPGROUPS,
         producer=True, shared_taps=True, persistent=True, cluster_m=CLUSTER_M, pool=ladder.POOL,
     )  # fmt: skip
 
 
 @cache
-def make_kernel(tile: common.TileConfig) -> Any:
+def make_kernel(tile: common.WgmmaStepTile) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, words, _ = ladder.make_accumulators(tile.block_n)
     output_row, peak = ladder.make_output_row(), ptx.max_nan_f16x2("f16")

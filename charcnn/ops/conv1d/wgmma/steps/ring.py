@@ -28,14 +28,14 @@ MATH_WARPGROUPS = 2
 STAGES = 4
 
 
-def config(taps: int, block_n: int) -> common.TileConfig:
+def config(taps: int, block_n: int) -> common.WgmmaStepTile:
     """Four stages, which shared memory holds."""
     rows = MATH_WARPGROUPS * common.WGMMA_M
-    return common.TileConfig(rows, rows, STAGES, STAGES, block_n, math_warpgroups=MATH_WARPGROUPS)
+    return common.WgmmaStepTile(rows, rows, STAGES, STAGES, block_n, math_warpgroups=MATH_WARPGROUPS)
 
 
 @cache
-def make_kernel(tile: common.TileConfig) -> Any:
+def make_kernel(tile: common.WgmmaStepTile) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, _, store = ladder.make_accumulators(tile.block_n)
     descriptor, advance, stages = common.make_descriptor(), ring.make_advance(tile.b_stages), tile.b_stages

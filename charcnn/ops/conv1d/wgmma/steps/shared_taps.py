@@ -30,17 +30,17 @@ A_STAGES, B_STAGES = 2, 5
 PRODUCER_REGISTERS, MATH_REGISTERS = 56, 224
 
 
-def config(taps: int, block_n: int) -> common.TileConfig:
+def config(taps: int, block_n: int) -> common.WgmmaStepTile:
     """Two stages of A, and as many of B as shared memory holds."""
     rows = MATH_WARPGROUPS * common.WGMMA_M
     a_rows = common.whole_groups(rows + taps - 1)
-    return common.TileConfig(
+    return common.WgmmaStepTile(
         rows, a_rows, A_STAGES, B_STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True, shared_taps=True
     )
 
 
 @cache
-def make_kernel(tile: common.TileConfig) -> Any:
+def make_kernel(tile: common.WgmmaStepTile) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, _, store = ladder.make_accumulators(tile.block_n)
     descriptor = common.make_descriptor()

@@ -26,13 +26,13 @@ BLOCKS = 3
 """Of a multiprocessor, whose registers each block has a part of."""
 
 
-def config(taps: int, block_n: int) -> common.TileConfig:
+def config(taps: int, block_n: int) -> common.WgmmaStepTile:
     """A stage of each."""
-    return common.TileConfig(block_m=common.WGMMA_M, a_rows=common.WGMMA_M, a_stages=1, b_stages=1, block_n=block_n)
+    return common.WgmmaStepTile(block_m=common.WGMMA_M, a_rows=common.WGMMA_M, a_stages=1, b_stages=1, block_n=block_n)
 
 
 @cache
-def make_kernel(tile: common.TileConfig) -> Any:
+def make_kernel(tile: common.WgmmaStepTile) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, _, store = ladder.make_accumulators(tile.block_n)
     descriptor = common.make_descriptor()

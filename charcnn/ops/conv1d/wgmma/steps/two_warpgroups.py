@@ -25,14 +25,14 @@ from charcnn.ops.conv1d.wgmma.steps import common
 MATH_WARPGROUPS = 2
 
 
-def config(taps: int, block_n: int) -> common.TileConfig:
+def config(taps: int, block_n: int) -> common.WgmmaStepTile:
     """A stage of each."""
     rows = MATH_WARPGROUPS * common.WGMMA_M
-    return common.TileConfig(rows, rows, 1, 1, block_n, math_warpgroups=MATH_WARPGROUPS)
+    return common.WgmmaStepTile(rows, rows, 1, 1, block_n, math_warpgroups=MATH_WARPGROUPS)
 
 
 @cache
-def make_kernel(tile: common.TileConfig) -> Any:
+def make_kernel(tile: common.WgmmaStepTile) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, _, store = ladder.make_accumulators(tile.block_n)
     descriptor = common.make_descriptor()

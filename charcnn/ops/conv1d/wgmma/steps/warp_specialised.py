@@ -30,14 +30,14 @@ STAGES = 4
 PRODUCER_REGISTERS, MATH_REGISTERS = 56, 224
 
 
-def config(taps: int, block_n: int) -> common.TileConfig:
+def config(taps: int, block_n: int) -> common.WgmmaStepTile:
     """Four stages, which shared memory holds."""
     rows = MATH_WARPGROUPS * common.WGMMA_M
-    return common.TileConfig(rows, rows, STAGES, STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True)
+    return common.WgmmaStepTile(rows, rows, STAGES, STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True)
 
 
 @cache
-def make_kernel(tile: common.TileConfig) -> Any:
+def make_kernel(tile: common.WgmmaStepTile) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, _, store = ladder.make_accumulators(tile.block_n)
     descriptor = common.make_descriptor()

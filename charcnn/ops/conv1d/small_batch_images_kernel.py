@@ -1,4 +1,4 @@
-"""The kernel of a convolution of one image or a few: what a block does of its part (`small_batch_plan`)."""
+"""The kernel of a convolution of one image or a few: what a block does of its part (`small_batch_images_plan`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from charcnn.gpu.indices import (
 )
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.epilogues import in_place
-from charcnn.ops.conv2d.small_batch_plan import CHUNK, PACK_N, STEP_BYTES, THREADS, WARPS, Plan
+from charcnn.ops.conv1d.small_batch_images_plan import CHUNK, PACK_N, STEP_BYTES, THREADS, WARPS, SmallBatchPlan
 
 KNOWN = 8
 """Pieces of the image whose places a thread works out before it waits for the kernel before it, at most."""
@@ -90,7 +90,7 @@ def _maxima(plan, epilogue, count):
 
 
 @cache
-def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
+def make_kernel(ptx_type: str, epilogue: str, plan: SmallBatchPlan) -> Any:
     """The kernel (x, weight, bias, y, ahead, ahead_bytes): addresses, of the last so many bytes a block.
 
     Those are asked for in the second-level cache, as memory has nothing else to do: weights of a later layer.

@@ -18,8 +18,8 @@ from charcnn.gpu.indices import (
 )
 from charcnn.gpu.launch import jit
 from charcnn.ops.common import epilogues
+from charcnn.ops.conv1d.winograd_images_plan import Axis
 from charcnn.ops.conv1d.winograd_transforms import matrices
-from charcnn.ops.conv2d.winograd_plan import Axis
 
 TILES, QUADS = (2, 2) if device.SIMULATED else (4, 8)
 """Of a block of a transform: tiles, and by how many channels or quads of them."""

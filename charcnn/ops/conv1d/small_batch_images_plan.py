@@ -79,7 +79,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SmallBatchPlan:
     """How a block's part of a problem lies."""
 
     of: Problem
@@ -195,18 +195,18 @@ class Plan:
         return waves * (reads + products + joined)
 
 
-def plans(of: Problem) -> Iterator[Plan]:
+def plans(of: Problem) -> Iterator[SmallBatchPlan]:
     """All that fit."""
     for block_n in BLOCK_N:
         if of.groups > 1 and of.c_out // of.groups % block_n:
             continue
         for splits in SPLITS:
             for bands in range(1, of.out[0] + 1):
-                found = Plan(of, block_n, splits, -(-of.out[0] // bands))
+                found = SmallBatchPlan(of, block_n, splits, -(-of.out[0] // bands))
                 if found.bands == bands and found.fits:
                     yield found
 
 
-def best(of: Problem) -> Plan | None:
+def best(of: Problem) -> SmallBatchPlan | None:
     """The one of the least clocks; None where none fits."""
     return min(plans(of), key=lambda plan: plan.clocks, default=None)

@@ -55,7 +55,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Plan:
+class WinogradPlan:
     """Both axes, and in how many parts of their input channels products are summed."""
 
     down: Axis
@@ -98,14 +98,14 @@ def axes(taps: int) -> list[Axis]:
 
 
 @cache
-def plan(rows: int, columns: int, c_in: int, c_out: int) -> Plan:
-    """The fastest by `Plan.cost` whose error is at most ERROR; the most accurate one where none is."""
+def plan(rows: int, columns: int, c_in: int, c_out: int) -> WinogradPlan:
+    """The fastest by `WinogradPlan.cost` whose error is at most ERROR; the most accurate one where none is."""
     splits = [count for count in (1, 2, 4, 8) if count == 1 or c_in % (4 * count) == 0]
     both = [(down, across) for down in axes(rows) for across in axes(columns)]
     filtered = [pair for pair in both if max(pair[0].span, pair[1].span) > 1] or both
-    found = [Plan(*pair, count) for pair in filtered for count in splits]
+    found = [WinogradPlan(*pair, count) for pair in filtered for count in splits]
 
-    def key(one: Plan) -> tuple[float, float]:
+    def key(one: WinogradPlan) -> tuple[float, float]:
         error = one.error(c_in)
         return (0.0 if error <= ERROR else error), one.cost(c_in, c_out)
 

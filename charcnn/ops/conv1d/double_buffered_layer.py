@@ -1,0 +1,85 @@
+"""A convolution or linear layer in float32 by the kernel of `double_buffered`, which takes weights as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from charcnn import ops
+from charcnn.gpu import device
+from charcnn.gpu.launch import Call
+from charcnn.layers import Conv1d, Conv2d, Linear
+from charcnn.layers.layer import Shape
+from charcnn.ops.common.conv import PreparedConv
+from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
+from charcnn.ops.common.layer import Array, Space
+from charcnn.ops.common.precision import FP32
+from charcnn.ops.conv1d import k_splits
+from charcnn.ops.conv1d.double_buffered import launch, launch_windows
+from charcnn.ops.conv1d.tile import fitting
+
+
+class DoubleBufferedConv(PreparedConv):
+    """A convolution or linear layer in float32 on the current GPU. A linear layer gives (N, C_out).
+
+    Args:
+        pattern: `Conv1d`, `Conv2d` or `Linear`; a pointwise function; of a `Conv1d` with ReLU, max-pooling.
+        weights: as of `WgmmaConv`, NumPy arrays.
+        moments: of sequences, whether `stat` is called, for a LayerNorm that follows.
+
+    Raises:
+        ValueError: an argument's shape does not fit.
+        DeviceError: no usable GPU; by a call, one of compute capability below 8.0.
+    """
+
+    precisions = ("fp32",)
+
+    def __init__(self, pattern: Pattern, weights: Mapping[str, np.ndarray], *, moments: bool = False) -> None:
+        _, bias = self._read(pattern, weights, FP32, FP32, 1, moments=moments)
+        self._weight, self._bias = device.to_device(weights["weight"]), device.to_device(bias)
+        self.nbytes = self._weight.nbytes + self._bias.nbytes
+
+    @classmethod
+    def check_pool(cls, product: Product, epilogue: Epilogue) -> None:
+        """Of sequences, windows behind ReLU that a tile holds."""
+        if not epilogue.pool:
+            return
+        if not isinstance(product, Conv1d) or not epilogue.rectified:
+            raise ValueError(f"{product} with max-pooling: need ReLU of a Conv1d before it")
+        if (size := epilogue.pool_size) > (most := fitting(product.channels).rows):
+            raise ValueError(f"pool_size={size}: need at most {most}, the positions of a tile")
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The result; before it, of a linear layer whose depth has several parts, their sums."""
+        if not isinstance(self.product, Linear):
+            return super().writes(x)
+        splits = k_splits.splits_shape(x[0], self.c_in, self.c_out)
+        return [*([Array(splits)] if splits else []), Array((x[0], self.c_out))]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features; the result."""
+        if not isinstance(self.product, Linear):
+            return super().__call__(x, space)
+        *splits, y = (space.device(*array) for array in self.writes(x.shape))
+        # By parts of the depth, y may lie where x does: the sums of parts are in between.
+        call = Call(y, space.stream, y.shape, in_place="x" if splits else "", x=x)
+        inputs = x.reshape((x.shape[0], self.c_in)), self._weight, self._bias
+        k_splits.start(call, inputs, splits[0] if splits else None, self.epilogue.pointwise)
+        return y
+
+    def stat(self, x: Any, moments: Any, space: Space) -> tuple[Any, Any]:
+        """Start on features; the result, and its moments, float64 (N, 2)."""
+        (y,) = self.writes(x.shape)
+        start, out = ops.conv1d_stat_nlc_double_buffered, (space.device(*y), moments)
+        found: tuple[Any, Any] = start(x, self._weight, self._bias, out=out, stream=space.stream)
+        return found
+
+    def _start(self, call: Call, partial_moments: Any = None) -> None:
+        inputs, kind = (call.inputs[0], self._weight, self._bias), self.epilogue.kind
+        if isinstance(self.product, Conv2d):
+            window = self.window(tuple(inputs[0].shape))
+            launch_windows(call, inputs, call.out, kind, window, groups=self.groups)
+        else:
+            launch(call, inputs, call.out, kind, pool_size=self.epilogue.pool_size)
