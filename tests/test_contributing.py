@@ -160,7 +160,7 @@ def test_a_level_and_an_operator_need_nothing_else(tree):
     assert done.returncode == 0, done.stdout + done.stderr
     done = tests(tree, "bench", "--tiny", "-k", TOYS)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\b3 passed", done.stdout)
+    assert re.search(r"\b(2 passed, 1 skipped|3 passed)", done.stdout)  # without a GPU one is left out
 
 
 @pytest.mark.exhaustive
