@@ -38,7 +38,7 @@ from charcnn.text import encodings, texts
 
 WEIGHTS = raw.RESULTS.parents[1] / "charcnn" / "model" / "weights"
 
-LEVELS = ("l12", "l13", "l14", "l15", "l16", "l17", "l19")
+LEVELS = tuple(row.name for row in catalog.LEVELS if row.tuned)
 """Which are run where none is named."""
 
 SAMPLE = 12

@@ -28,7 +28,7 @@ charcnn.levels.prepare()  # stands before the first import of numba.cuda
 import simulated_threads  # noqa: E402
 from commands import interrupted  # noqa: E402, F401 - a fixture
 
-from charcnn.catalog import VARIANTS, Level, Variant  # noqa: E402
+from charcnn.catalog import LEVELS, VARIANTS, Level, Variant  # noqa: E402
 from charcnn.compiling.workers import SELDOM  # noqa: E402
 from charcnn.gpu import device  # noqa: E402
 from charcnn.ops.common import cpu_dot  # noqa: E402
@@ -272,6 +272,16 @@ def runs_here(row: Variant | Level) -> bool:
         return False
     names = [row.precision] if isinstance(row, Variant) else row.precisions
     return device.has_tensor_cores(hopper=row.hopper) and any(map(multiplied_here, names))
+
+
+CPU_LEVELS = [row for row in LEVELS if row.device == "cpu" and "fp32" in row.precisions]
+"""Of these the classifier takes the last one on a CPU."""
+
+
+def lacking(level: Level) -> bool:
+    """Whether the processor lacks instructions of what a level computes in where no precision is asked for."""
+    precision = level.precisions[0]
+    return precision in cpu_dot.DOT_FORMATS and bool(cpu_dot.missing(precision))
 
 
 def multiplied_here(precision: str) -> bool:

@@ -11,7 +11,7 @@ from case_kinds import Case
 from conftest import runs_here
 from operator_cases import CASES, takes
 
-from charcnn.catalog import CHAIN, IMAGE_CHAIN, operator
+from charcnn.catalog import CHAIN, IMAGE_CHAIN, OPERATORS, operator
 from charcnn.catalog import VARIANTS as EVERY
 from charcnn.gpu import device
 
@@ -19,9 +19,7 @@ VARIANTS = [row for row in EVERY if runs_here(row)]
 CUDA = [row for row in VARIANTS if row.device == "cuda"]
 CPU = [row for row in VARIANTS if row.device == "cpu"]
 
-IN_PLACE = (
-    "relu", "tanh", "gelu", "sigmoid", "leaky_relu", "layernorm", "layernorm_relu", "batchnorm2d", "batchnorm2d_relu",
-)  # fmt: skip
+IN_PLACE = tuple(row.name for row in OPERATORS if row.in_place)
 """Operators that may write over what they read."""
 
 

@@ -7,6 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 from commands import TEXTS, command, left, rows
+from conftest import CPU_LEVELS
 
 from charcnn.__main__ import main
 from charcnn.classify.classifier import ROWS
@@ -26,7 +27,7 @@ def test_csv_without_a_header(charcnn, classifier, tmp_path):
     assert status == DONE
     assert out == ""
     assert "160 rows in" in err
-    assert "l18 (CPU, fp32)" in err
+    assert f"{CPU_LEVELS[-1].name} (CPU, fp32)" in err
     assert left(tmp_path) == ["news.csv", "news.labelled.csv"]
     expected = classifier.predict_proba([f'b {value}, "quoted"' for value in TEXTS])
     found = rows(tmp_path / "news.labelled.csv")

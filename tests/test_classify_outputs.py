@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from commands import SLOW, TEXTS, command, left, rows, tree
+from conftest import CPU_LEVELS
 
 from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, model
 from charcnn.gpu import device
@@ -49,7 +50,7 @@ def test_what_is_done_in_json(charcnn, tmp_path):
     assert charcnn("classify", source, "--json", report, "--quiet") == (DONE, "", "")
     found = json.loads(report.read_text())
     assert found["rows"] == 2
-    assert found["level"] == "l18"
+    assert found["level"] == CPU_LEVELS[-1].name
     assert set(found["busy"]) == {"read and scan", "gather texts", "encode", "compute", "render", "write"}
     assert found["bound"] in found["busy"]
 

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import lacking
 from numba import cuda
 
 from charcnn import catalog
 from charcnn.classify import engine
 from charcnn.gpu import device, launch, simulator
 from charcnn.levels.runner.options import check, serves
-from charcnn.ops.common.cpu_dot import missing
 
 
 def test_explain():
@@ -194,6 +194,6 @@ def test_an_older_gpu_has_no_copies_for_levels_that_need_them(name, monkeypatch)
         deadline=None, root_serves=False,
     )  # fmt: skip
     here = [row for row in catalog.LEVELS if not (row.copies or row.tensor_cores)]
-    here = [row for row in here if not (row.name == "l20" and missing("int8"))]
+    here = [row for row in here if not lacking(row)]
     with pytest.raises(device.DeviceError, match=re.escape(f"{said}here runs {catalog.level_ranges(here)}")):
         check(level, options)

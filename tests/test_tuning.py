@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from emulation import emulate
 
+from charcnn import catalog
 from charcnn.__main__ import main
 from charcnn.cli import DONE, FAILED, UNUSABLE, sizes, tune
 from charcnn.config import SMALL, TINY
@@ -45,7 +46,7 @@ def cache(tile_cache):
 def test_layers_have_the_networks_sizes(level, layernorm):
     config = replace(SMALL, layernorm=layernorm)
     found = {one.name: one for one in layers.of_level(level, config)}
-    linear = ["fc1", "fc2"] if level in ("l16", "l17", "l19") else ["fc1", "fc2", "fc3"]
+    linear = ["fc1", "fc2"] if catalog.level(level).small_batches else ["fc1", "fc2", "fc3"]
     assert list(found) == [f"conv{i}" for i in range(1 if level == "l12" else 2, 7)] + linear
     assert (found["conv2"].length, found["conv2"].taps) == (336, 7)
     assert found["conv6"].operator == ("conv1d_stat_nlc" if layernorm else "conv1d_relu_maxpool1d_nlc")

@@ -130,6 +130,8 @@ class Level(Program):
     """The level that it builds on; None: that of the row before."""
     gathered: bool = False
     """Whether its first convolution adds up rows of its weights, and multiplies nothing."""
+    small_batches: bool = False
+    """Whether a few inputs are computed by layers of their own, spread over the whole GPU."""
     differs: str | None = None
     """Why its file differs from that level's by more than DIFFERENCE lines."""
     tuned: tuple[str, str] | None = None
@@ -190,11 +192,11 @@ LEVELS = (
     Level("l13", "cuda", gathered=True, copies=True, filtered=True, tuned=("winograd", "double_buffered")),
     Level("l14", "cuda", gathered=True, precisions=ALL, ampere=True, tuned=("mma", "mma")),
     Level("l15", "cuda", gathered=True, precisions=UNSCALED, hopper=True, tuned=("wgmma", "wgmma")),
-    Level("l16", "cuda", gathered=True, precisions=UNSCALED, hopper=True, tuned=("wgmma", "wgmma")),
-    Level("l17", "cuda", gathered=True, precisions=("fp8",), hopper=True, tuned=("wgmma", "wgmma")),
+    Level("l16", "cuda", gathered=True, precisions=UNSCALED, hopper=True, small_batches=True, tuned=("wgmma", "wgmma")),
+    Level("l17", "cuda", gathered=True, precisions=("fp8",), hopper=True, small_batches=True, tuned=("wgmma", "wgmma")),
     Level("l18", "cpu", gathered=True, filtered=True, after="l11"),
     Level("l19", "cuda", gathered=True, after="l16", precisions=TOOM_COOK, hopper=True, toom_cook=True,
-          tuned=("wgmma", "wgmma")),
+          small_batches=True, tuned=("wgmma", "wgmma")),
     Level("l20", "cpu", gathered=True, after="l11", precisions=DOT,
           differs="a layer has a precision, and says what it stores"),
 )  # fmt: skip

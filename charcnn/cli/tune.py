@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to tune."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("--levels", nargs="+", metavar="LEVEL", help="whose kernels: l12 to l17 (default: those that this GPU runs)")
+    add("--levels", nargs="+", metavar="LEVEL", help="whose kernels (default: those that this GPU runs)")
     add("--precision", metavar="P", help="what they compute in (default: each level's own)")
     add("--config", default=None, metavar="SIZES", help=f"{HELP} (default small)")
     add("--batch", type=count, metavar="B", help="inputs an operator takes at once (default: each level's own)")

@@ -104,7 +104,7 @@ def of_level(level: str, config: Config, precision: str | None = None) -> Iterat
     conv, linear = row.tuned
     arithmetic = row.precision(precision)
     lengths = (config.length, *config.block_lengths)
-    for block in range(1 if level == "l12" else 2, 7):  # the others' block 1 is a gather
+    for block in range(2 if row.gathered else 1, 7):  # the others' block 1 is a gather
         measured = config.layernorm and block in (1, 6)
         operator = "conv1d_stat_nlc" if measured else "conv1d_relu_nlc"
         if not measured and block in POOLED_BLOCKS:
@@ -113,7 +113,7 @@ def of_level(level: str, config: Config, precision: str | None = None) -> Iterat
         sizes = lengths[block - 1], config.kernel_sizes[block - 1], c_in, config.block_channels[block - 1]
         yield Layer(f"conv{block}", operator, conv, arithmetic, *sizes)
     units = config.features, *config.fc_units
-    few = level in ("l16", "l17", "l19") and few_outputs.takes(arithmetic, config.classes)
+    few = row.small_batches and few_outputs.takes(arithmetic, config.classes)
     for i in (1, 2) if few else (1, 2, 3):  # the last one of few classes has no tiles
         operator = "linear_nlc" if i == 3 else "linear_relu_nlc"
         yield Layer(f"fc{i}", operator, linear, arithmetic, 1, 1, units[i - 1], units[i])
