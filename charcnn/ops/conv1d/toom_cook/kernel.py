@@ -361,8 +361,8 @@ def make_kernel(operands: NumberFormat, results: NumberFormat, config: ToomCookT
                     )  # fmt: skip
                 else:
                     stage, before = multiply(
-                        acc, k_blocks, stage, before, held, base, first_row, full, empty, tells, lane
-                    )
+                        acc, k_blocks, stage, before, held, base, first_row, full, empty, tells, lane,
+                    )  # fmt: skip
                     wait_all()
                     release(empty, before, tells, lane)
                     held = False
