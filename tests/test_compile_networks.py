@@ -196,7 +196,7 @@ def test_a_first_start_compiles_for_what_the_weights_are_held_as(monkeypatch):
     given = []
     monkeypatch.delenv("CHARCNN_JOBS", raising=False)
     monkeypatch.setattr(workers, "compiled", lambda networks, *_: given.extend(networks) or ())
-    monkeypatch.setattr(engine, "usable", lambda: 2)
+    monkeypatch.setattr("charcnn.host.cores.usable", lambda: [*range(2)])
     monkeypatch.setattr(Target, "current", lambda: Target.named("sm_90a"))
     (choice,) = engine.choices("cuda", "tf32", "l19")
     weights = params.init(TINY)

@@ -1,10 +1,9 @@
 """Level 14: tensor cores of any GPU since compute capability 8.0.
 
-Since level 13: convolutions and linear layers are products on tensor cores with float32 sums (`charcnn.ops.conv1d.mma`,
-step by step in its `steps`): cp.async brings tiles to shared memory some stages ahead, each warp loads matrices from
-there (ldmatrix) and multiplies them (mma.sync), and bias, ReLU, pooling and statistics follow in registers. The
-products are the direct ones again: tensor cores leave Winograd's filtering nothing to save. Block 1 stays a gather. It
-attacks the rate of multiplication itself, in a precision of one's choice: fp16 or bf16, whose features take half the
+Since level 13: convolutions and linear layers are products on tensor cores with float32 sums
+(`charcnn.ops.conv1d.mma`): cp.async brings tiles to shared memory some stages ahead, each warp loads matrices from
+there (ldmatrix) and multiplies them (mma.sync), and what follows stays in registers. The products are the direct ones
+again. Block 1 stays a gather. It attacks the rate of multiplication itself: fp16 or bf16, whose features take half the
 bytes; TF32; fp16x3, where a number is the sum of two fp16 and three of their four products are summed, which keeps
 float32's accuracy; or fp8, e4m3, since compute capability 8.9, scaled by texts as level 17 says.
 """

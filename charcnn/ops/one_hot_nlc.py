@@ -7,11 +7,7 @@ from numba import float32
 from charcnn.aliases import Array
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.indices import (
-    block_idx_x,
-    extents,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 
 ROWS = 64

@@ -18,12 +18,7 @@ from numba import cuda, float32
 from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import int32, uint32, uint64
-from charcnn.gpu.indices import (
-    block_idx_x,
-    extents,
-    grid_dim_x,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, extents, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Window

@@ -8,10 +8,7 @@ from numba import cuda, float32, float64
 
 from charcnn.aliases import Kernel
 from charcnn.gpu.device import uint32
-from charcnn.gpu.indices import (
-    block_idx_x,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.step import TAPS, Step
 

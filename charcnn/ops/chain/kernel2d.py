@@ -10,10 +10,7 @@ from numba import cuda, float32
 from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import int32, uint32
-from charcnn.gpu.indices import (
-    block_idx_x,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.maps2d import make_fill, make_load, make_maxpool2d, make_norm, make_store, place_of
 from charcnn.ops.chain.step2d import Step2d

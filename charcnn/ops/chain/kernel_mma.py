@@ -17,12 +17,7 @@ from numba import cuda, float32, types
 from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
-from charcnn.gpu.indices import (
-    block_idx_x,
-    extents,
-    grid_dim_x,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, extents, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.octets import OCTET, PIXEL, make_octet_norm
 from charcnn.ops.common.epilogues import inlined

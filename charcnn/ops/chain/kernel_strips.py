@@ -15,12 +15,7 @@ from numba import cuda, float32, types
 from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
-from charcnn.gpu.indices import (
-    block_idx_x,
-    extents,
-    grid_dim_x,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, extents, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.octets import PIXEL
 from charcnn.ops.chain.strip_maps import WORD, make_keep, make_load, make_maxpool2d, make_norm, make_store

@@ -9,9 +9,7 @@ from typing import Any
 from numba import cuda, float32, types
 
 from charcnn.gpu.device import int32, uint32
-from charcnn.gpu.indices import (
-    thread_idx_x,
-)
+from charcnn.gpu.indices import thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.step2d import Step2d
 from charcnn.ops.common.epilogues import inlined

@@ -11,9 +11,7 @@ from numba import cuda, float32
 from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32
-from charcnn.gpu.indices import (
-    extents,
-)
+from charcnn.gpu.indices import extents
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.precision import LARGEST_E4M3, NumberFormat, choose
 

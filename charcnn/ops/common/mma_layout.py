@@ -16,9 +16,7 @@ from numba import cuda, float32
 from charcnn.aliases import Array
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32
-from charcnn.gpu.indices import (
-    extents,
-)
+from charcnn.gpu.indices import extents
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.cast import narrow
 from charcnn.ops.common.precision import TENSOR_PRECISIONS, NumberFormat

@@ -20,11 +20,7 @@ from numba import cuda, float32, float64
 from charcnn.aliases import Array
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import SIMULATED, uint32
-from charcnn.gpu.indices import (
-    block_idx_x,
-    extents,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 
 PART = device.block_size(256)

@@ -6,9 +6,7 @@ from numba import cuda, float32
 
 from charcnn.aliases import Array
 from charcnn.gpu.device import uint32
-from charcnn.gpu.indices import (
-    extents,
-)
+from charcnn.gpu.indices import extents
 from charcnn.gpu.launch import Call, jit
 
 

@@ -9,9 +9,7 @@ from numba import cuda, float32
 
 from charcnn.aliases import Array
 from charcnn.gpu.device import int32, uint32
-from charcnn.gpu.indices import (
-    extents,
-)
+from charcnn.gpu.indices import extents
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import moments
 from charcnn.ops.common.calls import StatCall

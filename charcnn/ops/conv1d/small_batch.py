@@ -20,12 +20,7 @@ from numba import cuda, float32, types
 from charcnn.aliases import Array, Kernel, Record, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.indices import (
-    block_idx_x,
-    block_idx_y,
-    grid_dim_y,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, block_idx_y, grid_dim_y, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers import Conv1d, Conv2d, Layer
 from charcnn.layers.layer import Shape

@@ -17,12 +17,7 @@ from numba import cuda, float32, float64
 from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.indices import (
-    block_dim_x,
-    block_idx_x,
-    extents,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_dim_x, block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit, pair
 from charcnn.layers import Conv1d, Conv2d
 from charcnn.layers.layer import Shape

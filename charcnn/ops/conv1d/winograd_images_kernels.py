@@ -10,12 +10,7 @@ from numba import cuda, float32, float64
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.indices import (
-    block_dim_x,
-    block_idx_x,
-    extents,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_dim_x, block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.common import epilogues
 from charcnn.ops.conv1d.winograd_images_plan import Axis

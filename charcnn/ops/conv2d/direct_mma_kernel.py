@@ -12,14 +12,7 @@ from numba import cuda, float32, types
 from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.indices import (
-    block_idx_x,
-    block_idx_y,
-    extents,
-    grid_dim_x,
-    grid_dim_y,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, block_idx_y, extents, grid_dim_x, grid_dim_y, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.gpu.ptx import LANE_STEP
 from charcnn.ops.conv2d.direct_mma_plan import MAPS, WORD, Plan

@@ -9,9 +9,7 @@ from numba import cuda, float32
 
 from charcnn.aliases import Array
 from charcnn.gpu.device import SIMULATED, int32, uint32
-from charcnn.gpu.indices import (
-    extents,
-)
+from charcnn.gpu.indices import extents
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers import windows
 from charcnn.layers.windows import Padding, Pair

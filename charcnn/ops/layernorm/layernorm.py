@@ -8,11 +8,7 @@ import numpy as np
 from numba import cuda, float32, njit
 
 from charcnn.aliases import Array
-from charcnn.gpu.indices import (
-    block_dim_x,
-    extents,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_dim_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.moments import block_sum, normalised
 

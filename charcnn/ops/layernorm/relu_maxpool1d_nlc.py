@@ -9,12 +9,7 @@ from numba import cuda, float32
 
 from charcnn.aliases import Array
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.indices import (
-    block_dim_x,
-    block_idx_x,
-    extents,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_dim_x, block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.moments import normalised
 

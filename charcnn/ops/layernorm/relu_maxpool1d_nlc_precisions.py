@@ -15,13 +15,7 @@ from numba import cuda, float32, float64, types
 from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.indices import (
-    block_idx_x,
-    block_idx_y,
-    extents,
-    grid_dim_y,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, block_idx_y, extents, grid_dim_y, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import WORDS, narrow, widen

@@ -9,9 +9,7 @@ from numba import cuda, float32, njit
 
 from charcnn.aliases import Array
 from charcnn.gpu.device import uint32
-from charcnn.gpu.indices import (
-    extents,
-)
+from charcnn.gpu.indices import extents
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.epilogues import epilogue
 from charcnn.ops.common.keep import Apply, keeping

@@ -9,10 +9,7 @@ from numba import cuda, float32
 from charcnn.aliases import Array
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32
-from charcnn.gpu.indices import (
-    extents,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.epilogues import epilogue
 from charcnn.ops.common.moments import block_sum

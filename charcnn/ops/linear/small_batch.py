@@ -18,12 +18,7 @@ from numba import cuda, float32, types
 from charcnn.aliases import Array, Kernel, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.indices import (
-    block_idx_x,
-    block_idx_y,
-    block_idx_z,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, block_idx_y, block_idx_z, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes

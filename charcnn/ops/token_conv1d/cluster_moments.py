@@ -16,11 +16,7 @@ from numba import cuda, float32, float64, types
 from charcnn.aliases import Array
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
-from charcnn.gpu.indices import (
-    block_idx_x,
-    extents,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import moments
 

@@ -17,13 +17,7 @@ from numba import cuda, float32, float64
 from charcnn.aliases import Array
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.indices import (
-    block_dim_x,
-    block_idx_x,
-    extents,
-    grid_dim_x,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_dim_x, block_idx_x, extents, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.token_conv1d import cluster_moments
 from charcnn.ops.token_conv1d.gather import ALIGNED, RESERVED

@@ -15,12 +15,7 @@ from numba import cuda, float64
 from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32
-from charcnn.gpu.indices import (
-    block_dim_x,
-    block_idx_x,
-    extents,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_dim_x, block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import block_sum

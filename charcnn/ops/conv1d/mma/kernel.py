@@ -9,10 +9,7 @@ from numba import cuda, float32, types
 from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.indices import (
-    block_idx_x,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.epilogues import Epilogue, in_place
 from charcnn.ops.common.mma_layout import words_of

@@ -11,13 +11,7 @@ from numba import cuda, float32
 from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.indices import (
-    block_dim_x,
-    block_idx_x,
-    extents,
-    grid_dim_x,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_dim_x, block_idx_x, extents, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.mma_layout import words_of
 from charcnn.ops.common.precision import NumberFormat

@@ -11,12 +11,7 @@ from numba import float32
 from charcnn.aliases import Kernel
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.indices import (
-    block_dim_x,
-    block_idx_x,
-    grid_dim_x,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_dim_x, block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.ladder import inline

@@ -20,13 +20,7 @@ from numba import cuda, float32, float64, types
 from charcnn.aliases import Kernel
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.indices import (
-    block_idx_x,
-    block_idx_y,
-    extents,
-    grid_dim_x,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, block_idx_y, extents, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS

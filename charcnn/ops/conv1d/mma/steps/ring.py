@@ -14,10 +14,7 @@ from numba import cuda, float32, types
 from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.indices import (
-    block_idx_x,
-    thread_idx_x,
-)
+from charcnn.gpu.indices import block_idx_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.mma.steps import common
