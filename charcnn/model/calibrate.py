@@ -51,10 +51,9 @@ def forward(
     params: Mapping[str, np.ndarray],
     config: Config,
     ids: np.ndarray,
-    features: Features = lambda name, x: x,
+    features: Features,
     eps: float = EPS,
     convs: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType({}),
-    before_relu: Callable[[str, np.ndarray], object] = lambda name, x: None,
 ) -> np.ndarray:
     """Token ids (N, L) uint8 -> logits (N, classes), float32, on the CPU, channels last.
 
@@ -66,9 +65,8 @@ def forward(
             shall read.
         eps: of LayerNorm 6.
         convs: by name, what computes a convolution of features (N, L, C), weight and bias in place of the direct sums.
-        before_relu: called with the name of the convolution or linear layer before each ReLU, and what ReLU reads.
     """
-    x, owner = ids, ""
+    x = ids
     for node in config.nodes:
         name, p = node.layer.name, [params[one] for one in node.parameters]
         if name in LAYERS or name == "norm6":
@@ -77,21 +75,19 @@ def forward(
             case OneHot(depth):
                 x = np.minimum(ids, depth)  # the first convolution reads ids
             case Conv1d():
-                x, owner = convs.get(name, _conv)(x, *p), name
+                x = convs.get(name, _conv)(x, *p)
             case LayerNorm(usual):
                 x = x - x.mean(axis=(1, 2), keepdims=True)
                 variance = np.square(x).mean(axis=(1, 2), keepdims=True)
                 x /= np.sqrt(variance + np.float32(eps if name == "norm6" else usual))
                 x = x * p[0].T + p[1].T
             case Relu():
-                before_relu(owner, x)
                 x = x.clip(0)
             case MaxPool1d(size):
                 x = x[:, : x.shape[1] // size * size].reshape(len(x), -1, size, x.shape[2]).max(axis=2)
             case Flatten():
                 continue  # where it is read, as `features` has a unit a channel
             case Linear():
-                owner = name
                 x = (x if node.flattened is None else x.transpose(0, 2, 1).reshape(len(x), -1)) @ p[0].T + p[1]
             case other:
                 raise TypeError(f"{other!r} has no scales")

@@ -12,17 +12,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from charcnn.config import NORMALISED_BLOCKS, Config
-from charcnn.model import calibrate
+from charcnn.config import NORMALISED_BLOCKS, POOL_SIZE, Config
 from charcnn.model.params import Params
+from charcnn.ops.common import threads
+from charcnn.ops.conv1d.cpu_gemm import CpuConv1d
+from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
+from charcnn.ops.linear.cpu_gemm import CpuLinear
 from charcnn.ops.reference import softmax
+from charcnn.ops.token_conv1d.cpu import CpuTokenConvNormReluPool
 
 HIDDEN = (*(f"conv{block}" for block in range(1, 7)), "fc1", "fc2")
 """The layers with ReLU, in the order of `Config.widths`."""
 
 
+PART = 48
+"""Inputs at a time, as level 11 takes them."""
+
+
 class Watched:
-    """The network on the CPU, in float32; it keeps what each channel's largest value was.
+    """The network on the CPU, in float32, as level 11 computes it; it keeps what each channel's largest value was.
 
     Args:
         params: the weights.
@@ -30,18 +38,51 @@ class Watched:
     """
 
     def __init__(self, params: Mapping[str, np.ndarray], config: Config) -> None:
-        self._params, self._config = params, config
-        self.peaks = {name: np.full(len(params[f"{name}.weight"]), -np.inf, np.float32) for name in HIDDEN}
-        """By layer, float32 (channels,): the largest before ReLU."""
+        threads.layer()
+        p, self._config = params, config
+        self.peaks = {name: np.full(len(p[f"{name}.weight"]), -np.inf, np.float32) for name in HIDDEN}
+        """By layer, float32 (channels,): the largest before ReLU; of what LayerNorm reads, behind it and ReLU."""
+        norms = [NormReluPool(None, None, POOL_SIZE)] * 2
+        if config.layernorm:
+            norms = [NormReluPool(p[f"norm{i}.weight"], p[f"norm{i}.bias"], POOL_SIZE) for i in NORMALISED_BLOCKS]
+        self._block1 = CpuTokenConvNormReluPool(p["conv1.weight"], p["conv1.bias"], norms[0], config.length)
+        self._convs = {block: CpuConv1d(p[f"conv{block}.weight"], p[f"conv{block}.bias"]) for block in range(2, 7)}
+        self._norm6 = norms[1]
+        by_channel = p["fc1.weight"].reshape(config.fc_units[0], config.block_channels[5], -1).transpose(0, 2, 1)
+        fc1 = CpuLinear(by_channel.reshape(config.fc_units[0], config.features), p["fc1.bias"])
+        self._fc = [fc1, *(CpuLinear(p[f"fc{i}.weight"], p[f"fc{i}.bias"]) for i in (2, 3))]
 
     def __call__(self, ids: np.ndarray) -> np.ndarray:
         """Token ids (N, L) uint8 -> logits (N, classes) float32."""
-        parts = (ids[start : start + calibrate.PART] for start in range(0, len(ids), calibrate.PART))
-        logits = [calibrate.forward(self._params, self._config, part, before_relu=self._look) for part in parts]
-        return np.concatenate([np.empty((0, self._config.classes), np.float32), *logits])
+        logits = np.empty((len(ids), self._config.classes), np.float32)
+        for start in range(0, len(ids), PART):
+            self._forward(ids[start : start + PART], logits[start : start + PART])
+        return logits
 
-    def _look(self, name: str, x: np.ndarray) -> None:
-        np.maximum(self.peaks[name], x.reshape(-1, x.shape[-1]).max(axis=0), out=self.peaks[name])
+    def _forward(self, ids: np.ndarray, logits: np.ndarray) -> None:
+        config, n = self._config, len(ids)
+        channels, lengths, pooled = config.block_channels, config.conv_lengths, config.block_lengths
+
+        def space(*shape: int) -> np.ndarray:
+            return np.empty((n, *shape), np.float32)
+
+        x = self._seen("conv1", self._block1(ids, space(pooled[0], channels[0])))
+        x = self._convs[2](x, space(pooled[1], channels[1]), pool_size=POOL_SIZE, relu=False)
+        x = self._seen("conv2", x)
+        for block in (3, 4, 5):
+            x = self._convs[block](x, space(lengths[block - 1], channels[block - 1]), relu=False)
+            x = self._seen(f"conv{block}", x)
+        y = self._convs[6](x, space(lengths[5], channels[5]))
+        x = self._seen("conv6", self._norm6(y, space(pooled[5], channels[5])))
+        x = x.reshape(n, config.features)
+        for at, fc in enumerate(self._fc[:2]):
+            x = self._seen(HIDDEN[6 + at], fc(x, space(config.fc_units[at]), relu=False))
+        self._fc[2](x, logits)
+
+    def _seen(self, name: str, x: np.ndarray) -> np.ndarray:
+        peaks = self.peaks[name]
+        np.maximum(peaks, x.reshape(-1, x.shape[-1]).max(axis=0), out=peaks)
+        return np.maximum(x, 0, out=x)
 
 
 @dataclass(frozen=True)
