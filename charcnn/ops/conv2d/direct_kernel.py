@@ -163,14 +163,13 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> K
             for m in range(maps):
                 for r in range(rows * columns):
                     acc[m * rows * columns + r] = factors[m]
-            at, weight_at, c = uint32(base + uint32(4) * at), uint32(base + group * depth * tap_bytes), uint32(0)
-            while c < c_in:
-                i, row_at = uint32(0), at
-                while i < sizes.kernel_rows:
+            at, weight_at = base + 4 * at, base + group * depth * tap_bytes
+            for _ in range(c_in):
+                row_at = at
+                for _ in range(sizes.kernel_rows):
                     multiply(row_at, weight_at)
-                    weight_at, row_at = uint32(weight_at + taps_bytes), uint32(row_at + 4 * sizes.line_step)
-                    i = uint32(i + uint32(1))
-                at, c = uint32(at + 4 * sizes.plane), uint32(c + uint32(1))
+                    weight_at, row_at = weight_at + taps_bytes, row_at + 4 * sizes.line_step
+                at += 4 * sizes.plane
 
         def output(m, r, p):
             """One of the tile's, pooled."""
