@@ -187,9 +187,8 @@ def make_kernel(
                         cuda.syncthreads()
                     else:
                         cuda.syncwarp()
-                    own, own_bytes = group + lane, lane * record_bytes
-                    for i in range(inputs_of_warp):
-                        n = first_input + i
+                    own, to_record = group + lane, records + lane * record_bytes
+                    for n in range(first_input, first_input + inputs_of_warp):
                         if own <= last_group:
                             # Words as they lie in memory; those that are not the array's alone byte by byte.
                             at = uint64(n) * uint64(length) + uint64(own * span) + skew
@@ -216,8 +215,8 @@ def make_kernel(
                                 more = ((more & eights) >> 7) * byte
                                 word = word & uint32(~more) | depths & more
                                 raw[q] = word + shifts if n < inputs else blanks
-                            to_record = records + i * input_records + own_bytes
                             ptx.st_shared_v4_b32(to_record, raw[0], raw[1], raw[2], raw[3])
+                        to_record += input_records
                     if simulated:
                         cuda.syncthreads()
                     else:
