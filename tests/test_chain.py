@@ -338,7 +338,7 @@ def test_layers_that_are_no_chain(layers, message):
         ({"threads": 2000}, "threads=2000: need at most 1024"),
         ({"threads": 2}, "threads=2: need at least 3 to stage 1 x 3 taps"),
         ({"threads": 8, "stage": 4}, "threads=8: need at least 12 to stage 4 x 3 taps"),
-        ({"precision": "fp16"}, "precision='fp16': a chain over sequences needs fp32; MmaConv1d and"),
+        ({"precision": "fp16"}, "precision='fp16': a chain over sequences needs fp32; MmaConv and"),
         ({"buffers": 3}, "buffers=3: need 1, 2 or None"),
     ],
 )

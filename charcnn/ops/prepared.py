@@ -60,7 +60,7 @@ class Prepared:
 
     @property
     def technique(self) -> str:
-        """As the catalogue calls it."""
+        """Its name in the catalogue."""
         return self.row.technique
 
     @property

@@ -252,7 +252,7 @@ def plan1d(
     else:
         raise ValueError(f"method={method!r}: need 'whole', 'pairs', or the number of convolutions a kernel")
     if precision != "fp32":
-        raise ValueError(f"{precision=}: a chain over sequences needs fp32; MmaConv1d and WgmmaConv1d take one a layer")
+        raise ValueError(f"{precision=}: a chain over sequences needs fp32; MmaConv and WgmmaConv take one a layer")
     limit = limited(shared_limit)
     for i, conv in enumerate(convs):
         rest = length - sum(before.kernel_size - 1 for before in convs[:i])

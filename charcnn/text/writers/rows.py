@@ -45,7 +45,7 @@ class RowWriter(Writer):
             file.write(self._head(reader, added))
 
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
-        """Bytes."""
+        """The block as bytes, ready to be written."""
         middles, keys, key_sets = self._keys(block)
         rows, readable = len(block.places), block.kinds == scan.READABLE
         if self._every is None:

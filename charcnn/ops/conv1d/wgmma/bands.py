@@ -66,7 +66,7 @@ class BandTile(WgmmaTile):
     used: int = 4
     """How many 32 bytes of a row of a k block are multiplied."""
     resident: bool = False
-    """As of `WgmmaTile`."""
+    """Whether weights stay in shared memory: each stage of B is filled once."""
 
     @property
     def a_terms(self) -> int:
