@@ -64,6 +64,16 @@ def make_advance(stages: int, turns: bool = True) -> Any:
     return advance
 
 
+def make_before(stages: int) -> Any:
+    """The device function before(stage): the place of the one before, recomputed: a kernel has no register for it."""
+
+    @jit(device=True, forceinline=True)
+    def before(stage):
+        return Stage((stage.slot if stage.slot > 0 else uint32(stages)) - 1, stage.parity)
+
+    return before
+
+
 def make_init(stages: int, readers: int) -> Any:
     """The device function init(full, empty): one thread fills a stage, and so many arrive when it was read."""
 

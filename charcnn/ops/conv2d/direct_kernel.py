@@ -164,12 +164,13 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> K
                 for r in range(rows * columns):
                     acc[m * rows * columns + r] = factors[m]
             at, weight_at = base + 4 * at, base + group * depth * tap_bytes
-            for _ in range(c_in):
+            c = uint32(0)
+            while c < c_in:
                 row_at = at
                 for _ in range(sizes.kernel_rows):
                     multiply(row_at, weight_at)
                     weight_at, row_at = weight_at + taps_bytes, row_at + 4 * sizes.line_step
-                at += 4 * sizes.plane
+                at, c = at + 4 * sizes.plane, c + 1
 
         def output(m, r, p):
             """One of the tile's, pooled."""

@@ -198,6 +198,7 @@ def make_kernel(
     math_warpgroups = uint32(config.math_warpgroups)
     advance_a = ring.make_advance(a_stages)
     advance_b = ring.make_advance(config.b_stages, turns=not config.resident)
+    a_before, b_before = ring.make_before(a_stages), ring.make_before(config.b_stages)
     a_bytes, b_bytes, b_at = config.a_bytes, config.b_bytes, config.b_at
     bias_at, last_warpgroup = config.smem_bytes, config.math_warpgroups - 1
     b_full_at, b_empty_at, a_full_at, a_empty_at, pool_read_at = (uint32(config.barriers_at + kind) for kind in Barrier)
@@ -300,7 +301,6 @@ def make_kernel(
         # Main loop.
         of_images = words(moments_or_geometry)
         a_stage, b_stage = ring.to_read(), ring.to_read()
-        a_before, b_before = a_stage, b_stage
         while tile < tiles:
             n_tile = tile % n_tiles
             column = n_tile * block_n + (lane & 3) * 8
@@ -332,26 +332,26 @@ def make_kernel(
                     phase, a_desc = following(phase, a_desc, of_images)
                     if not promoted and k_block | tap > 0:  # the step before is done
                         if leads:
-                            release_b(b_empty, b_before, lane)
+                            release_b(b_empty, b_before(b_stage), lane)
                             if tap == 0 and first_lane:
-                                ring.arrive(a_empty, a_before)
+                                ring.arrive(a_empty, a_before(a_stage))
                         if tap == 0 and not producer and loads:
                             a_tile, a_k_block, a_to = load_a()
                     if not producer and loads:
                         b_tile, b_step, b_to = load_b()
                     cuda.syncwarp()
-                    b_before, b_stage = b_stage, advance_b(b_stage)
+                    b_stage = advance_b(b_stage)
                     tap += 1
                 if promoted and leads and first_lane:
                     ring.arrive(a_empty, a_stage)
-                a_before, a_stage = a_stage, advance_a(a_stage)
+                a_stage = advance_a(a_stage)
                 k_block += 1
             if not promoted:
                 wait_all()
                 if leads:
-                    release_b(b_empty, b_before, lane)
+                    release_b(b_empty, b_before(b_stage), lane)
                     if first_lane:
-                        ring.arrive(a_empty, a_before)
+                        ring.arrive(a_empty, a_before(a_stage))
             if not producer and loads:
                 a_tile, a_k_block, a_to = load_a()
             cuda.syncwarp()
