@@ -33,14 +33,19 @@ def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Kernel:
     weight and bias as of `StripPlan.packed`; y words, (N H_out W_out C / 2,).
     """
     # As in kernel_mma.py: device functions are made for a plan, whose sizes are their constants, and inlined.
-    (_, pool1, conv2, pool2), top = plan.links, plan.links[2].window.padding[0]
+    _, pool1, conv2, pool2 = plan.links
     first_half, second_half = _make_half(plan, 0, from_bytes), _make_half(plan, 1, from_bytes)
-    threads, space, chunk, zero, one = map(uint32, (plan.threads, plan.shared_bytes, PIXEL, 0, 1))
+    threads, space, chunk, zero = map(uint32, (plan.threads, plan.shared_bytes, PIXEL, 0))
     tile, tiles, height, between = map(uint32, (plan.tile, plan.tiles, pool2.out_shape[1], pool1.out_shape[1]))
     first, rows, made, step, taps = map(
         uint32, (plan.first, plan.rows, plan.made, pool2.window.stride[0], pool2.window.kernel[0])
     )
-    above, reach, whole, alignment = top, conv2.window.kernel[0] - 1, plan.method == "whole", ptx.ALIGNMENT
+    above, reach, whole, alignment = (
+        conv2.window.padding[0],
+        conv2.window.kernel[0] - 1,
+        plan.method == "whole",
+        ptx.ALIGNMENT,
+    )
 
     @jit(launch_bounds=(plan.threads, 1))
     def kernel(x, weight, bias, pixels, y):
@@ -50,27 +55,26 @@ def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Kernel:
         while i < space:  # what is padding stays 0
             ptx.st_shared_v4_b32(base + i, zero, zero, zero, zero)
             i += threads * chunk
+
+        def between_until(end):
+            """Rows of the map between that the first rows of y need."""
+            return between if whole else min((end - 1) * step + taps + reach - above, between)
+
         block = block_idx_x()
         while block < extents(x)[0] * tiles:
-            n, begin = block // tiles, block % tiles * tile
-            last, high = min(begin + tile, height), first
-            there, have = zero, zero  # rows of the map between, and of the second convolution
-            fresh = True
+            n, top = block // tiles, block % tiles * tile
+            begin, last = top, min(top + tile, height)
             while begin < last:
-                end = min(begin + high, last)
-                c0, c1 = begin * step, (end - one) * step + taps
-                new = c0 if fresh else have
-                p0 = new - above if new > above else zero
-                p1 = between if whole else min(c1 + reach - above, between)
-                p0 = p0 if fresh else max(p0, there)
-                anew = True
+                fresh = begin == top
+                end = min(begin + (first if fresh else rows), last)
+                start = max(begin * step, above) - above if fresh else between_until(begin)
+                p0, p1 = start, between_until(end)
                 while p0 < p1:
                     stop = min(p0 + made, p1)
-                    first_half(x, weight, bias, pixels, y, base, thread, n, p0, stop, anew)
-                    p0, anew = stop, False
-                there = p1 if fresh else max(there, p1)
+                    first_half(x, weight, bias, pixels, y, base, thread, n, p0, stop, p0 == start)
+                    p0 = stop
                 second_half(x, weight, bias, pixels, y, base, thread, n, begin, end, fresh)
-                begin, high, have, fresh = end, rows, c1, False
+                begin = end
             block += grid_dim_x()
 
     return kernel
@@ -222,7 +226,7 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
     def passes(weight, bias, base, thread, c0, c1, origin):
         acc, at = cuda.local.array(sums, float32), cuda.local.array(tiles, types.uint32)
         b, ahead = cuda.local.array(held, types.uint32), cuda.local.array(held, types.uint32)
-        a, offsets = cuda.local.array(4, types.uint32), cuda.local.array(held, float32)
+        a = cuda.local.array(4, types.uint32)
         rows, begins = cuda.local.array(tiles, types.uint32), cuda.local.array(tiles, types.uint32)
         shared = cuda.shared.array(0, types.uint32, alignment=alignment)
         lane, warp = thread & lanes, thread >> five
@@ -232,9 +236,6 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
         while part < parts:
             reads = part // together * in_bytes + upper * plane
             octet = part * part_octets + column * warp_octets
-            for q in range(columns):
-                number_of = begin_bias + (octet + q) * eight + member * two
-                offsets[2 * q], offsets[2 * q + 1] = bias[number_of], bias[number_of + one]
             first = warp // abreast * wide
             while first < pixels:
                 words = begin_words + part * part_words + column * lane_words + lane * four
@@ -245,17 +246,18 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
                     p = min(first + i * sixteen + (lane & fifteen), pixels - one)
                     rows[i] = c0 + p // width - above & word
                     begins[i] = base + reads + own_left + p % width * pixel
-                    for q in range(columns):
-                        for e in range(2):
-                            k = 4 * (i * columns + q)
-                            acc[k + e], acc[k + 2 + e] = offsets[2 * q + e], offsets[2 * q + e]
+                for q in range(columns):  # read anew each time: no register is left to keep them
+                    number_of = begin_bias + (octet + q) * eight + member * two
+                    even, odd = bias[number_of], bias[number_of + one]
+                    for i in range(tiles):
+                        k = 4 * (i * columns + q)
+                        acc[k], acc[k + 1], acc[k + 2], acc[k + 3] = even, odd, even, odd
                 row = zero
                 while row < kernel_rows:
                     for i in range(tiles):
                         line = rows[i] + row & word
-                        at[i] = begins[i] + place + line % ring * row_bytes
-                        if beyond and line >= height:
-                            at[i] = begins[i] + zeros
+                        outside = beyond and line >= height
+                        at[i] = begins[i] + (zeros if outside else place + line % ring * row_bytes)
                     tap = zero
                     while tap < taps:
                         multiply(acc, b, ahead, a, at, weight, words)
