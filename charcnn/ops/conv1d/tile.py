@@ -85,7 +85,7 @@ OTHERS = (
     else (
         Tile(64, 128, 32, 8, 8, stages=3, resident=2),
         Tile(64, 128, 16, 8, 8, stages=3, resident=3),
-        Tile(64, 128, 16, 8, 8, resident=4),
+        Tile(64, 128, 16, 8, 8, resident=3),
         Tile(128, 128, 16, 8, 8),
         Tile(128, 64, 32, 8, 8, resident=3),
         Tile(64, 64, 32, 8, 4, resident=4),

@@ -72,7 +72,7 @@ def make_kernel(tile: common.MmaStepTile) -> Kernel:
                     channel = uint64(row) * uint64(k_blocks * k_block_size) + uint64(k_block * k_block_size)
                     p, q, r, s = zero, zero, zero, zero
                     if row < rows:
-                        p, q, r, s = ptx.ld_global_v4_b32(x + (channel + uint64(piece * 8)) * uint64(2))
+                        p, q, r, s = ptx.ld_global_v4_b32(x + channel * uint64(2) + uint64(piece * 16))
                     ptx.st_shared_v4_b32(base + place * 16, p, q, r, s)
                 for i in range(b_copies):
                     place = (thread + i * threads) * 16
