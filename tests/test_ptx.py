@@ -196,6 +196,7 @@ def test_tensor_map_refuses(shape, strides, box, message):
 
 
 KEYS = """
+from dataclasses import replace
 from hashlib import sha256
 from numba.core.serialize import dumps
 from charcnn.ops.conv1d import double_buffered, tile
@@ -204,7 +205,12 @@ from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.mma import kernel
 from charcnn.ops.conv1d.mma.config import Stages
 from charcnn.ops.conv1d.mma.config import MmaTile
+from charcnn.layers import Conv1d, MaxPool1d, Relu
+from charcnn.ops.common.epilogues import read
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
+
+def ending(of, *layers):
+    return replace(read([Conv1d(256, 3), *layers])[1], results=of)
 
 def key(made):
     function = made.py_func
@@ -214,11 +220,12 @@ def key(made):
 for resident in (2, 3):
     print(key(double_buffered.make_kernel(tile.Tile(64, 128, 16, 8, 8, 2, resident), 4, "relu")))
 for name in ("fp16", "fp16x3"):
+    of = TENSOR_PRECISIONS[name]
     stages = Stages.of(MmaTile(192, 128, 48, 64, 4, 1), 7)
-    print(key(kernel.make_kernel(TENSOR_PRECISIONS[name], stages, "pool", False, True, True)))
-for name, taps, epilogue in (("fp16", 7, "pool"), ("bf16", 7, "pool"), ("bf16", 3, "relu"), ("fp8", 3, "relu")):
-    config = WgmmaTile.of(taps, epilogue == "pool", TENSOR_PRECISIONS[name])
-    print(key(make_kernel(TENSOR_PRECISIONS[name], TENSOR_PRECISIONS[name], config, epilogue, True, True, True)))
+    print(key(kernel.make_kernel(of, stages, ending(of, Relu(), MaxPool1d(3)), True, True)))
+for name, taps, pool in (("fp16", 7, [MaxPool1d(3)]), ("bf16", 7, [MaxPool1d(3)]), ("bf16", 3, []), ("fp8", 3, [])):
+    of = TENSOR_PRECISIONS[name]
+    print(key(make_kernel(of, WgmmaTile.of(taps, bool(pool), of), ending(of, Relu(), *pool), True, True, True)))
 """
 
 

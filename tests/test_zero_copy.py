@@ -23,7 +23,7 @@ from charcnn.config import SMALL
 from charcnn.gpu import device, graph, launch, zero_copy
 from charcnn.gpu.launch import Call, jit
 from charcnn.model import params
-from charcnn.ops.common.layer import Array, NoScratch
+from charcnn.ops.common.layer import ArraySpec, NoScratch
 from charcnn.runtime import stream
 from charcnn.runtime import zero_copy as runtime_zero_copy
 from charcnn.runtime.monitor import Monitor
@@ -58,7 +58,7 @@ class Sums(NoScratch):
         vars(self).update(says)
 
     def writes(self, x):
-        return [Array((x[0], SIZES.classes))]
+        return [ArraySpec((x[0], SIZES.classes))]
 
     def __call__(self, x, space):
         (y,) = self.writes(x.shape)
