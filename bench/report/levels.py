@@ -34,9 +34,9 @@ def headline(document: Path) -> str:
     page = _page(document, row["name"].partition("-")[0])
     others = link(document, ROOT / "docs" / "peers.md", "all libraries")
     return (
-        f"**{row['inputs_per_second']:,.0f} inputs a second** on one {gpu}, in {row['precision']}: {page} is "
+        f"**{row['inputs_per_second']:,.0f} inputs a second** on one {gpu} in {row['precision']}: {page} is "
         f"{row['inputs_per_second'] / peer.inputs_per_second:.1f} times as fast as the fastest other library "
-        f"({peer.title}, {peer.precision}: {peer.inputs_per_second:,.0f}), in batches of {peer.batch:,}, "
+        f"({peer.title}, {peer.precision}: {peer.inputs_per_second:,.0f}). Both take batches of {peer.batch:,}, "
         f"from token ids on the GPU to logits there ({link(document, file, 'raw result')}, {others}).\n"
     )
 
