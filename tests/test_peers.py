@@ -235,7 +235,7 @@ def test_the_report_shows_the_result():
         "| --- | --- | --- | ---: | ---: |",
         "| T (`t`) | bf16 | device to device | 12.30 | 4,568 \\* |",
         "",
-        "\\* Off by more than its arithmetic is meant to be: `t` at batch 32 2.0e-02, meant 0.01.",
+        "\\* Off by more than its arithmetic is meant to be: `t` at N=32 2.0e-02, meant 0.01.",
         "",
         "Left out: `u` (why); `v` at N=32 (why).",
         "",

@@ -59,7 +59,7 @@ def machine_table(link: str, raw: dict[str, Any]) -> str:
                     off = f"{row['sigmas']:.2g} sigma of rounding, meant {row['bound']:g}"
                 else:  # older ones know the relative error alone
                     off = f"{row['error']:.1e}, meant {row['tolerance']:g}"
-                missed.append(f"`{name}` at batch {batch} {off}")
+                missed.append(f"`{name}` at N={batch} {off}")
         for row in [*measured.values()][:1]:
             rows.append([f"{row['title']} (`{name}`)", row["precision"], row["timed"], *cells])
     where = machine_called(raw["machine"])
