@@ -6,7 +6,6 @@ import pytest
 
 from charcnn.__main__ import main, parser
 from charcnn.cli import classify, inputs, ranks
-from charcnn.cli.job import job_of
 from charcnn.cli.model import model_of
 from charcnn.config import TINY
 from charcnn.model import params
@@ -39,9 +38,9 @@ def test_options_stay_as_they_came(asked, tmp_path, more, several):
 
 def test_a_job_is_frozen(asked):
     options = asked("--text-columns", "a,b", "--delimiter", r"\t", "--windows", "--window-size", "40")
-    job = job_of(options, model_of(options))
+    job = classify.job_of(options, model_of(options))
     assert (job.layout.texts, job.layout.delimiter, job.windows) == (("a", "b"), "\t", 40)
-    for frozen, name in ((job, "inputs"), (job.model, "gpus")):
+    for frozen, name in ((job, "tasks"), (job.model, "gpus")):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(frozen, name, None)
 

@@ -23,10 +23,12 @@ def lines(count, start=0):
 @pytest.fixture
 def opened(monkeypatch):
     """Names of inputs that are opened."""
-    from charcnn.cli import several
+    from charcnn.cli import label_files
 
-    names, open_bytes = [], several.open_bytes
-    monkeypatch.setattr(several, "open_bytes", lambda path: (names.append(os.path.basename(path)), open_bytes(path))[1])
+    names, open_bytes = [], label_files.open_bytes
+    monkeypatch.setattr(
+        label_files, "open_bytes", lambda path: (names.append(os.path.basename(path)), open_bytes(path))[1]
+    )
     return names
 
 
@@ -156,7 +158,7 @@ def test_what_cannot_be_done_is_one_line(charcnn, tmp_path, monkeypatch, words, 
 
 
 def test_one_bad_file_costs_no_others(charcnn, tmp_path, opened, monkeypatch):
-    monkeypatch.setattr("charcnn.cli.model.BUFFER", {"cpu": 1 << 12, "cuda": 1 << 12})  # b.csv.gz begins well
+    monkeypatch.setattr("charcnn.cli.reading.BUFFER", {"cpu": 1 << 12, "cuda": 1 << 12})  # b.csv.gz begins well
     whole = gzip.compress(lines(3000).encode(), mtime=0)
     given = {
         "a.csv": lines(40),

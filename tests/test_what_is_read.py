@@ -11,8 +11,8 @@ from reading import opened
 
 from charcnn.__main__ import main
 from charcnn.classify.classifier import ROWS
-from charcnn.cli import DONE, UNREADABLE, UNUSABLE, model, sinks
-from charcnn.cli.model import logits_of
+from charcnn.cli import DONE, UNREADABLE, UNUSABLE, reading, sinks
+from charcnn.cli.labelling import logits_of
 from charcnn.text.encodings import ENCODINGS
 from charcnn.text.readers.scan import READABLE
 from charcnn.training import data
@@ -164,7 +164,7 @@ def test_a_damaged_input_leaves_nothing_that_refuses_the_mended_one(charcnn, tmp
     middle = len(whole) // 2
     damaged = whole[:middle] + b"\xff" * 400 + whole[middle + 400 :] if kind == "parquet" else whole[: -len(whole) // 4]
     source.write_bytes(damaged)
-    monkeypatch.setitem(model.BUFFER, "cpu", 1000)
+    monkeypatch.setitem(reading.BUFFER, "cpu", 1000)
     monkeypatch.setitem(ROWS, "cpu", 500)
     begun = []
     monkeypatch.setattr(sinks.FileSink, "take", watched(sinks.FileSink.take, begun))

@@ -16,22 +16,18 @@ from typing import TYPE_CHECKING, Any
 from charcnn import files
 from charcnn.aliases import Record
 from charcnn.cli import DONE, UNREADABLE, classes, evaluate_lists
+from charcnn.cli.labelling import logits_of
 from charcnn.cli.model import (
-    SHOWN,
     add_layout_arguments,
     add_min_probability,
     add_model_arguments,
     add_windows,
     layout_of,
     load,
-    logits_of,
     model_of,
-    open_bytes,
-    open_input,
-    tell_said,
-    told,
     windows_of,
 )
+from charcnn.cli.reading import SHOWN, open_bytes, open_input, tell_said, told
 from charcnn.host.install import pip_install
 from charcnn.host.progress import Progress, add_log_every
 from charcnn.host.terminal import listed, tell, wrote

@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
-import argparse
+import os
 from dataclasses import dataclass
 
-from charcnn.cli.model import ModelChoice, layout_of, windows_of
+from charcnn.cli.model import ModelChoice
 from charcnn.text.layout import Layout
+
+REPORT = ".unreadable.csv"
+"""What a report's name has behind its output's."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A file, and where its labels go."""
+
+    input: str
+    """A path; "-" for standard input."""
+    output: str
+    """A path; "-" for standard output."""
+    root: str | None = None
+    """The folder whose list of what is done has the output; None for the only file of a job, which is on no list."""
+    stream: bool = False
+    """Whether the output is a pipe or a device, to which rows go at once."""
+    asked_report: str | None = None
+    """--report."""
+
+    @property
+    def report(self) -> str | None:
+        """Where its unreadable rows are told; None for a stream's, where nobody asked for it."""
+        return self.asked_report or (None if self.stream else f"{self.output}{REPORT}")
+
+    @property
+    def partitions(self) -> set[str]:
+        """Names of columns that stand in folders' names, as in year=2024: whoever reads a folder has them, too."""
+        folders = [] if self.root is None else os.path.dirname(os.path.abspath(self.input)).split(os.sep)
+        return {folder.partition("=")[0] for folder in folders if "=" in folder}
 
 
 @dataclass(frozen=True)
@@ -16,9 +46,9 @@ class ClassifyJob:
     Each field is the option of its name, where it does not say more.
     """
 
-    inputs: tuple[str, ...]
-    output: str | None
-    report: str | None
+    tasks: tuple[Task, ...]
+    left_out: int
+    """Files that are not labelled, as they are outputs of others."""
     json: str | None
     force: bool
     quiet: bool
@@ -34,31 +64,7 @@ class ClassifyJob:
     windows: bool | int
     """For `Classifier`."""
 
-
-def job_of(options: argparse.Namespace, model: ModelChoice) -> ClassifyJob:
-    """What the options say.
-
-    Args:
-        options: of the command.
-        model: theirs, as far as the ranks let it be.
-
-    Raises:
-        ValueError: options contradict each other.
-    """
-    return ClassifyJob(
-        inputs=tuple(options.input),
-        output=options.output,
-        report=options.report,
-        json=options.json,
-        force=options.force,
-        quiet=options.quiet,
-        log_every=options.log_every,
-        format=options.format,
-        layout=layout_of(options),
-        label_separator=options.label_separator,
-        probabilities=options.probabilities,
-        min_probability=options.min_probability,
-        unsure_label=options.unsure_label,
-        model=model,
-        windows=windows_of(options),
-    )
+    @property
+    def alone(self) -> bool:
+        """Whether it is of one file, which is named: what is wrong with that is an error of the command."""
+        return len(self.tasks) == 1 and self.tasks[0].root is None

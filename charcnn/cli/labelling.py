@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from charcnn.aliases import Array, Record
 from charcnn.cli.job import ClassifyJob
-from charcnn.cli.model import logits_of
 from charcnn.host.terminal import counted, printable
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from charcnn.classify.classifier import Classifier
     from charcnn.text.readers.base import Block, Reader
+    from charcnn.text.strings import PackedStrings
     from charcnn.text.writers.base import Writer
 
 BLOCK_SECONDS = 5.0
@@ -26,6 +30,32 @@ def without_label(count: int) -> str:
     """What people read of so many rows that cannot be read."""
     be, have = ("is", "has") if count == 1 else ("are", "have")
     return f"{counted(count, 'row')} {be} unreadable and {have} no label"
+
+
+def logits_of(
+    classifier: Classifier,
+    block: Block,
+    texts: PackedStrings,
+    stage: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+) -> np.ndarray:
+    """Logits of all rows, float32 (N, C); zeros of those that cannot be read, which are not computed.
+
+    A row whose logits are not finite becomes one of these. `stage` is as of `Classifier.logits`.
+    """
+    import numpy as np
+
+    from charcnn.classify.engine import overflowed
+    from charcnn.text.readers import scan
+
+    readable = np.flatnonzero(block.kinds == scan.READABLE)
+    logits = np.zeros((len(block.kinds), len(classifier.classes_)), np.float32)
+    if readable.size:
+        logits[readable] = classifier.logits(texts.taken(block.kinds == scan.READABLE), stage)
+    for n in overflowed(logits):
+        logits[n] = 0
+        block.kinds[n] = scan.NOT_TEXT  # whole, but none for this network: of JSON Lines, an object
+        block.reasons[int(n)] = classifier.engine.overflow
+    return logits
 
 
 class Labelling:
@@ -62,14 +92,21 @@ class Labelling:
         self.rows, self.unreadable, self.unsure, self.seconds = 0, 0, 0, 0.0
         """What was done so far: the caller counts."""
 
-    def added(self, taken: Iterable[str]) -> list[str]:
-        """Names of the columns to add, none of which is taken."""
-        from charcnn.text.writers.base import free_name
+    def writer_of(self, reader: Reader, partitions: set[str]) -> Callable[..., Writer]:
+        """`open_writer` of the reader's rows, with columns for labels: it takes the file, and `resumed`.
 
-        names, taken = ["label", "probability"], set(taken)
+        Args:
+            reader: gives the rows.
+            partitions: names of columns that whoever reads the output has besides.
+        """
+        from charcnn.text.writers.base import free_name
+        from charcnn.text.writers.open import open_writer
+
+        names, taken = ["label", "probability"], partitions.union(reader.taken)
         if self._job.probabilities:
             names[1:] = [f"probability of {name}" for name in self.classifier.classes_]
-        return [free_name(name, taken) for name in names]
+        added = [free_name(name, taken) for name in names]
+        return partial(open_writer, reader, names=self.names, added=added, every=self.every)
 
     def blocks(self, reader: Reader) -> Iterator[Block]:
         """The file's rows; reading is a stage."""
