@@ -351,8 +351,8 @@ def test_choices_of_options_are_those_of_the_package():
 
 
 def test_commands_are_the_modules_on_disk():
-    shared = {"__init__", "classes", "done", "errors", "evaluate_lists", "inputs", "job", "labelling", "model", "ranks"}
-    shared |= {"label_files", "reading", "sinks", "sizes", "train_options"}
+    shared = {"__init__", "classes", "errors", "evaluate_lists", "inputs", "model", "ranks"}
+    shared |= {"sizes", "train_options"}
     assert {path.stem for path in (ROOT / "charcnn" / "cli").glob("*.py")} - shared == set(COMMANDS)
 
 

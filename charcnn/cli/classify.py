@@ -19,12 +19,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from charcnn.cli import inputs, ranks
-from charcnn.cli.job import ClassifyJob
-from charcnn.cli.label_files import Run
-from charcnn.cli.labelling import Labelling
+from charcnn.classify.job import ClassifyJob, ModelChoice
+from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, inputs, ranks
+from charcnn.cli.errors import explained
 from charcnn.cli.model import (
-    ModelChoice,
     add_layout_arguments,
     add_min_probability,
     add_model_arguments,
@@ -171,7 +169,11 @@ def _label(job: ClassifyJob, team: ranks.Ranks) -> int:
     with _said_where_slow(job.quiet):
         classifier = load(job.model, windows=job.windows)
     team.join(classifier, quiet=job.quiet)
-    with Run(job, Labelling(job, classifier)) as work:
+    from charcnn.classify.label_files import Run
+    from charcnn.classify.labelling import Labelling
+
+    labelling = Labelling(job, classifier)
+    with Run(job, labelling, lambda error: explained(error)[0] or str(error)) as work:
         work.open_first()
         _warm_up(team, classifier, quiet=job.quiet)
         work.label_all()
@@ -183,7 +185,10 @@ def _label(job: ClassifyJob, team: ranks.Ranks) -> int:
         write_json(job.json, work.report() | shared, force=job.force, mark=JSON)
         if not job.quiet:
             wrote(job.json)
-    return work.status
+    failed = {explained(error)[1] for error in work.errors}
+    if failed:
+        return FAILED if FAILED in failed else UNUSABLE
+    return UNREADABLE if labelling.unreadable else DONE
 
 
 def _warm_up(team: ranks.Ranks, classifier: Classifier, *, quiet: bool) -> None:

@@ -6,8 +6,8 @@ import glob
 import os
 from collections.abc import Iterator, Sequence
 
-from charcnn.cli.done import NAME
-from charcnn.cli.job import REPORT, Task
+from charcnn.classify.done import NAME
+from charcnn.classify.job import REPORT, Task
 from charcnn.files import is_free
 from charcnn.text.output import JOURNAL, NOTES, PARTS
 from charcnn.text.readers.formats import SUFFIXES, format_of, split_name

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from charcnn.classify.job import ModelChoice
 from charcnn.host.arguments import positive, share
 from charcnn.text.layout import SEPARATOR, Layout
 from charcnn.text.readers.formats import FORMATS
@@ -106,20 +107,6 @@ def windows_of(options: argparse.Namespace) -> bool | int:
         raise ValueError(f"--window-size {options.window_size}: needs --windows")
     windows: bool | int = options.window_size or options.windows
     return windows
-
-
-@dataclass(frozen=True)
-class ModelChoice:
-    """The options of `add_model_arguments`: a model, and what computes it."""
-
-    model: str | None
-    encoding: str | None
-    device: str | None
-    precision: str | None
-    level: str | None
-    batch: int | None
-    gpus: int | Sequence[int] | None
-    encode_on: str | None
 
 
 def model_of(options: argparse.Namespace) -> ModelChoice:

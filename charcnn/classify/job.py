@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from charcnn.cli.model import ModelChoice
 from charcnn.text.layout import Layout
 
 REPORT = ".unreadable.csv"
@@ -37,6 +37,20 @@ class Task:
         """Names of columns that stand in folders' names, as in year=2024: whoever reads a folder has them, too."""
         folders = [] if self.root is None else os.path.dirname(os.path.abspath(self.input)).split(os.sep)
         return {folder.partition("=")[0] for folder in folders if "=" in folder}
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """A model, and what computes it: each field is the option of its name."""
+
+    model: str | None
+    encoding: str | None
+    device: str | None
+    precision: str | None
+    level: str | None
+    batch: int | None
+    gpus: int | Sequence[int] | None
+    encode_on: str | None
 
 
 @dataclass(frozen=True)

@@ -11,30 +11,24 @@ from contextlib import ExitStack
 from functools import cache, partial
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
 
 from charcnn.aliases import Record
-from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE
-from charcnn.cli.done import Done
-from charcnn.cli.errors import explained
-from charcnn.cli.job import REPORT, ClassifyJob, Task
-from charcnn.cli.labelling import Labelling, Unreadable, without_label
-from charcnn.cli.reading import SHOWN, open_bytes, open_input, said, told
-from charcnn.cli.sinks import FileSink, Sink, StreamSink
+from charcnn.classify.classifier import Classifier
+from charcnn.classify.done import Done
+from charcnn.classify.job import REPORT, ClassifyJob, Task
+from charcnn.classify.labelling import Labelled, Labelling, open_input, without_label
+from charcnn.classify.reading import SHOWN, open_bytes, said, told
+from charcnn.classify.sinks import FileSink, Sink, StreamSink
+from charcnn.classify.unsure import UNSURE
 from charcnn.files import check_unchanged
 from charcnn.host.interrupts import keep
 from charcnn.host.progress import Progress
 from charcnn.host.terminal import counted, tell
-
-if TYPE_CHECKING:
-    from charcnn.classify.classifier import Classifier
-    from charcnn.text.readers.base import Block, Reader
+from charcnn.runtime import ordered
+from charcnn.text.readers.base import Block, Reader
 
 PATIENCE = 5.0
 """Seconds that a command which ends in the middle waits for a file to be opened: it may be a pipe, and for ever."""
-
-Labelled = tuple[Any, Unreadable, int]
-"""What `Labelling.label` gives."""
 
 
 class File:
@@ -136,11 +130,11 @@ class File:
             return {name: self.before[name] for name in ("rows", "unreadable")}
         return {"rows": self.sink.rows, "unreadable": self.sink.unreadable}
 
-    def report(self) -> Record:
+    def report(self, explain: Callable[[Exception], str]) -> Record:
         """What became of it, as JSON values."""
         found: Record = {"input": self.task.input, "output": self.task.output}
         if self.error is not None:
-            return found | {"error": _line(self.error)}
+            return found | {"error": explain(self.error)}
         return found | self.counts | {"done_before": self.before is not None}
 
 
@@ -153,10 +147,11 @@ class Run:
     Args:
         job: what is asked of the command.
         labelling: what labels them.
+        explain: what people read of an error.
     """
 
-    def __init__(self, job: ClassifyJob, labelling: Labelling) -> None:
-        self._job, self._labelling = job, labelling
+    def __init__(self, job: ClassifyJob, labelling: Labelling, explain: Callable[[Exception], str]) -> None:
+        self._job, self._labelling, self._explain = job, labelling, explain
         self._open: list[File] = []
         self._opening, self._stopped = threading.Lock(), False
         self._told = 0
@@ -242,8 +237,6 @@ class Run:
             OSError: an output cannot be written; or what is wrong with the only file.
             ValueError: what is wrong with the only file.
         """
-        from charcnn.runtime import ordered
-
         labelling, job, begun = self._labelling, self._job, time.perf_counter()
         progress = Progress(
             "classify",
@@ -286,7 +279,7 @@ class Run:
             if file.error is not None:
                 raise file.error
         elif file.error is not None:
-            progress.tell(f"charcnn classify: {_line(file.error)}")
+            progress.tell(f"charcnn classify: {self._explain(file.error)}")
         elif file.resumed and not self._job.quiet:
             progress.tell(f"{file.task.input}: went on after row {file.resumed:,} of a run that was cut off")
         progress.update(file.progress(None))
@@ -312,7 +305,7 @@ class Run:
     def summarise(self) -> None:
         """What was done, on standard error; of a stream only what is wrong with it, but on a terminal."""
         labelling, job = self._labelling, self._job
-        wrong = sum(file.error is not None for file in self.files)
+        wrong = len(self.errors)
         before = sum(file.before is not None for file in self.files)
         if job.left_out:
             tell(f"left out {counted(job.left_out, 'file')}: outputs of others, or reports of unreadable rows")
@@ -337,16 +330,13 @@ class Run:
 
     def report(self) -> Record:
         """What was done, as JSON values: of all files together, and of each of several."""
-        each = {} if self._job.alone else {"files": [file.report() for file in self.files]}
+        each = {} if self._job.alone else {"files": [file.report(self._explain) for file in self.files]}
         return self._labelling.report() | each
 
     @property
-    def status(self) -> int:
-        """The exit status: the worst of all files'."""
-        failed = {explained(file.error)[1] for file in self.files if file.error is not None}
-        if failed:
-            return FAILED if FAILED in failed else UNUSABLE
-        return UNREADABLE if self._labelling.unreadable else DONE
+    def errors(self) -> list[Exception]:
+        """What was wrong with files."""
+        return [file.error for file in self.files if file.error is not None]
 
 
 def identity_of(path: str, job: ClassifyJob, classifier: Classifier) -> Record:
@@ -354,9 +344,7 @@ def identity_of(path: str, job: ClassifyJob, classifier: Classifier) -> Record:
 
     Not the options, but what they come to, as a default may be named or not.
     """
-    from charcnn.classify.unsure import UNSURE
-
-    source: list[Any] = [path]
+    source: list[str | int] = [path]
     if path != "-":
         status = os.stat(path)
         source = [os.path.abspath(path), status.st_size, status.st_mtime_ns]
@@ -383,11 +371,7 @@ def _size(task: Task) -> int:
         return 0
 
 
-def _line(error: Exception) -> str:
-    return explained(error)[0] or str(error)
-
-
-def _layout(job: ClassifyJob) -> list[Any]:
+def _layout(job: ClassifyJob) -> list[str | bool | None]:
     """What lists hold, which earlier starts wrote: options as they are typed. The separator is in the identity."""
     layout = job.layout
     delimiter = r"\t" if layout.delimiter == "\t" else layout.delimiter

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO
 
 from charcnn.aliases import Record
-from charcnn.cli.job import Task
+from charcnn.classify.job import Task
 from charcnn.files import naming
 from charcnn.host.terminal import counted, standard_output
+from charcnn.text import output
+from charcnn.text.readers.base import Block, Reader
+from charcnn.text.writers.base import Writer
 
-if TYPE_CHECKING:
-    from charcnn.text.readers.base import Block, Reader
-    from charcnn.text.writers.base import Writer
-
-OpenWriter = Callable[..., "Writer"]
+OpenWriter = Callable[..., Writer]
 """`charcnn.text.writers.open.open_writer` with all that it takes but the file, and whether that has its beginning."""
 
 
@@ -35,7 +34,7 @@ class Sink:
             self.writer: Writer = open_writer(file=file, resumed=resumed)
         stack.callback(self.writer.abandon)
 
-    def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
+    def take(self, block: Block, rendered: object, unreadable: list[tuple[int, int | None, str]]) -> None:
         """Write a block that is rendered; the rows of it that are unreadable are counted and noted."""
         with naming(self._where):
             self.whole = self.writer.write(rendered)
@@ -68,14 +67,12 @@ class StreamSink(Sink):
         self._stack, self._report = stack, task.report
         self._notes: IO[str] | None = None
 
-    def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
+    def take(self, block: Block, rendered: object, unreadable: list[tuple[int, int | None, str]]) -> None:
         """See `Sink.take`; the block goes out at once."""
         super().take(block, rendered, unreadable)
         with naming(self._where):
             self.file.flush()
         if self._report is not None and unreadable:
-            from charcnn.text import output
-
             if self._notes is None:
                 self._notes = self._stack.enter_context(output.open_notes(self._report, 0))
             output.write_notes(self._notes, unreadable)
@@ -104,11 +101,9 @@ class FileSink(Sink):
         self, stack: ExitStack, task: Task, identity: Record, reader: Reader, open_writer: OpenWriter, *, force: bool,
         listed: Callable[[int, int, int], None] | None,
     ) -> None:  # fmt: skip
-        from charcnn.text.output import Partial
-
         self.name, self._resumable, self._listed, self._waiting = task.output, task.input != "-", listed, (0, 0)
         report = task.report or ""
-        self.partial = Partial(
+        self.partial = output.Partial(
             self.name, report, identity, size=reader.size, resumable=self._resumable, overwrite=force
         )
         stack.callback(self.partial.close)
@@ -122,7 +117,7 @@ class FileSink(Sink):
             self.discard()
             raise
 
-    def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
+    def take(self, block: Block, rendered: object, unreadable: list[tuple[int, int | None, str]]) -> None:
         """See `Sink.take`; where a second start goes on is kept."""
         super().take(block, rendered, unreadable)
         self.partial.note(unreadable)

@@ -5,25 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from io import FileIO
 
-from charcnn.aliases import Array, Record
-from charcnn.cli.job import ClassifyJob
+import numpy as np
+
+from charcnn.aliases import Record
+from charcnn.classify.classifier import Classifier
+from charcnn.classify.engine import overflowed
+from charcnn.classify.job import ClassifyJob
+from charcnn.classify.multi_label import MIN_PROBABILITY
+from charcnn.classify.unsure import UNSURE, check_unsure_label, likeliest
 from charcnn.host.terminal import counted, printable
+from charcnn.runtime.monitor import Monitor
+from charcnn.text.layout import Layout
+from charcnn.text.readers import scan
+from charcnn.text.readers.base import Block, Reader
+from charcnn.text.readers.formats import format_of
+from charcnn.text.readers.open import open_reader
+from charcnn.text.strings import PackedStrings
+from charcnn.text.writers.base import Writer, free_name
+from charcnn.text.writers.open import open_writer
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from charcnn.classify.classifier import Classifier
-    from charcnn.text.readers.base import Block, Reader
-    from charcnn.text.strings import PackedStrings
-    from charcnn.text.writers.base import Writer
+BUFFER = {"cpu": 1 << 20, "cuda": 8 << 20}
+"""Bytes that are read at once."""
 
 BLOCK_SECONDS = 5.0
 """Seconds that a block of rows takes at most, where a batch takes no longer: what is shown and kept goes by blocks."""
 
 Unreadable = list[tuple[int, int | None, str]]
 """Number, line and reason of each row that cannot be read."""
+
+Labelled = tuple[object, Unreadable, int]
+"""A block as its writer renders it, with labels; rows that cannot be read; how many are unsure, or get no label."""
 
 
 def without_label(count: int) -> str:
@@ -32,20 +45,30 @@ def without_label(count: int) -> str:
     return f"{counted(count, 'row')} {be} unreadable and {have} no label"
 
 
+def open_input(path: str, format: str | None, layout: Layout, classifier: Classifier, file: FileIO) -> Reader:
+    """The rows of an input, which is open; `format` is None where its name shows that."""
+    return open_reader(
+        format_of(path, format),
+        "standard input" if path == "-" else path,
+        file,
+        layout,
+        classifier.encoding,
+        rows=classifier.rows,
+        capacity=BUFFER[classifier.engine.choice.level.device],
+        guessed=format is None,
+    )
+
+
 def logits_of(
     classifier: Classifier,
     block: Block,
     texts: PackedStrings,
-    stage: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+    stage: Callable[[str], AbstractContextManager[object]] = nullcontext,
 ) -> np.ndarray:
     """Logits of all rows, float32 (N, C); zeros of those that cannot be read, which are not computed.
 
     A row whose logits are not finite becomes one of these. `stage` is as of `Classifier.logits`.
     """
-    import numpy as np
-
-    from charcnn.classify.engine import overflowed
-    from charcnn.text.readers import scan
 
     readable = np.flatnonzero(block.kinds == scan.READABLE)
     logits = np.zeros((len(block.kinds), len(classifier.classes_)), np.float32)
@@ -67,9 +90,6 @@ class Labelling:
     """
 
     def __init__(self, job: ClassifyJob, classifier: Classifier) -> None:
-        from charcnn.classify.multi_label import MIN_PROBABILITY
-        from charcnn.classify.unsure import UNSURE, check_unsure_label
-        from charcnn.runtime.monitor import Monitor
 
         self._job, self.classifier = job, classifier
         self.monitor = Monitor()
@@ -99,8 +119,6 @@ class Labelling:
             reader: gives the rows.
             partitions: names of columns that whoever reads the output has besides.
         """
-        from charcnn.text.writers.base import free_name
-        from charcnn.text.writers.open import open_writer
 
         names, taken = ["label", "probability"], partitions.union(reader.taken)
         if self._job.probabilities:
@@ -126,7 +144,7 @@ class Labelling:
             return most
         return min(most, max(1, int(rate * BLOCK_SECONDS) // batch) * batch)
 
-    def texts(self, reader: Reader, block: Block) -> Any:
+    def texts(self, reader: Reader, block: Block) -> PackedStrings:
         """The block's texts.
 
         Raises:
@@ -135,10 +153,8 @@ class Labelling:
         with self.monitor.stage("gather texts"):
             return reader.texts(block)
 
-    def label(self, writer: Writer, block: Block, column: Array) -> tuple[Any, Unreadable, int]:
+    def label(self, writer: Writer, block: Block, column: PackedStrings) -> Labelled:
         """The block with labels of its texts, rendered; rows that cannot be read; how many are unsure, or get none."""
-        from charcnn.classify.unsure import likeliest
-        from charcnn.text.readers import scan
 
         logits = logits_of(self.classifier, block, column, self.monitor.stage)
         with self.monitor.stage("render"):
