@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache, partial
 from itertools import chain
-from types import TracebackType
 
 from charcnn.aliases import Record
 from charcnn.classify.classifier import Classifier
@@ -18,17 +17,54 @@ from charcnn.classify.done import Done
 from charcnn.classify.job import REPORT, ClassifyJob, Task
 from charcnn.classify.labelling import Labelled, Labelling, open_input, without_label
 from charcnn.classify.reading import SHOWN, open_bytes, said, told
-from charcnn.classify.sinks import FileSink, Sink, StreamSink
-from charcnn.classify.unsure import UNSURE
+from charcnn.classify.sinks import FileSink, Sink, StreamSink, identity_of
 from charcnn.files import check_unchanged
+from charcnn.host.garbage import uncollected
 from charcnn.host.interrupts import keep
-from charcnn.host.progress import Progress
+from charcnn.host.progress import Progress, told_where_slow
 from charcnn.host.terminal import counted, tell
 from charcnn.runtime import ordered
+from charcnn.text.columns import columns
 from charcnn.text.readers.base import Block, Reader
 
 PATIENCE = 5.0
 """Seconds that a command which ends in the middle waits for a file to be opened: it may be a pipe, and for ever."""
+
+
+def label_files(job: ClassifyJob, classifier: Classifier, *, warm: bool, explain: Callable[[Exception], str]) -> Run:
+    """Label all rows of all files of a job.
+
+    Args:
+        job: what is asked for.
+        classifier: computes.
+        warm: whether to have one text computed first, so that what is compiled then is not timed.
+        explain: what people read of an error.
+
+    Returns:
+        What was done.
+
+    Raises:
+        OSError: an output cannot be written; or what is wrong with the only file.
+        ValueError: what is wrong with the only file, or options do not fit the classifier.
+    """
+    run = Run(job, Labelling(job, classifier), explain)
+    try:
+        run.open_first()
+        if warm:
+            _warm_up(classifier, quiet=job.quiet)
+        run.label_all()
+    finally:
+        run.close()
+    return run
+
+
+def _warm_up(classifier: Classifier, *, quiet: bool) -> None:
+    with told_where_slow(quiet), uncollected():
+        texts = next(columns([""], 1))
+        classifier.logits(texts)
+        if classifier.encode_on == "gpu":
+            classifier.engine.logits(classifier.to_encode(texts))
+    classifier.engine.monitor.seconds.clear()
 
 
 class File:
@@ -141,8 +177,7 @@ class File:
 class Run:
     """All files of a job, one after the other: threads compute one while the next is read.
 
-    A context, at the end of which no file is open. What is wrong with one of several files is told, and keeps back no
-    other; what is wrong with the only file is raised.
+    What is wrong with one of several files is told, and keeps back no other; with the only file, it is raised.
 
     Args:
         job: what is asked of the command.
@@ -159,13 +194,11 @@ class Run:
         self._files = self._opened()
         self.files: list[File] = []
         """Those that are through."""
+        self.unreadable = 0
+        """Rows of all files that have no label."""
 
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Let go of all files that are open."""
         self._stopped = True
         waited = self._opening.acquire(timeout=PATIENCE)  # the file that is being opened, too
         for file in list(self._open):
@@ -189,11 +222,7 @@ class Run:
             yield file
 
     def open_first(self) -> None:
-        """Open the first file, so that what is wrong with it is told before anything is compiled.
-
-        Raises:
-            ValueError, OSError: it is the only one, and cannot be read, or its output not be written.
-        """
+        """Open the first file, so that what is wrong with it is told before anything is compiled."""
         keep(self._kept)
         first = next(self._files, None)
         if first is None:
@@ -231,12 +260,7 @@ class Run:
         return file, block, self._labelling.label(file.sink.writer, block, texts)
 
     def label_all(self) -> None:
-        """Label all rows of all files.
-
-        Raises:
-            OSError: an output cannot be written; or what is wrong with the only file.
-            ValueError: what is wrong with the only file.
-        """
+        """Label all rows of all files, of which the first is open."""
         labelling, job, begun = self._labelling, self._job, time.perf_counter()
         progress = Progress(
             "classify",
@@ -259,7 +283,7 @@ class Run:
                 elif file.error is None and isinstance(found, tuple):
                     self._write(file, block, found, progress)
                 labelling.seconds = time.perf_counter() - begun
-        labelling.unreadable = sum(file.counts["unreadable"] for file in self.files)
+        self.unreadable = sum(file.counts["unreadable"] for file in self.files)
 
     def _write(self, file: File, block: Block, labelled: Labelled, progress: Progress) -> None:
         rendered, unreadable, unsure = labelled
@@ -310,8 +334,8 @@ class Run:
         if job.left_out:
             tell(f"left out {counted(job.left_out, 'file')}: outputs of others, or reports of unreadable rows")
         report = job.tasks[0].report if job.alone else f"each OUTPUT{REPORT}"
-        if labelling.unreadable:
-            tell(f"{without_label(labelling.unreadable)}{'' if report is None else f': see {report}'}")
+        if self.unreadable:
+            tell(f"{without_label(self.unreadable)}{'' if report is None else f': see {report}'}")
         streams = job.alone and job.tasks[0].stream
         if streams and not sys.stderr.isatty():
             return
@@ -331,36 +355,12 @@ class Run:
     def report(self) -> Record:
         """What was done, as JSON values: of all files together, and of each of several."""
         each = {} if self._job.alone else {"files": [file.report(self._explain) for file in self.files]}
-        return self._labelling.report() | each
+        return self._labelling.report(self.unreadable) | each
 
     @property
     def errors(self) -> list[Exception]:
         """What was wrong with files."""
         return [file.error for file in self.files if file.error is not None]
-
-
-def identity_of(path: str, job: ClassifyJob, classifier: Classifier) -> Record:
-    """All that an output depends on, but for how its input is read.
-
-    Not the options, but what they come to, as a default may be named or not.
-    """
-    source: list[str | int] = [path]
-    if path != "-":
-        status = os.stat(path)
-        source = [os.path.abspath(path), status.st_size, status.st_mtime_ns]
-    return {
-        "input": source,
-        "model": classifier.digest,
-        "config": classifier.config.to_dict(),
-        "encoding": classifier.encoding.to_dict(),
-        "classes": classifier.classes_.tolist(),
-        "level": classifier.engine.choice.level.name,
-        "precision": classifier.engine.choice.precision,
-        "probabilities": job.probabilities,
-        "unsure": [job.min_probability, job.unsure_label or UNSURE],
-        **({"separator": job.layout.separator} if classifier.config.multi_label else {}),
-        **({"windows": classifier.windows} if classifier.windows else {}),  # journals of before say nothing of them
-    }
 
 
 def _size(task: Task) -> int:

@@ -109,7 +109,7 @@ class Labelling:
         elif job.min_probability is not None:
             label = job.unsure_label or UNSURE
             self.names = [*self.names, check_unsure_label(label, classifier.classes_, "--unsure-label")]
-        self.rows, self.unreadable, self.unsure, self.seconds = 0, 0, 0, 0.0
+        self.rows, self.unsure, self.seconds = 0, 0, 0.0
         """What was done so far: the caller counts."""
 
     def writer_of(self, reader: Reader, partitions: set[str]) -> Callable[..., Writer]:
@@ -186,8 +186,8 @@ class Labelling:
         """Rows a second."""
         return self.rows / self.seconds if self.seconds else 0.0
 
-    def report(self) -> Record:
-        """What was done, and what bounded it, as JSON values.
+    def report(self, unreadable: int) -> Record:
+        """What was done, with so many rows that cannot be read, and what bounded it, as JSON values.
 
         "busy" is each stage's share of the time that its threads had: one reads and scans, one writes, the others
         encode, compute and render. The fullest is the bound. "stages_of_the_level" are seconds, of a GPU by its own
@@ -200,7 +200,7 @@ class Labelling:
             busy[stage] = round(spent / share_of / self.seconds, 4) if self.seconds else 0.0
         return {
             "rows": self.rows,
-            "unreadable": self.unreadable,
+            "unreadable": unreadable,
             **({} if self.every is None else {"without_label": self.unsure}),
             **({} if self.every is not None or self._job.min_probability is None else {"unsure": self.unsure}),
             "seconds": self.seconds,

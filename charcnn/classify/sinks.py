@@ -8,7 +8,9 @@ from contextlib import ExitStack
 from typing import IO
 
 from charcnn.aliases import Record
-from charcnn.classify.job import Task
+from charcnn.classify.classifier import Classifier
+from charcnn.classify.job import ClassifyJob, Task
+from charcnn.classify.unsure import UNSURE
 from charcnn.files import naming
 from charcnn.host.terminal import counted, standard_output
 from charcnn.text import output
@@ -147,3 +149,27 @@ class FileSink(Sink):
         if not self.partial.kept:
             return "nothing is kept yet: the same command begins anew"
         return f"{counted(self.partial.kept, 'row')} kept in {self._where}: the same command goes on behind them"
+
+
+def identity_of(path: str, job: ClassifyJob, classifier: Classifier) -> Record:
+    """All that an output depends on, but for how its input is read.
+
+    Not the options, but what they come to, as a default may be named or not.
+    """
+    source: list[str | int] = [path]
+    if path != "-":
+        status = os.stat(path)
+        source = [os.path.abspath(path), status.st_size, status.st_mtime_ns]
+    return {
+        "input": source,
+        "model": classifier.digest,
+        "config": classifier.config.to_dict(),
+        "encoding": classifier.encoding.to_dict(),
+        "classes": classifier.classes_.tolist(),
+        "level": classifier.engine.choice.level.name,
+        "precision": classifier.engine.choice.precision,
+        "probabilities": job.probabilities,
+        "unsure": [job.min_probability, job.unsure_label or UNSURE],
+        **({"separator": job.layout.separator} if classifier.config.multi_label else {}),
+        **({"windows": classifier.windows} if classifier.windows else {}),  # journals of before say nothing of them
+    }

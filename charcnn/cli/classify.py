@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from charcnn.classify.job import ClassifyJob, ModelChoice
 from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, inputs, ranks
@@ -30,19 +28,12 @@ from charcnn.cli.model import (
     layout_of,
     load,
     model_of,
-    uncollected,
     windows_of,
 )
 from charcnn.files import check_paths, write_json
-from charcnn.host.progress import add_log_every
+from charcnn.host.progress import add_log_every, told_where_slow
 from charcnn.host.terminal import tell, wrote
 from charcnn.text.output import NOTES
-
-if TYPE_CHECKING:
-    from charcnn.classify.classifier import Classifier
-
-SLOW = 4.0
-"""Seconds after which a start is slow."""
 
 EPILOG = """examples:
   echo "Stocks fell on Monday as oil rose." | charcnn classify -
@@ -166,17 +157,13 @@ def _label(job: ClassifyJob, team: ranks.Ranks) -> int:
         kept=["the journal"] if job.alone else [*files],
         made=[] if job.alone else [*files],
     )
-    with _said_where_slow(job.quiet):
+    with told_where_slow(job.quiet):
         classifier = load(job.model, windows=job.windows)
     team.join(classifier, quiet=job.quiet)
-    from charcnn.classify.label_files import Run
-    from charcnn.classify.labelling import Labelling
+    from charcnn.classify.label_files import label_files  # after load: its imports are load's, and wait for no GPU
 
-    labelling = Labelling(job, classifier)
-    with Run(job, labelling, lambda error: explained(error)[0] or str(error)) as work:
-        work.open_first()
-        _warm_up(team, classifier, quiet=job.quiet)
-        work.label_all()
+    # Ranks compile at the same time, each when its first batch comes.
+    work = label_files(job, classifier, warm=team.comm is None, explain=lambda error: explained(error)[0] or str(error))
     shared = team.close()
     if not job.quiet:
         work.summarise()
@@ -188,35 +175,8 @@ def _label(job: ClassifyJob, team: ranks.Ranks) -> int:
     failed = {explained(error)[1] for error in work.errors}
     if failed:
         return FAILED if FAILED in failed else UNUSABLE
-    return UNREADABLE if labelling.unreadable else DONE
-
-
-def _warm_up(team: ranks.Ranks, classifier: Classifier, *, quiet: bool) -> None:
-    """Have one text computed, so that what is compiled then is not timed."""
-    from charcnn.text.columns import columns
-
-    if team.comm is None:  # else ranks compile at the same time, each when its first batch comes
-        with _said_where_slow(quiet), uncollected():
-            texts = next(columns([""], 1))
-            classifier.logits(texts)
-            if classifier.encode_on == "gpu":
-                classifier.engine.logits(classifier.to_encode(texts))
-        classifier.engine.monitor.seconds.clear()
+    return UNREADABLE if work.unreadable else DONE
 
 
 JSON = rb'\{\s*"rows": \d+,\s*"unreadable": '
 """How what `--json` writes begins."""
-
-
-@contextmanager
-def _said_where_slow(quiet: bool) -> Iterator[None]:
-    """The block compiles when it runs for the first time on a machine: say so on a terminal."""
-    words = "still starting: for the first time on a machine, code is compiled for it"
-    timer = threading.Timer(SLOW, tell, [words])
-    timer.daemon = True
-    if sys.stderr.isatty() and not quiet:
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

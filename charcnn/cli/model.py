@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from charcnn.classify.job import ModelChoice
 from charcnn.host.arguments import positive, share
+from charcnn.host.garbage import uncollected
 from charcnn.text.layout import SEPARATOR, Layout
 from charcnn.text.readers.formats import FORMATS
 
@@ -125,19 +123,3 @@ def load(choice: ModelChoice, *, windows: bool | int = False) -> Classifier:
 
         rest = vars(choice).copy()
         return Classifier.load(rest.pop("model"), **rest, windows=windows)
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """The block makes what stays to the end: to look for garbage in that again and again takes a tenth of a start.
-
-    What there is at its end is never looked at again, in this process (`gc.freeze`).
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.freeze()
-            gc.enable()
