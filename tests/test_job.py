@@ -45,6 +45,21 @@ def test_a_job_is_frozen(asked):
             setattr(frozen, name, None)
 
 
+def test_a_job_lists_inputs_and_outputs_and_one_file_is_a_list_of_one(asked, tmp_path):
+    def job(*more):
+        options = asked(*more)
+        return classify.job_of(options, model_of(options))
+
+    alone, several = job(), job("-o", f"{tmp_path}/out/")
+    (task,) = alone.tasks
+    assert (task.output, task.report) == (f"{tmp_path}/in.labelled.txt", f"{tmp_path}/in.labelled.txt.unreadable.csv")
+    assert (alone.alone, several.alone, task.root) == (True, False, None)
+    assert [(task.output, task.root) for task in several.tasks] == [(f"{tmp_path}/out/in.txt", f"{tmp_path}/out/")]
+    (stream,) = job("-o", "-").tasks
+    assert (stream.stream, stream.report) == (True, None)
+    assert job("-o", "/dev/null", "--report", "r.csv").tasks[0].report == "r.csv"
+
+
 def test_ranks_encode_on_the_cpu_and_say_so_in_a_copy(asked):
     options = asked("--offload", "farm")
     choice = model_of(options)

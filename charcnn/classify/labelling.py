@@ -69,7 +69,6 @@ def logits_of(
 
     A row whose logits are not finite becomes one of these. `stage` is as of `Classifier.logits`.
     """
-
     readable = np.flatnonzero(block.kinds == scan.READABLE)
     logits = np.zeros((len(block.kinds), len(classifier.classes_)), np.float32)
     if readable.size:
@@ -119,7 +118,6 @@ class Labelling:
             reader: gives the rows.
             partitions: names of columns that whoever reads the output has besides.
         """
-
         names, taken = ["label", "probability"], partitions.union(reader.taken)
         if self._job.probabilities:
             names[1:] = [f"probability of {name}" for name in self.classifier.classes_]
@@ -155,7 +153,6 @@ class Labelling:
 
     def label(self, writer: Writer, block: Block, column: PackedStrings) -> Labelled:
         """The block with labels of its texts, rendered; rows that cannot be read; how many are unsure, or get none."""
-
         logits = logits_of(self.classifier, block, column, self.monitor.stage)
         with self.monitor.stage("render"):
             shares, readable = self.classifier.shares(logits), block.kinds == scan.READABLE
