@@ -17,7 +17,7 @@ HEARS = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)
 SLOW = """
 import time
 from charcnn.classify import classifier
-from charcnn.cli.labelling import Labelling
+from charcnn.classify.labelling import Labelling
 from charcnn.text import output
 classifier.ROWS = dict.fromkeys(classifier.ROWS, 50)
 Labelling._block_rows = lambda self: self.classifier.rows
@@ -31,7 +31,7 @@ output.Partial.advance = lambda *values: (advance(*values), time.sleep(0.01))
 def interrupted(charcnn, monkeypatch):
     """Run a command, and end it by Ctrl-C after so many blocks of 50 rows; the journal knows of all of them."""
     from charcnn.classify.classifier import ROWS
-    from charcnn.cli.labelling import Labelling
+    from charcnn.classify.labelling import Labelling
     from charcnn.text import output
 
     def run(blocks, *words, **options):

@@ -13,9 +13,10 @@ import pytest
 from commands import SLOW, TEXTS, command, left, rows, tree
 from conftest import CPU_LEVELS
 
-from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, model
+from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE
 from charcnn.gpu import device
 from charcnn.text import output
+from charcnn.text.readers.formats import format_of
 from charcnn.text.writers import parquet as parquet_writer
 
 
@@ -81,7 +82,7 @@ def test_standard_input_of_other_kinds(weights, tmp_path):
     assert rows(tmp_path / "out.csv")[0] == ["text", "n", "label", "probability"]
     assert left(tmp_path) == ["out.csv"]
     with pytest.raises(ValueError, match="needs a file"):
-        model.format_of("-", "parquet")
+        format_of("-", "parquet")
 
 
 def test_standard_input_from_a_file_is_begun_anew(weights, tmp_path):

@@ -12,8 +12,9 @@ import pytest
 from commands import SLOW, command, left, rows
 from conftest import quick
 
+from charcnn.classify import labelling, sinks
 from charcnn.classify.classifier import ROWS
-from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, model, sinks
+from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE
 from charcnn.text import output
 from charcnn.text.readers import base
 
@@ -150,7 +151,7 @@ def test_an_input_that_is_cut_short_meanwhile_gets_no_output(charcnn, monkeypatc
     source, out = tmp_path / name, tmp_path / "out"
     line = {"in.csv": "text\n", "in.txt": "text\n", "in.jsonl": '{"text": "a"}\n'}[name]
     source.write_text(line * 2000)
-    monkeypatch.setitem(model.BUFFER, "cpu", 1000)
+    monkeypatch.setitem(labelling.BUFFER, "cpu", 1000)
     take = sinks.Sink.take
 
     def cut(self, *values):

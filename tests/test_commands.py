@@ -17,9 +17,10 @@ from conftest import runs_here
 from charcnn import catalog
 from charcnn.__main__ import main
 from charcnn.classify.classifier import ROWS
-from charcnn.cli import COMMANDS, DONE, UNREADABLE, UNUSABLE, classify, inputs, model
+from charcnn.cli import COMMANDS, DONE, UNREADABLE, UNUSABLE, inputs, model
 from charcnn.config import TINY
 from charcnn.gpu import simulator
+from charcnn.host import progress
 from charcnn.model import params
 from charcnn.text import encodings
 
@@ -351,8 +352,8 @@ def test_choices_of_options_are_those_of_the_package():
 
 
 def test_commands_are_the_modules_on_disk():
-    shared = {"__init__", "classes", "done", "errors", "evaluate_lists", "inputs", "job", "labelling", "model", "ranks"}
-    shared |= {"several", "sinks", "sizes", "train_options"}
+    shared = {"__init__", "classes", "errors", "evaluate_lists", "inputs", "model", "ranks"}
+    shared |= {"sizes", "train_options"}
     assert {path.stem for path in (ROOT / "charcnn" / "cli").glob("*.py")} - shared == set(COMMANDS)
 
 
@@ -373,9 +374,9 @@ def test_interrupted(weights, tmp_path):
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_slow_start_is_told_on_a_terminal(monkeypatch, capsys, quiet):
-    monkeypatch.setattr(classify, "SLOW", 0.0)
+    monkeypatch.setattr(progress, "SLOW", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with classify._said_where_slow(quiet):
+    with progress.told_where_slow(quiet):
         time.sleep(0.2)
     assert ("code is compiled for it" in capsys.readouterr().err) == (not quiet)
 

@@ -176,7 +176,7 @@ def test_what_is_not_whole_is_one_line(charcnn, tmp_path, name, data, message):
 
 @pytest.mark.parametrize("ending", COMPRESSIONS)
 def test_what_is_not_whole_further_on_gets_no_output(charcnn, tmp_path, monkeypatch, ending):
-    monkeypatch.setattr("charcnn.cli.model.BUFFER", {"cpu": 1 << 12, "cuda": 1 << 12})
+    monkeypatch.setattr("charcnn.classify.labelling.BUFFER", {"cpu": 1 << 12, "cuda": 1 << 12})
     source = tmp_path / f"in.csv{ending}"
     source.write_bytes(pack(os.urandom(60_000).hex().encode() + b"\n" + rows_of("csv", 9000), ending)[:-9])
     status, out, err = charcnn("classify", source, "--no-header", "--text-columns", "1")

@@ -6,7 +6,6 @@ import pytest
 
 from charcnn.__main__ import main, parser
 from charcnn.cli import classify, inputs, ranks
-from charcnn.cli.job import job_of
 from charcnn.cli.model import model_of
 from charcnn.config import TINY
 from charcnn.model import params
@@ -39,11 +38,26 @@ def test_options_stay_as_they_came(asked, tmp_path, more, several):
 
 def test_a_job_is_frozen(asked):
     options = asked("--text-columns", "a,b", "--delimiter", r"\t", "--windows", "--window-size", "40")
-    job = job_of(options, model_of(options))
+    job = classify.job_of(options, model_of(options))
     assert (job.layout.texts, job.layout.delimiter, job.windows) == (("a", "b"), "\t", 40)
-    for frozen, name in ((job, "inputs"), (job.model, "gpus")):
+    for frozen, name in ((job, "tasks"), (job.model, "gpus")):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(frozen, name, None)
+
+
+def test_a_job_lists_inputs_and_outputs_and_one_file_is_a_list_of_one(asked, tmp_path):
+    def job(*more):
+        options = asked(*more)
+        return classify.job_of(options, model_of(options))
+
+    alone, several = job(), job("-o", f"{tmp_path}/out/")
+    (task,) = alone.tasks
+    assert (task.output, task.report) == (f"{tmp_path}/in.labelled.txt", f"{tmp_path}/in.labelled.txt.unreadable.csv")
+    assert (alone.alone, several.alone, task.root) == (True, False, None)
+    assert [(task.output, task.root) for task in several.tasks] == [(f"{tmp_path}/out/in.txt", f"{tmp_path}/out/")]
+    (stream,) = job("-o", "-").tasks
+    assert (stream.stream, stream.report) == (True, None)
+    assert job("-o", "/dev/null", "--report", "r.csv").tasks[0].report == "r.csv"
 
 
 def test_ranks_encode_on_the_cpu_and_say_so_in_a_copy(asked):

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from commands import SLOW, command, left, rows
 
+from charcnn.classify.labelling import Labelling
 from charcnn.cli import FAILED, UNREADABLE, UNUSABLE
-from charcnn.cli.labelling import Labelling
 from charcnn.text import output
 from charcnn.text.writers import parquet as writers
 from charcnn.text.writers.parquet_footer import MAGIC, Footer, footer_of, footers

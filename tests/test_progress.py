@@ -22,8 +22,8 @@ from commands import command
 from charcnn import catalog
 from charcnn.caching import disk
 from charcnn.catalog import level_ranges
+from charcnn.classify.labelling import BLOCK_SECONDS, Labelling
 from charcnn.cli import CLOSED, TERMINATED, UNUSABLE, info, train_options
-from charcnn.cli.labelling import BLOCK_SECONDS, Labelling
 from charcnn.config import TINY
 from charcnn.host import install, interrupts, progress
 from charcnn.host.progress import Progress

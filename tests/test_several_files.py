@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from commands import SLOW, below, command, left, rows, tree
 
+from charcnn.classify import done, sinks
 from charcnn.classify.classifier import ROWS
-from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, done, inputs, ranks, sinks
+from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, inputs, ranks
 from charcnn.text import output
 
 
@@ -23,10 +24,12 @@ def lines(count, start=0):
 @pytest.fixture
 def opened(monkeypatch):
     """Names of inputs that are opened."""
-    from charcnn.cli import several
+    from charcnn.classify import label_files
 
-    names, open_bytes = [], several.open_bytes
-    monkeypatch.setattr(several, "open_bytes", lambda path: (names.append(os.path.basename(path)), open_bytes(path))[1])
+    names, open_bytes = [], label_files.open_bytes
+    monkeypatch.setattr(
+        label_files, "open_bytes", lambda path: (names.append(os.path.basename(path)), open_bytes(path))[1]
+    )
     return names
 
 
@@ -156,7 +159,7 @@ def test_what_cannot_be_done_is_one_line(charcnn, tmp_path, monkeypatch, words, 
 
 
 def test_one_bad_file_costs_no_others(charcnn, tmp_path, opened, monkeypatch):
-    monkeypatch.setattr("charcnn.cli.model.BUFFER", {"cpu": 1 << 12, "cuda": 1 << 12})  # b.csv.gz begins well
+    monkeypatch.setattr("charcnn.classify.labelling.BUFFER", {"cpu": 1 << 12, "cuda": 1 << 12})  # b.csv.gz begins well
     whole = gzip.compress(lines(3000).encode(), mtime=0)
     given = {
         "a.csv": lines(40),

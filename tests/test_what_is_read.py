@@ -10,9 +10,10 @@ from commands import command, left, rows
 from reading import opened
 
 from charcnn.__main__ import main
+from charcnn.classify import labelling, sinks
 from charcnn.classify.classifier import ROWS
-from charcnn.cli import DONE, UNREADABLE, UNUSABLE, model, sinks
-from charcnn.cli.model import logits_of
+from charcnn.classify.labelling import logits_of
+from charcnn.cli import DONE, UNREADABLE, UNUSABLE
 from charcnn.text.encodings import ENCODINGS
 from charcnn.text.readers.scan import READABLE
 from charcnn.training import data
@@ -164,7 +165,7 @@ def test_a_damaged_input_leaves_nothing_that_refuses_the_mended_one(charcnn, tmp
     middle = len(whole) // 2
     damaged = whole[:middle] + b"\xff" * 400 + whole[middle + 400 :] if kind == "parquet" else whole[: -len(whole) // 4]
     source.write_bytes(damaged)
-    monkeypatch.setitem(model.BUFFER, "cpu", 1000)
+    monkeypatch.setitem(labelling.BUFFER, "cpu", 1000)
     monkeypatch.setitem(ROWS, "cpu", 500)
     begun = []
     monkeypatch.setattr(sinks.FileSink, "take", watched(sinks.FileSink.take, begun))

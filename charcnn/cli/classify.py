@@ -13,47 +13,27 @@ The output has its name when it is whole. A run that was cut off is gone on with
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
 
-from charcnn.aliases import Record
-from charcnn.cli import DONE, UNREADABLE, inputs, ranks
-from charcnn.cli.job import ClassifyJob, job_of
-from charcnn.cli.labelling import Labelling, Unreadable, without_label
+from charcnn.classify.job import ClassifyJob, ModelChoice
+from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, inputs, ranks
+from charcnn.cli.errors import explained
 from charcnn.cli.model import (
-    SHOWN,
     add_layout_arguments,
     add_min_probability,
     add_model_arguments,
     add_windows,
-    format_of,
+    layout_of,
     load,
     model_of,
-    open_bytes,
-    open_input,
-    tell_said,
-    told,
-    uncollected,
+    windows_of,
 )
-from charcnn.cli.sinks import Sink, StreamSink, file_sink, identity_of
-from charcnn.files import check_paths, check_unchanged, naming, write_json
-from charcnn.host.interrupts import keep
-from charcnn.host.progress import Progress, add_log_every
-from charcnn.host.terminal import counted, standard_output, tell, wrote
-from charcnn.text.output import NOTES, PARTS
-from charcnn.text.readers.formats import SUFFIXES, split_name
-
-if TYPE_CHECKING:
-    from charcnn.classify.classifier import Classifier
-    from charcnn.text.readers.base import Block, Reader
-
-SLOW = 4.0
-"""Seconds after which a start is slow."""
+from charcnn.files import check_paths, write_json
+from charcnn.host.progress import add_log_every, told_where_slow
+from charcnn.host.terminal import tell, wrote
+from charcnn.text.output import NOTES
 
 EPILOG = """examples:
   echo "Stocks fell on Monday as oil rose." | charcnn classify -
@@ -98,6 +78,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ranks.add_rank_arguments(parser)
 
 
+def job_of(options: argparse.Namespace, model: ModelChoice) -> ClassifyJob:
+    """What the options say.
+
+    Args:
+        options: of the command.
+        model: theirs, as far as the ranks let it be.
+
+    Raises:
+        ValueError: options contradict each other.
+        FileNotFoundError: an input is not there.
+    """
+    layout, windows = layout_of(options), windows_of(options)
+    tasks, left_out = inputs.to_label(options.input, options.output, options.report, options.format)
+    return ClassifyJob(
+        tasks=tuple(tasks),
+        left_out=left_out,
+        json=options.json,
+        force=options.force,
+        quiet=options.quiet,
+        log_every=options.log_every,
+        format=options.format,
+        layout=layout,
+        label_separator=options.label_separator,
+        probabilities=options.probabilities,
+        min_probability=options.min_probability,
+        unsure_label=options.unsure_label,
+        model=model,
+        windows=windows,
+    )
+
+
 def run(options: argparse.Namespace) -> int:
     """Label the rows; the exit status."""
     from charcnn import offload
@@ -113,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         job = job_of(options, team.check(options.input, model_of(options)))
         with _short_turns():
-            status = (_label_several if inputs.several(job.inputs, job.output) else _label)(job, team)
+            status = _label(job, team)
     except BaseException as error:
         team.fell(error)
         team.close()
@@ -137,187 +148,35 @@ def _short_turns() -> Iterator[None]:
 
 def _label(job: ClassifyJob, team: ranks.Ranks) -> int:
     """The root's part, or that of a process alone."""
-    (source,) = job.inputs
-    output = job.output or inputs.default_output(source)
-    to_file = output != "-" and (os.path.isfile(output) or not os.path.exists(output))
-    with ExitStack() as stack:
-        file = stack.enter_context(open_bytes(source))
-        before = os.fstat(file.fileno())
-        _fit(output, format_of(source, job.format))
-        _check_paths(job, source, output, to_file)
-        with _said_where_slow(job.quiet):
-            classifier = load(job.model, windows=job.windows)
-        team.join(classifier, quiet=job.quiet)
-        reader = open_input(source, job.format, job.layout, classifier, file)
-        labelling = Labelling(job, classifier)
-        if not to_file:
-            name = "standard output" if output == "-" else output
-            stack.enter_context(naming(name))  # also what closing a full device says
-            device = standard_output() if output == "-" else stack.enter_context(open(output, "wb"))
-            sink: Sink = StreamSink(stack, device, name, job.report)
-        else:
-            sink = file_sink(stack, output, source, job, identity_of(source, job, classifier), reader)
-            if sink.partial.resumed and not job.quiet:
-                tell(f"going on after row {sink.rows:,} of a run that was cut off")
-        keep(sink.kept)
-        sink.open(reader, labelling.names, labelling.added(reader.taken), every=labelling.every)
-        stack.callback(sink.writer.abandon)
-        _warm_up(team, classifier, quiet=job.quiet)
-        if not job.quiet:
-            tell_said(reader, source)
-        try:
-            _label_all(job, labelling, reader, sink)
-            labelling.unreadable = sink.unreadable
-            check_unchanged(file, before, source)
-        except ValueError:  # the input is damaged or was changed, and a mended one is another input
-            sink.discard()
-            raise
-        sink.finish()
-        shared = team.close()
-        if not job.quiet:
-            _summarise(labelling, sink)
-            tell(*ranks.lines(shared))
-        _write_report(job, labelling.report() | shared)
-    return UNREADABLE if sink.unreadable else DONE
-
-
-def _label_several(job: ClassifyJob, team: ranks.Ranks) -> int:
-    """Label several files: see `_label`."""
-    from charcnn.cli.several import Run
-
-    if job.report is not None:
-        raise ValueError("--report: of several files each has its own, beside its output")
-    tasks, left_out = inputs.tasks(job.inputs, job.output, job.format is not None)
-    files = inputs.written(tasks)
+    files = inputs.written(job.tasks)
     check_paths(
-        {"the input": [task.input for task in tasks], "--model": job.model.model},
+        {"the input": [task.input for task in job.tasks], "--model": job.model.model},
         {**files, "--json": job.json},
         force=job.force,
-        marks={"--json": JSON},
-        kept=[*files],
-        made=[*files],
+        marks={"--report": NOTES, "--json": JSON},
+        kept=["the journal"] if job.alone else [*files],
+        made=[] if job.alone else [*files],
     )
-    with _said_where_slow(job.quiet):
+    with told_where_slow(job.quiet):
         classifier = load(job.model, windows=job.windows)
     team.join(classifier, quiet=job.quiet)
-    _warm_up(team, classifier, quiet=job.quiet)
-    work = Run(job, Labelling(job, classifier), tasks, left_out)
-    work.label_all()
+    from charcnn.classify.label_files import label_files  # after load: its imports are load's, and wait for no GPU
+
+    # Ranks compile at the same time, each when its first batch comes.
+    work = label_files(job, classifier, warm=team.comm is None, explain=lambda error: explained(error)[0] or str(error))
     shared = team.close()
     if not job.quiet:
         work.summarise()
         tell(*ranks.lines(shared))
-    _write_report(job, work.report() | shared)
-    return work.status
-
-
-def _warm_up(team: ranks.Ranks, classifier: Classifier, *, quiet: bool) -> None:
-    """Have one text computed, so that what is compiled then is not timed."""
-    from charcnn.text.columns import columns
-
-    if team.comm is None:  # else ranks compile at the same time, each when its first batch comes
-        with _said_where_slow(quiet), uncollected():
-            texts = next(columns([""], 1))
-            classifier.logits(texts)
-            if classifier.encode_on == "gpu":
-                classifier.engine.logits(classifier.to_encode(texts))
-        classifier.engine.monitor.seconds.clear()
-
-
-def _check_paths(job: ClassifyJob, source: str, output: str, to_file: bool) -> None:
-    """Refuse outputs of one input that would lose something."""
-    report = job.report or (f"{output}{inputs.REPORT}" if to_file else None)
-    check_paths(
-        {"the input": source, "--model": job.model.model},
-        {
-            "--output": output,
-            "--report": report,
-            "--json": job.json,
-            "the journal": [*(f"{output}{part}" for part in PARTS), f"{report}.part"] if to_file else None,
-        },
-        force=job.force,
-        marks={"--report": NOTES, "--json": JSON},
-        kept=["the journal"],
-    )
+    if job.json is not None:
+        write_json(job.json, work.report() | shared, force=job.force, mark=JSON)
+        if not job.quiet:
+            wrote(job.json)
+    failed = {explained(error)[1] for error in work.errors}
+    if failed:
+        return FAILED if FAILED in failed else UNUSABLE
+    return UNREADABLE if work.unreadable else DONE
 
 
 JSON = rb'\{\s*"rows": \d+,\s*"unreadable": '
 """How what `--json` writes begins."""
-
-
-def _write_report(job: ClassifyJob, report: Record) -> None:
-    """Where --json asks for it."""
-    if job.json is not None:
-        write_json(job.json, report, force=job.force, mark=JSON)
-        if not job.quiet:
-            wrote(job.json)
-
-
-@contextmanager
-def _said_where_slow(quiet: bool) -> Iterator[None]:
-    """The block compiles when it runs for the first time on a machine: say so on a terminal."""
-    words = "still starting: for the first time on a machine, code is compiled for it"
-    timer = threading.Timer(SLOW, tell, [words])
-    timer.daemon = True
-    if sys.stderr.isatty() and not quiet:
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _fit(output: str, written: str) -> None:
-    """Refuse a name that says another format than is written, which is the input's."""
-    if output == "-" and written == "parquet":
-        raise ValueError("--output -: a Parquet file needs a name")
-    _, ending, compression = split_name(output)
-    if compression:
-        raise ValueError(f"--output {output}: what is written is not compressed")
-    named = SUFFIXES.get(ending.lower(), written)
-    if named != written and not {named, written} <= {"csv", "tsv", "lines"}:
-        raise ValueError(f"--output {output}: what is written is {written}, as INPUT is")
-
-
-def _label_all(job: ClassifyJob, labelling: Labelling, reader: Reader, sink: Sink) -> None:
-    """Label all rows."""
-    from charcnn.runtime import ordered
-
-    def label(block: Block) -> tuple[Block, Any, Unreadable, int]:
-        return block, *labelling.label(sink.writer, block, labelling.texts(reader, block))
-
-    done, begun = reader.position, time.perf_counter()
-    on_terminal = sink.file.isatty()
-    progress = Progress(
-        "classify",
-        every=job.log_every,
-        hidden=job.quiet or on_terminal,
-        note=lambda: f"{labelling.rate():,.0f} rows/s",
-    )
-    progress.count(reader.size, reader.unit, done)
-    with progress:
-        blocks, threads = labelling.blocks(reader), labelling.classifier.engine.threads
-        for block, rendered, unreadable, unsure in ordered.ordered(blocks, label, threads):
-            for row in [] if job.quiet else unreadable[: max(0, SHOWN - sink.unreadable)]:
-                progress.tell(told(*row))
-            with labelling.monitor.stage("write"):
-                sink.take(block, rendered, unreadable)
-            labelling.count(block, unsure)
-            labelling.seconds = time.perf_counter() - begun
-            progress.update(block.end - done)
-            done = block.end
-
-
-def _summarise(labelling: Labelling, sink: Sink) -> None:
-    """What was done, on standard error; of a stream only what is wrong with it, but on a terminal."""
-    if sink.unreadable:
-        more = "" if sink.report is None else f": see {sink.report}"
-        tell(f"{without_label(sink.unreadable)}{more}")
-    if sink.name is not None or sys.stderr.isatty():
-        tell(
-            *labelling.unsure_rows(),
-            f"{counted(labelling.rows, 'row')} in {labelling.seconds:.1f} s, {labelling.rate():,.0f} rows/s, with "
-            f"{labelling.classifier.engine.choice}{'' if sink.name is None else f': {sink.name}'}",
-        )
-        if labelling.classifier.engine.faster and sys.stderr.isatty():
-            tell(f"--{labelling.classifier.engine.faster}")

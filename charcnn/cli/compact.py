@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from charcnn.classify.reading import tell_said
 from charcnn.cli import DONE, FAILED
-from charcnn.cli.model import COLUMNS, add_column_arguments, layout_of, tell_said
+from charcnn.cli.model import COLUMNS, add_column_arguments, layout_of
 from charcnn.files import check_paths, placing, unchanged
 from charcnn.host.arguments import positive, share
 from charcnn.host.terminal import printable, table, tell

@@ -15,21 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from charcnn import files
 from charcnn.aliases import Record
+from charcnn.classify.reading import SHOWN, open_bytes, tell_said, told
 from charcnn.cli import DONE, UNREADABLE, classes, evaluate_lists
 from charcnn.cli.model import (
-    SHOWN,
     add_layout_arguments,
     add_min_probability,
     add_model_arguments,
     add_windows,
     layout_of,
     load,
-    logits_of,
     model_of,
-    open_bytes,
-    open_input,
-    tell_said,
-    told,
     windows_of,
 )
 from charcnn.host.install import pip_install
@@ -92,6 +87,8 @@ def run(options: argparse.Namespace) -> int:
         _pyplot()
     with open_bytes(options.input) as file, files.unchanged(file, options.input):
         classifier = load(model_of(options), windows=windows_of(options))
+        from charcnn.classify.labelling import logits_of, open_input  # its imports are load's, and wait for no GPU
+
         reader = open_input(options.input, options.format, layout_of(options), classifier, file)
         labels = classes.Labels(classifier, options.first_label, reader)
         scores = (evaluate_lists.Lists if classifier.config.multi_label else _OneLabel)(classifier, options, labels)

@@ -5,42 +5,60 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from charcnn.cli.done import NAME
+from charcnn.classify.done import NAME
+from charcnn.classify.job import REPORT, Task
 from charcnn.files import is_free
 from charcnn.text.output import JOURNAL, NOTES, PARTS
-from charcnn.text.readers.formats import SUFFIXES, split_name
-
-REPORT = ".unreadable.csv"
-"""What a report's name has behind its output's."""
+from charcnn.text.readers.formats import SUFFIXES, format_of, split_name
 
 
-@dataclass(frozen=True)
-class Task:
-    """A file, and where its labels go."""
+def to_label(
+    inputs: Sequence[str], output: str | None, report: str | None, format: str | None
+) -> tuple[list[Task], int]:
+    """What is to be labelled, and how many files were left out: of a command's INPUT, --output, --report and --format.
 
-    input: str
-    output: str
-    root: str
-    """The folder whose list of what is done has the output."""
+    Raises:
+        ValueError: they do not go together, or as of `tasks`.
+        FileNotFoundError: an input is not there.
+    """
+    if several(inputs, output):
+        if report is not None:
+            raise ValueError("--report: of several files each has its own, beside its output")
+        return tasks(inputs, output, format is not None)
+    (source,) = inputs
+    if source != "-":
+        os.stat(source)
+    output = output or default_output(source)
+    _fit(output, format_of(source, format))
+    stream = output == "-" or (os.path.exists(output) and not os.path.isfile(output))
+    return [Task(source, output, stream=stream, asked_report=report)], 0
 
-    @property
-    def partitions(self) -> set[str]:
-        """Names of columns that stand in folders' names, as in year=2024: whoever reads the output has them, too."""
-        folders = os.path.dirname(os.path.abspath(self.input)).split(os.sep)
-        return {folder.partition("=")[0] for folder in folders if "=" in folder}
+
+def _fit(output: str, written: str) -> None:
+    """Refuse a name that says another format than is written, which is the input's."""
+    if output == "-" and written == "parquet":
+        raise ValueError("--output -: a Parquet file needs a name")
+    _, ending, compression = split_name(output)
+    if compression:
+        raise ValueError(f"--output {output}: what is written is not compressed")
+    named = SUFFIXES.get(ending.lower(), written)
+    if named != written and not {named, written} <= {"csv", "tsv", "lines"}:
+        raise ValueError(f"--output {output}: what is written is {written}, as INPUT is")
 
 
 def written(tasks: Sequence[Task]) -> dict[str, list[str]]:
     """All files that are written for these, by what they are, as `files.check_paths` takes them."""
-    outputs = [task.output for task in tasks]
-    reports = [f"{output}{REPORT}" for output in outputs]
+    files = [task for task in tasks if not task.stream]
+    roots = [root for root in {task.root: None for task in tasks} if root is not None]
     return {
-        "--output": outputs,
-        "the report": reports,
-        "the journal": [*(f"{output}{part}" for output in outputs for part in PARTS), *(f"{r}.part" for r in reports)],
-        "the list of what is done": [os.path.join(root, NAME) for root in {task.root: None for task in tasks}],
+        "--output": [task.output for task in tasks],
+        "the report" if roots else "--report": [task.report for task in tasks if task.report is not None],
+        "the journal": [
+            *(f"{task.output}{part}" for task in files for part in PARTS),
+            *(f"{task.report}.part" for task in files),
+        ],
+        "the list of what is done": [os.path.join(root, NAME) for root in roots],
     }
 
 

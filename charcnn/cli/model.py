@@ -1,27 +1,20 @@
-"""The options that name a model and what computes it, and the ones that say how a file of texts is read."""
+"""The options that name a model and what computes it, and those that say how a file of texts is read."""
 
 from __future__ import annotations
 
 import argparse
-import gc
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from charcnn.classify.job import ModelChoice
 from charcnn.host.arguments import positive, share
-from charcnn.host.terminal import printable, tell
+from charcnn.host.garbage import uncollected
 from charcnn.text.layout import SEPARATOR, Layout
-from charcnn.text.readers.formats import FORMATS, format_by_name
+from charcnn.text.readers.formats import FORMATS
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from charcnn.classify.classifier import Classifier
-    from charcnn.text.readers.base import Block, Reader
-    from charcnn.text.strings import PackedStrings
 
 PRECISIONS = ("fp32", "tf32", "fp16x3", "fp16", "bf16", "fp8", "int8")
 """Those of charcnn.catalog, which imports Numba; a test holds them equal."""
@@ -31,12 +24,6 @@ number has none: its first column is the label, and all others are text. One wit
 description, label, class or category has one; any other has none. Where several columns may be text and none is called
 so, --text-columns has to say which. A line on standard error tells what was taken."""
 """What charcnn.text.layout does, in short."""
-
-SHOWN = 10
-"""Rows that cannot be used and are told on standard error, of so many as there are."""
-
-BUFFER = {"cpu": 1 << 20, "cuda": 8 << 20}
-"""Bytes that are read at once."""
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,57 +99,12 @@ def layout_of(options: argparse.Namespace) -> Layout:
     return Layout(texts, options.label_column, options.header, delimiter, separator)
 
 
-def told(row: int, line: int | None, reason: str) -> str:
-    """A row that cannot be used, as `Block.unreadable` gives it; printable, as the reason may quote the row."""
-    return printable(f"row {row}: {reason}" if line is None else f"row {row}, line {line}: {reason}")
-
-
-def logits_of(
-    classifier: Classifier,
-    block: Block,
-    texts: PackedStrings,
-    stage: Callable[[str], AbstractContextManager[Any]] = nullcontext,
-) -> np.ndarray:
-    """Logits of all rows, float32 (N, C); zeros of those that cannot be read, which are not computed.
-
-    A row whose logits are not finite becomes one of these. `stage` is as of `Classifier.logits`.
-    """
-    import numpy as np
-
-    from charcnn.classify.engine import overflowed
-    from charcnn.text.readers import scan
-
-    readable = np.flatnonzero(block.kinds == scan.READABLE)
-    logits = np.zeros((len(block.kinds), len(classifier.classes_)), np.float32)
-    if readable.size:
-        logits[readable] = classifier.logits(texts.taken(block.kinds == scan.READABLE), stage)
-    for n in overflowed(logits):
-        logits[n] = 0
-        block.kinds[n] = scan.NOT_TEXT  # whole, but none for this network: of JSON Lines, an object
-        block.reasons[int(n)] = classifier.engine.overflow
-    return logits
-
-
 def windows_of(options: argparse.Namespace) -> bool | int:
     """What the options of `add_windows` say, as a classifier takes it."""
     if options.window_size is not None and not options.windows:
         raise ValueError(f"--window-size {options.window_size}: needs --windows")
     windows: bool | int = options.window_size or options.windows
     return windows
-
-
-@dataclass(frozen=True)
-class ModelChoice:
-    """The options of `add_model_arguments`: a model, and what computes it."""
-
-    model: str | None
-    encoding: str | None
-    device: str | None
-    precision: str | None
-    level: str | None
-    batch: int | None
-    gpus: int | Sequence[int] | None
-    encode_on: str | None
 
 
 def model_of(options: argparse.Namespace) -> ModelChoice:
@@ -181,58 +123,3 @@ def load(choice: ModelChoice, *, windows: bool | int = False) -> Classifier:
 
         rest = vars(choice).copy()
         return Classifier.load(rest.pop("model"), **rest, windows=windows)
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """The block makes what stays to the end: to look for garbage in that again and again takes a tenth of a start.
-
-    What there is at its end is never looked at again, in this process (`gc.freeze`).
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.freeze()
-            gc.enable()
-
-
-def open_input(path: str, format: str | None, layout: Layout, classifier: Classifier, file: Any) -> Reader:
-    """The rows of an input, which is open; `format` is None where its name shows that."""
-    from charcnn.text.readers.open import open_reader
-
-    return open_reader(
-        format_of(path, format),
-        "standard input" if path == "-" else path,
-        file,
-        layout,
-        classifier.encoding,
-        rows=classifier.rows,
-        capacity=BUFFER[classifier.engine.choice.level.device],
-        guessed=format is None,
-    )
-
-
-def tell_said(reader: Reader, path: str) -> None:
-    """One line: how the file's texts are found."""
-    if reader.said:
-        tell(f"{'standard input' if path == '-' else path}: {reader.said}")
-
-
-def format_of(path: str, asked: str | None) -> str:
-    """The format of an input: the one that is asked for, or else by its name."""
-    format = asked or format_by_name(path)
-    if format == "parquet" and path == "-":
-        raise ValueError("--format parquet: needs a file, as its end is read first")
-    return format
-
-
-def open_bytes(path: str) -> Any:
-    """An unbuffered binary file; standard input where `-`."""
-    if path == "-":
-        return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
-    if os.path.isdir(path):
-        raise IsADirectoryError(21, "Is a directory", path)
-    return open(path, "rb", buffering=0)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from charcnn.aliases import Comm, Record
-from charcnn.cli.model import ModelChoice
+from charcnn.classify.job import ModelChoice
 from charcnn.host import cores
 from charcnn.host.terminal import tell
 

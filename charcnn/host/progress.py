@@ -10,8 +10,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from charcnn.aliases import Function
@@ -24,6 +24,10 @@ LOG_EVERY = 30.0
 """Seconds from line to line of a log, where nothing else is asked for."""
 
 _COUNTED = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+
+
+SLOW = 4.0
+"""Seconds after which a start is slow."""
 
 
 def add_log_every(add: Function) -> None:
@@ -46,6 +50,20 @@ def seconds(value: str) -> float:
     if not 0 <= number <= threading.TIMEOUT_MAX:
         raise argparse.ArgumentTypeError(f"{value}: need seconds, 0 or more")
     return number
+
+
+@contextmanager
+def told_where_slow(quiet: bool) -> Iterator[None]:
+    """The block compiles when it runs for the first time on a machine: say so on a terminal."""
+    words = "still starting: for the first time on a machine, code is compiled for it"
+    timer = threading.Timer(SLOW, tell, [words])
+    timer.daemon = True
+    if sys.stderr.isatty() and not quiet:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Progress:

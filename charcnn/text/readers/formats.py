@@ -71,3 +71,15 @@ def _is_object(line: bytes) -> bool:
 def format_by_name(path: str) -> str:
     """The format that a file's name shows; plain lines where it shows none."""
     return SUFFIXES.get(split_name(path)[1].lower(), "lines")
+
+
+def format_of(path: str, asked: str | None) -> str:
+    """The format of an input: the one that is asked for, or else by its name.
+
+    Raises:
+        ValueError: it needs a file, and this is standard input.
+    """
+    format = asked or format_by_name(path)
+    if format == "parquet" and path == "-":
+        raise ValueError("--format parquet: needs a file, as its end is read first")
+    return format

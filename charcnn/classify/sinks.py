@@ -5,51 +5,38 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO
 
-from charcnn.aliases import Array, Record
-from charcnn.cli.inputs import REPORT
-from charcnn.cli.job import ClassifyJob
+from charcnn.aliases import Record
+from charcnn.classify.classifier import Classifier
+from charcnn.classify.job import ClassifyJob, Task
+from charcnn.classify.unsure import UNSURE
 from charcnn.files import naming
-from charcnn.host.terminal import counted
+from charcnn.host.terminal import counted, standard_output
+from charcnn.text import output
+from charcnn.text.readers.base import Block, Reader
+from charcnn.text.writers.base import Writer
 
-if TYPE_CHECKING:
-    from charcnn.classify.classifier import Classifier
-    from charcnn.text.readers.base import Block, Reader
-    from charcnn.text.writers.base import Writer
+OpenWriter = Callable[..., Writer]
+"""`charcnn.text.writers.open.open_writer` with all that it takes but the file, and whether that has its beginning."""
 
 
 class Sink:
     """Where rows go."""
 
     rows = unreadable = 0
-    name: str | None = None
     whole = True
     """Whether the file holds all blocks that came."""
 
-    def __init__(self, file: IO[bytes], where: str) -> None:
-        self.file, self._where = file, where
-        self.report: str | None = None
-
-    def open(
-        self,
-        reader: Reader,
-        names: list[str],
-        added: list[str],
-        *,
-        every: bool | None = None,
-        resumed: bool = False,
+    def __init__(
+        self, stack: ExitStack, file: IO[bytes], where: str, open_writer: OpenWriter, *, resumed: bool = False
     ) -> None:
-        """Make ready for the reader's rows, with columns `added` for labels that have these names.
+        self.file, self._where = file, where
+        with naming(where):
+            self.writer: Writer = open_writer(file=file, resumed=resumed)
+        stack.callback(self.writer.abandon)
 
-        `every` is as of `open_writer`.
-        """
-        from charcnn.text.writers.open import open_writer
-
-        with naming(self._where):
-            self.writer: Writer = open_writer(reader, self.file, names, added, resumed=resumed, every=every)
-
-    def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
+    def take(self, block: Block, rendered: object, unreadable: list[tuple[int, int | None, str]]) -> None:
         """Write a block that is rendered; the rows of it that are unreadable are counted and noted."""
         with naming(self._where):
             self.whole = self.writer.write(rendered)
@@ -72,21 +59,24 @@ class Sink:
 class StreamSink(Sink):
     """Standard output, a pipe or a device: rows go out at once."""
 
-    def __init__(self, stack: ExitStack, file: IO[bytes], where: str, report: str | None) -> None:
-        super().__init__(file, where)
-        self._stack, self.report = stack, report
+    def __init__(self, stack: ExitStack, task: Task, open_writer: OpenWriter) -> None:
+        where = "standard output" if task.output == "-" else task.output
+        stack.enter_context(naming(where))  # also what closing a full device says
+        file = standard_output() if task.output == "-" else open(task.output, "wb")  # noqa: SIM115 - the stack's
+        if task.output != "-":
+            stack.enter_context(file)
+        super().__init__(stack, file, where, open_writer)
+        self._stack, self._report = stack, task.report
         self._notes: IO[str] | None = None
 
-    def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
+    def take(self, block: Block, rendered: object, unreadable: list[tuple[int, int | None, str]]) -> None:
         """See `Sink.take`; the block goes out at once."""
         super().take(block, rendered, unreadable)
         with naming(self._where):
             self.file.flush()
-        if self.report is not None and unreadable:
-            from charcnn.text import output
-
+        if self._report is not None and unreadable:
             if self._notes is None:
-                self._notes = self._stack.enter_context(output.open_notes(self.report, 0))
+                self._notes = self._stack.enter_context(output.open_notes(self._report, 0))
             output.write_notes(self._notes, unreadable)
 
     def finish(self) -> None:
@@ -97,46 +87,39 @@ class StreamSink(Sink):
 
 
 class FileSink(Sink):
-    """A file that appears when it is whole."""
+    """A file that appears when it is whole; it goes on behind what an earlier start wrote, where it did.
 
-    listed: Callable[[int], None] | None = None
-    """Called with its size before it gets its name."""
+    Args:
+        stack: closes it.
+        task: which file.
+        identity: all that its rows depend on.
+        reader: gives the rows.
+        open_writer: makes what writes them.
+        force: --force.
+        listed: called with its size and its counts of rows before it gets its name.
+    """
 
     def __init__(
-        self, stack: ExitStack, path: str, identity: Record, *, size: int | None, report: str | None,
-        resumable: bool, force: bool,
+        self, stack: ExitStack, task: Task, identity: Record, reader: Reader, open_writer: OpenWriter, *, force: bool,
+        listed: Callable[[int, int, int], None] | None,
     ) -> None:  # fmt: skip
-        from charcnn.text.output import Partial
-
-        report = report or f"{path}{REPORT}"
-        self.partial = Partial(path, report, identity, size=size, resumable=resumable, overwrite=force)
+        self.name, self._resumable, self._listed, self._waiting = task.output, task.input != "-", listed, (0, 0)
+        report = task.report or ""
+        self.partial = output.Partial(
+            self.name, report, identity, size=reader.size, resumable=self._resumable, overwrite=force
+        )
         stack.callback(self.partial.close)
-        super().__init__(self.partial.file, self.partial.file.name)
-        self.name, self.report, self._resumable = path, report, resumable
-        state = self.partial.state
+        state, resumed = self.partial.state, self.partial.resumed
         self.rows, self.unreadable = state["rows"], state["unreadable"]
-        self._waiting = 0, 0
-
-    def open(
-        self,
-        reader: Reader,
-        names: list[str],
-        added: list[str],
-        *,
-        every: bool | None = None,
-        resumed: bool = False,
-    ) -> None:
-        """See `Sink.open`; behind what an earlier start wrote, where it did."""
-        super().open(reader, names, added, every=every, resumed=self.partial.resumed)
-        if self.partial.resumed:
-            state = self.partial.state
-            try:
+        try:
+            super().__init__(stack, self.partial.file, self.partial.file.name, open_writer, resumed=resumed)
+            if resumed:
                 reader.go_on(state["input"], state["rows"], state["lines"])
-            except ValueError:
-                self.discard()
-                raise
+        except ValueError:
+            self.discard()
+            raise
 
-    def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
+    def take(self, block: Block, rendered: object, unreadable: list[tuple[int, int | None, str]]) -> None:
         """See `Sink.take`; where a second start goes on is kept."""
         super().take(block, rendered, unreadable)
         self.partial.note(unreadable)
@@ -153,8 +136,8 @@ class FileSink(Sink):
     def finish(self) -> None:
         """See `Sink.finish`; the file gets its name."""
         super().finish()
-        if self.listed is not None:
-            self.listed(self.partial.sync())
+        if self._listed is not None:
+            self._listed(self.partial.sync(), self.rows, self.unreadable)
         self.partial.finish()
 
     def kept(self) -> str:
@@ -173,9 +156,7 @@ def identity_of(path: str, job: ClassifyJob, classifier: Classifier) -> Record:
 
     Not the options, but what they come to, as a default may be named or not.
     """
-    from charcnn.classify.unsure import UNSURE
-
-    source: list[Array] = [path]
+    source: list[str | int] = [path]
     if path != "-":
         status = os.stat(path)
         source = [os.path.abspath(path), status.st_size, status.st_mtime_ns]
@@ -192,11 +173,3 @@ def identity_of(path: str, job: ClassifyJob, classifier: Classifier) -> Record:
         **({"separator": job.layout.separator} if classifier.config.multi_label else {}),
         **({"windows": classifier.windows} if classifier.windows else {}),  # journals of before say nothing of them
     }
-
-
-def file_sink(stack: ExitStack, path: str, source: str, job: ClassifyJob, identity: Record, reader: Reader) -> FileSink:
-    """The sink of the file `path`, with labels of the input `source`, whose identity is known."""
-    reads = {"format": reader.format, "reads": reader.reads}
-    return FileSink(
-        stack, path, identity | reads, size=reader.size, report=job.report, resumable=source != "-", force=job.force
-    )

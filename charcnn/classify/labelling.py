@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from io import FileIO
 
-from charcnn.aliases import Array, Record
-from charcnn.cli.job import ClassifyJob
-from charcnn.cli.model import logits_of
+import numpy as np
+
+from charcnn.aliases import Record
+from charcnn.classify.classifier import Classifier
+from charcnn.classify.engine import overflowed
+from charcnn.classify.job import ClassifyJob
+from charcnn.classify.multi_label import MIN_PROBABILITY
+from charcnn.classify.unsure import UNSURE, check_unsure_label, likeliest
 from charcnn.host.terminal import counted, printable
+from charcnn.runtime.monitor import Monitor
+from charcnn.text.layout import Layout
+from charcnn.text.readers import scan
+from charcnn.text.readers.base import Block, Reader
+from charcnn.text.readers.formats import format_of
+from charcnn.text.readers.open import open_reader
+from charcnn.text.strings import PackedStrings
+from charcnn.text.writers.base import Writer, free_name
+from charcnn.text.writers.open import open_writer
 
-if TYPE_CHECKING:
-    from charcnn.classify.classifier import Classifier
-    from charcnn.text.readers.base import Block, Reader
-    from charcnn.text.writers.base import Writer
+BUFFER = {"cpu": 1 << 20, "cuda": 8 << 20}
+"""Bytes that are read at once."""
 
 BLOCK_SECONDS = 5.0
 """Seconds that a block of rows takes at most, where a batch takes no longer: what is shown and kept goes by blocks."""
@@ -21,11 +35,49 @@ BLOCK_SECONDS = 5.0
 Unreadable = list[tuple[int, int | None, str]]
 """Number, line and reason of each row that cannot be read."""
 
+Labelled = tuple[object, Unreadable, int]
+"""A block as its writer renders it, with labels; rows that cannot be read; how many are unsure, or get no label."""
+
 
 def without_label(count: int) -> str:
     """What people read of so many rows that cannot be read."""
     be, have = ("is", "has") if count == 1 else ("are", "have")
     return f"{counted(count, 'row')} {be} unreadable and {have} no label"
+
+
+def open_input(path: str, format: str | None, layout: Layout, classifier: Classifier, file: FileIO) -> Reader:
+    """The rows of an input, which is open; `format` is None where its name shows that."""
+    return open_reader(
+        format_of(path, format),
+        "standard input" if path == "-" else path,
+        file,
+        layout,
+        classifier.encoding,
+        rows=classifier.rows,
+        capacity=BUFFER[classifier.engine.choice.level.device],
+        guessed=format is None,
+    )
+
+
+def logits_of(
+    classifier: Classifier,
+    block: Block,
+    texts: PackedStrings,
+    stage: Callable[[str], AbstractContextManager[object]] = nullcontext,
+) -> np.ndarray:
+    """Logits of all rows, float32 (N, C); zeros of those that cannot be read, which are not computed.
+
+    A row whose logits are not finite becomes one of these. `stage` is as of `Classifier.logits`.
+    """
+    readable = np.flatnonzero(block.kinds == scan.READABLE)
+    logits = np.zeros((len(block.kinds), len(classifier.classes_)), np.float32)
+    if readable.size:
+        logits[readable] = classifier.logits(texts.taken(block.kinds == scan.READABLE), stage)
+    for n in overflowed(logits):
+        logits[n] = 0
+        block.kinds[n] = scan.NOT_TEXT  # whole, but none for this network: of JSON Lines, an object
+        block.reasons[int(n)] = classifier.engine.overflow
+    return logits
 
 
 class Labelling:
@@ -37,9 +89,6 @@ class Labelling:
     """
 
     def __init__(self, job: ClassifyJob, classifier: Classifier) -> None:
-        from charcnn.classify.multi_label import MIN_PROBABILITY
-        from charcnn.classify.unsure import UNSURE, check_unsure_label
-        from charcnn.runtime.monitor import Monitor
 
         self._job, self.classifier = job, classifier
         self.monitor = Monitor()
@@ -59,17 +108,21 @@ class Labelling:
         elif job.min_probability is not None:
             label = job.unsure_label or UNSURE
             self.names = [*self.names, check_unsure_label(label, classifier.classes_, "--unsure-label")]
-        self.rows, self.unreadable, self.unsure, self.seconds = 0, 0, 0, 0.0
+        self.rows, self.unsure, self.seconds = 0, 0, 0.0
         """What was done so far: the caller counts."""
 
-    def added(self, taken: Iterable[str]) -> list[str]:
-        """Names of the columns to add, none of which is taken."""
-        from charcnn.text.writers.base import free_name
+    def writer_of(self, reader: Reader, partitions: set[str]) -> Callable[..., Writer]:
+        """`open_writer` of the reader's rows, with columns for labels: it takes the file, and `resumed`.
 
-        names, taken = ["label", "probability"], set(taken)
+        Args:
+            reader: gives the rows.
+            partitions: names of columns that whoever reads the output has besides.
+        """
+        names, taken = ["label", "probability"], partitions.union(reader.taken)
         if self._job.probabilities:
             names[1:] = [f"probability of {name}" for name in self.classifier.classes_]
-        return [free_name(name, taken) for name in names]
+        added = [free_name(name, taken) for name in names]
+        return partial(open_writer, reader, names=self.names, added=added, every=self.every)
 
     def blocks(self, reader: Reader) -> Iterator[Block]:
         """The file's rows; reading is a stage."""
@@ -89,7 +142,7 @@ class Labelling:
             return most
         return min(most, max(1, int(rate * BLOCK_SECONDS) // batch) * batch)
 
-    def texts(self, reader: Reader, block: Block) -> Any:
+    def texts(self, reader: Reader, block: Block) -> PackedStrings:
         """The block's texts.
 
         Raises:
@@ -98,11 +151,8 @@ class Labelling:
         with self.monitor.stage("gather texts"):
             return reader.texts(block)
 
-    def label(self, writer: Writer, block: Block, column: Array) -> tuple[Any, Unreadable, int]:
+    def label(self, writer: Writer, block: Block, column: PackedStrings) -> Labelled:
         """The block with labels of its texts, rendered; rows that cannot be read; how many are unsure, or get none."""
-        from charcnn.classify.unsure import likeliest
-        from charcnn.text.readers import scan
-
         logits = logits_of(self.classifier, block, column, self.monitor.stage)
         with self.monitor.stage("render"):
             shares, readable = self.classifier.shares(logits), block.kinds == scan.READABLE
@@ -133,8 +183,8 @@ class Labelling:
         """Rows a second."""
         return self.rows / self.seconds if self.seconds else 0.0
 
-    def report(self) -> Record:
-        """What was done, and what bounded it, as JSON values.
+    def report(self, unreadable: int) -> Record:
+        """What was done, with so many rows that cannot be read, and what bounded it, as JSON values.
 
         "busy" is each stage's share of the time that its threads had: one reads and scans, one writes, the others
         encode, compute and render. The fullest is the bound. "stages_of_the_level" are seconds, of a GPU by its own
@@ -147,7 +197,7 @@ class Labelling:
             busy[stage] = round(spent / share_of / self.seconds, 4) if self.seconds else 0.0
         return {
             "rows": self.rows,
-            "unreadable": self.unreadable,
+            "unreadable": unreadable,
             **({} if self.every is None else {"without_label": self.unsure}),
             **({} if self.every is not None or self._job.min_probability is None else {"unsure": self.unsure}),
             "seconds": self.seconds,

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import threading
-from typing import Any
 
 from charcnn.aliases import Record
 from charcnn.files import naming
@@ -46,7 +45,7 @@ class Done:
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue
 
-    def find(self, output: str, identity: Any) -> Record | None:
+    def find(self, output: str, identity: Record) -> Record | None:
         """The counts of a file that is done, "rows" and "unreadable"; None for one that is not."""
         entry = self._entries.get(self._name(output))
         if entry is None or entry["identity"] != _digest(identity):
@@ -54,7 +53,7 @@ class Done:
         same = os.path.isfile(output) and os.path.getsize(output) == entry["bytes"]
         return entry if same else None
 
-    def add(self, output: str, identity: Any, size: int, rows: int, unreadable: int) -> None:
+    def add(self, output: str, identity: Record, size: int, rows: int, unreadable: int) -> None:
         """List a file, whose name it gets next.
 
         Raises:
@@ -77,5 +76,5 @@ class Done:
         return os.path.relpath(output, self._folder)
 
 
-def _digest(identity: Any) -> str:
+def _digest(identity: Record) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True, allow_nan=False).encode()).hexdigest()
