@@ -67,8 +67,8 @@ DOT = ("int8", "bf16")
 TOOM_COOK = tuple(name for name in ALL if name != "bf16")
 """In bf16, which has 8 bits, its planes and weights would come too near the tolerance."""
 
-IMAGE_LAYERS = ("Pixels", "MaxPool2d", "LocalResponseNorm")
-"""Of images, beside convolutions: those that a network of the catalogue has."""
+IMAGE_LAYERS = ("Pixels", "ImageLayer")
+"""Of images, beside convolutions."""
 
 LAYERS = (
     Layer("Launched", "common.layer", FLOAT),
@@ -111,6 +111,8 @@ def layer_name(name: str) -> str:
 
     Results of that time, and `charcnn show`, may have the former name.
     """
+    if name in ("VectorizedMaxPool2d", "VectorizedLocalResponseNorm"):
+        return "VectorizedImageLayer"
     stem = next((name.removesuffix(end) for end in ("Conv1d", "Conv2d", "Linear") if name.endswith(end)), "")
     names = {row.name for row in LAYERS}
     return f"{stem}Conv" if name not in names and f"{stem}Conv" in names else name

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import ops
 from charcnn.aliases import Array
-from charcnn.layers import Conv2d, Linear, Pixels, Relu, Shape
+from charcnn.layers import Conv2d, Linear, Relu, Shape
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import arguments, launcher
 from charcnn.networks.lowering import Op, Params, Rewrite, lower, weights_of
 from charcnn.networks.lowering.fusing import SIMPLIFY, absorb_pointwise
 from charcnn.ops.common import threads
-from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.ops.conv2d.cpu_gemm import CpuConv2d
 from charcnn.ops.conv2d.winograd_cpu import CpuWinogradConv2d
 from charcnn.ops.linear.cpu_gemm import CpuLinear
@@ -75,9 +73,11 @@ def _loops(config: Architecture, params: Params) -> Iterator[Step]:
             yield op.label, _operator(op, params, "loops", shape=op.in_shape), op.out_shape
 
 
-def _operator(op: Op, params: Params, *techniques: str, shape: Shape | None = None) -> Callable[[Any, Any], object]:
-    """The op's operator by the first technique that has one, of x in this shape."""
-    function, (given, options) = launcher(op, *techniques), arguments(op, params)
+def _operator(
+    op: Op, params: Params, *techniques: str, shape: Shape | None = None, layout: str = "channels_first"
+) -> Callable[[Any, Any], object]:
+    """The op's operator by the first technique that has one, of x in this shape and layout."""
+    function, (given, options) = launcher(op, *techniques, layout=layout), arguments(op, params)
 
     def operator(x: Array, out: Array) -> object:
         return function(x if shape is None else x.reshape(len(x), *shape), *given, **options, out=out)
@@ -102,9 +102,6 @@ def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _function(op: Op, params: Params, *, filtered: bool) -> Callable[[Any, Any], object]:
     (node, *_), relu = op.nodes, bool(op.epilogue)
     match node.layer:
-        case Pixels(mean=mean, std=std):
-            tables, size = pixel_tables(mean, std).astype(np.float32), node.out_shape[1:]
-            return lambda x, out: ops.pixels_nhwc_cpu_vector(x, tables, *size, out=out)
         case Features(shape):
             return lambda x, out: np.copyto(out, np.moveaxis(x.reshape(len(x), *shape), 1, -1))
         case Conv2d(stride=stride, padding=padding, dilation=dilation, groups=groups):
@@ -122,4 +119,4 @@ def _function(op: Op, params: Params, *, filtered: bool) -> Callable[[Any, Any],
                 weight = weight.reshape(-1, node.flattened[0], math.prod(node.flattened[1:])).swapaxes(1, 2)
             linear = CpuLinear(weight.reshape(len(bias), -1), bias)
             return lambda x, out: linear(x.reshape(len(x), -1), out, relu=relu)
-    return _operator(op, params, "nhwc_cpu_vector", "cpu_vector", "loops")
+    return _operator(op, params, "cpu_vector", "loops", layout="channels_last")

@@ -284,7 +284,7 @@ def _argument(row: Variant, one: inspect.Parameter, shown: dict[str, str]) -> st
     )
     if _is_array(one):
         kind = {"ids": "uint8", "images": "uint8", "stat": "float64"}.get(one.name, "float32")
-        packed = row.operator.endswith(("_nlc", "_nhwc")) and one.name == "weight"
+        packed = row.layout == "channels_last" and one.name == "weight"
         parts = [f"{kind} {shown.get(one.name, '')}".rstrip(), "C-contiguous", PACKED if packed else "", meaning]
         return f"{one.name}: {', '.join(filter(None, parts))}."
     if one.name == "padding":

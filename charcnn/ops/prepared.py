@@ -17,7 +17,7 @@ from charcnn.layers.windows import pair
 from charcnn.ops.common.arrays import host, pack
 from charcnn.ops.functions import arrays_of, checked_shape, launch_of, options_of, takes_epilogue
 from charcnn.ops.patterns import fits, operator_name, options
-from charcnn.ops.table import VARIANTS, Variant, operator
+from charcnn.ops.table import OPERATORS, VARIANTS, Variant, operator
 
 FASTEST = (
     "wgmma", "mma", "winograd", "double_buffered", "vectorized", "direct", "coalesced", "naive",
@@ -27,9 +27,6 @@ FASTEST = (
 
 FEW = 6
 """Input channels up to which `direct`, and what is like it, takes a pattern without being asked for."""
-
-LAST = ("_nlc", "_nhwc")
-"""What names of operators on channels-last features end in."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ class Prepared:
     @property
     def layout(self) -> str:
         """channels_first, (N, C, ...), or channels_last, (N, ..., C)."""
-        return layout_of(self.row)
+        return self.row.layout
 
     def __call__(self, x: Array, *, out: Array = None, stream: Stream = None) -> Array:
         """See the class."""
@@ -119,7 +116,7 @@ def prepare(
         raise ValueError(f"pattern={list(pattern)!r}: need layers of charcnn.layers, one at least")
     arrays = _arrays(pattern, weights or {})
     row = _choose(pattern, arrays, technique, precision, device, layout)
-    if layout_of(row) == "channels_last":
+    if row.layout == "channels_last":
         arrays = tuple(pack(array) if array.ndim > 1 else array for array in arrays)
     given = options(pattern)
     if row.device == "cuda":
@@ -151,11 +148,6 @@ def _launched(launch: Any, arguments: tuple[Any, ...], how: Mapping[str, Any], t
 def precision_of(row: Variant) -> str:
     """What the row multiplies."""
     return row.precision or "fp32"
-
-
-def layout_of(row: Variant) -> str:
-    """Of the row's features."""
-    return "channels_last" if row.operator.endswith(LAST) else "channels_first"
 
 
 def _arrays(pattern: Sequence[Layer], weights: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
@@ -205,19 +197,19 @@ def _choose(
 ) -> Variant:  # fmt: skip
     """The row that computes the pattern."""
     name, said = operator_name(pattern), f"[{', '.join(map(repr, pattern))}]"
-    names = [name, *(name + end for end in LAST)]
-    rows = [row for row in VARIANTS if row.operator in names and operator(row.operator).shape_check is not None]
+    found = {of.name for of in OPERATORS if of.computes == name and of.shape_check is not None}
+    rows = [row for row in VARIANTS if row.operator in found]
     rows = [row for row in rows if arrays_of(row) == 1 + len(arrays)]
     if not rows or not fits(pattern):
         raise ValueError(f"pattern={said}: no operator computes it; each layer, or fewer of them, may have one")
     for argument, value, of in (
         ("technique", technique, lambda row: row.technique),
         ("device", device, lambda row: row.device),
-        ("layout", layout, layout_of),
+        ("layout", layout, lambda row: row.layout),
         ("precision", precision, precision_of),
     ):
         if value is not None and not (fitting := [row for row in rows if of(row) == value]):
-            has = ", ".join(dict.fromkeys(f"{row.technique} ({precision_of(row)}, {layout_of(row)})" for row in rows))
+            has = ", ".join(dict.fromkeys(f"{row.technique} ({precision_of(row)}, {row.layout})" for row in rows))
             raise ValueError(f"{argument}={value!r}: nothing takes {said} so; need one of {has}")
         rows = fitting if value is not None else rows
     if technique is None:
@@ -230,7 +222,7 @@ def _choose(
             raise ValueError(f"pattern={said}: no technique takes it here unasked; name one")
         rows.sort(key=lambda row: FASTEST.index(row.technique))
     if layout is None:
-        rows = [row for row in rows if layout_of(row) == "channels_first"] or rows
+        rows = [row for row in rows if row.layout == "channels_first"] or rows
     if precision is None:
         rows = [row for row in rows if precision_of(row) == "fp32"] or rows
     if rows[0].precision == "fp8":
