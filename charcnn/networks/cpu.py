@@ -16,9 +16,9 @@ from charcnn.networks.calls import arguments, launcher
 from charcnn.networks.lowering import Op, Params, Rewrite, lower, weights_of
 from charcnn.networks.lowering.fusing import SIMPLIFY, absorb_pointwise
 from charcnn.ops.common import threads
-from charcnn.ops.conv2d.cpu_gemm import CpuConv2d
-from charcnn.ops.conv2d.winograd_cpu import CpuWinogradConv2d
-from charcnn.ops.linear.cpu_gemm import CpuLinear
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.cpu_conv import CpuConv
+from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv
 from charcnn.runtime.monitor import Monitor
 
 Step = tuple[str, Callable[[np.ndarray, np.ndarray], object], tuple[int, ...]]
@@ -100,23 +100,17 @@ def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _function(op: Op, params: Params, *, filtered: bool) -> Callable[[Any, Any], object]:
-    (node, *_), relu = op.nodes, bool(op.epilogue)
+    node = op.nodes[0]
     match node.layer:
         case Features(shape):
             return lambda x, out: np.copyto(out, np.moveaxis(x.reshape(len(x), *shape), 1, -1))
-        case Conv2d(stride=stride, padding=padding, dilation=dilation, groups=groups):
-            weight, bias = weights_of(node, params)
-            conv: CpuConv2d | CpuWinogradConv2d
-            kernel = weight.shape[2:]
-            if filtered and max(kernel) > 1 and CpuWinogradConv2d.takes(kernel, stride, dilation, groups):
-                conv = CpuWinogradConv2d(weight, bias, padding=padding, groups=groups)
-            else:
-                conv = CpuConv2d(weight, bias, **node.layer.moves)
-            return lambda x, out: conv(x, out, relu=relu)
-        case Linear():
+        case Conv2d() | Linear():
             weight, bias = weights_of(node, params)
             if node.flattened:  # its columns in the order of the features
                 weight = weight.reshape(-1, node.flattened[0], math.prod(node.flattened[1:])).swapaxes(1, 2)
-            linear = CpuLinear(weight.reshape(len(bias), -1), bias)
-            return lambda x, out: linear(x.reshape(len(x), -1), out, relu=relu)
+                weight = weight.reshape(len(bias), -1)
+            pattern, weights = [one.layer for one in op.nodes], {"weight": pack(weight), "bias": bias}
+            made = CpuWinogradConv if filtered and CpuWinogradConv.takes(pattern) else CpuConv
+            conv, rows = made(pattern, weights), isinstance(node.layer, Linear)
+            return lambda x, out: conv(x.reshape(len(x), -1) if rows else x, out)
     return _operator(op, params, "cpu_vector", "loops", layout="channels_last")

@@ -139,7 +139,7 @@ def conv1d_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Transposes x and packs the weights at each call; `CpuConv1d` keeps both as the micro-kernel wants them.
+    Packs the weights at each call, and each task turns its share of x; `CpuConv` keeps weights.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
@@ -383,7 +383,7 @@ def conv1d_nlc_winograd_cpu(
 
     All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
 
-    Transforms and packs the weights at each call; `CpuWinogradConv1d` keeps them.
+    Transforms and packs the weights at each call; `CpuWinogradConv` keeps them.
 
     A feature that is not finite may make NaN of all positions that share a tile with one that reads it. The same bits
     for any number of threads.
@@ -546,7 +546,7 @@ def conv1d_relu_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Transposes x and packs the weights at each call; `CpuConv1d` keeps both as the micro-kernel wants them.
+    Packs the weights at each call, and each task turns its share of x; `CpuConv` keeps weights.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
@@ -684,7 +684,7 @@ def conv1d_relu_nlc_winograd_cpu(
 
     All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
 
-    Transforms and packs the weights at each call; `CpuWinogradConv1d` keeps them.
+    Transforms and packs the weights at each call; `CpuWinogradConv` keeps them.
 
     A feature that is not finite may make NaN of all positions that share a tile with one that reads it. The same bits
     for any number of threads.
@@ -1068,7 +1068,7 @@ def linear_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuLinear` keeps them packed.
+    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuConv` keeps them packed.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
@@ -1220,7 +1220,7 @@ def linear_relu_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuLinear` keeps them packed.
+    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuConv` keeps them packed.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
@@ -2645,7 +2645,7 @@ def conv2d_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Packs the weights at each call, and each task turns its share of x; `CpuConv2d` keeps weights.
+    Packs the weights at each call, and each task turns its share of x; `CpuConv` keeps weights.
 
     It takes channels-last features. ReLU is in the last pass, over sums in cache. The same bits for any number of
     threads.
@@ -3005,7 +3005,7 @@ def conv2d_nhwc_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Packs the weights at each call; `CpuConv2d` keeps them.
+    Packs the weights at each call; `CpuConv` keeps them.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
@@ -3045,7 +3045,7 @@ def conv2d_nhwc_winograd_cpu(
 
     All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
 
-    A half to a quarter of the multiplications. Packs the weights at each call; `CpuWinogradConv2d` keeps them.
+    A half to a quarter of the multiplications. Packs the weights at each call; `CpuWinogradConv` keeps them.
 
     Stride and dilation are 1, groups too, or of a kernel of 3 to 5 rows and columns any. A feature that is not finite
     may make NaN of all pixels that share a tile with one that reads it. The same bits for any number of threads.
@@ -4200,7 +4200,7 @@ def conv2d_relu_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Packs the weights at each call, and each task turns its share of x; `CpuConv2d` keeps weights.
+    Packs the weights at each call, and each task turns its share of x; `CpuConv` keeps weights.
 
     It takes channels-last features. ReLU is in the last pass, over sums in cache. The same bits for any number of
     threads.
@@ -4560,7 +4560,7 @@ def conv2d_relu_nhwc_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Packs the weights at each call; `CpuConv2d` keeps them.
+    Packs the weights at each call; `CpuConv` keeps them.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
@@ -4600,7 +4600,7 @@ def conv2d_relu_nhwc_winograd_cpu(
 
     All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
 
-    A half to a quarter of the multiplications. Packs the weights at each call; `CpuWinogradConv2d` keeps them.
+    A half to a quarter of the multiplications. Packs the weights at each call; `CpuWinogradConv` keeps them.
 
     Stride and dilation are 1, groups too, or of a kernel of 3 to 5 rows and columns any. A feature that is not finite
     may make NaN of all pixels that share a tile with one that reads it. The same bits for any number of threads.

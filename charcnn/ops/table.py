@@ -325,7 +325,7 @@ _BY_TECHNIQUE = (
     *(row for name, launch in GATHERED
       for row in _rows(name, "warp_gather", f"token_conv1d.weights:{launch}", HALF_PRECISIONS)),
     *_rows("linear", "loops", "linear.linear:launch_loops"),
-    *_rows("linear linear_relu", "cpu_gemm", "linear.linear:launch_cpu_gemm"),
+    *_rows("linear linear_relu", "cpu_gemm", "linear.cpu_gemm:launch"),
     *_rows(f"{LINEAR} collapse_linear", "naive", "linear.linear:launch_naive"),
     *_rows("linear_maxout", "naive", "linear.linear:launch_maxout"),
     *_rows("linear_relu_linear linear_gelu_linear", "naive", "linear.linear_relu_linear:launch"),
