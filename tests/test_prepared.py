@@ -20,6 +20,7 @@ from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv1d.winograd import WinogradConv
 from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv
 from charcnn.ops.conv2d import layers as layers2d
+from charcnn.ops.layers import FASTEST, fastest
 
 CONVS = [row for row in catalog.LAYERS if row.name.endswith("Conv") and row.device == "cuda"]
 
@@ -135,3 +136,14 @@ def test_what_techniques_of_a_cpu_take():
         ValueError, match=r"^pattern=\[Linear.*: need Conv1d or Conv2d, ReLU or nothing, .* CpuWinograd"
     ):
         CpuWinogradConv([Linear(4)], {"weight": np.zeros((3, 4), np.float32), "bias": np.zeros(4, np.float32)})
+
+
+def test_the_tables_order_decides_where_two_fit():
+    every = [*FASTEST]
+    assert fastest([Conv2d(8, 3)], "fp32", every[::-1]) is WinogradConv
+    assert fastest([Conv2d(8, 3, stride=2)], "fp32", every) is DoubleBufferedConv
+    assert fastest([Conv2d(8, 1)], "fp32", ("winograd", "double_buffered")) is DoubleBufferedConv
+    assert fastest([Conv2d(8, 3)], "fp32", ("cpu_gemm", "winograd_cpu")) is CpuWinogradConv
+    assert fastest([Linear(8)], "fp32", ("cpu_gemm", "winograd_cpu")) is CpuConv
+    with pytest.raises(ValueError, match=r"^pattern=\[Linear.*: none of winograd_cpu takes it in fp32$"):
+        fastest([Linear(8)], "fp32", ("winograd_cpu",))

@@ -17,8 +17,7 @@ from charcnn.networks.lowering import Op, Params, Rewrite, lower, weights_of
 from charcnn.networks.lowering.fusing import SIMPLIFY, absorb_pointwise
 from charcnn.ops.common import threads
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.cpu_conv import CpuConv
-from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv
+from charcnn.ops.layers import fastest
 from charcnn.runtime.monitor import Monitor
 
 Step = tuple[str, Callable[[np.ndarray, np.ndarray], object], tuple[int, ...]]
@@ -89,7 +88,7 @@ def _channels_last(config: Architecture, params: Params, technique: str) -> Iter
     """Weights are packed here."""
     lowered = lower(config.nodes, rewrites(technique, config))
     for op in lowered:
-        yield op.label, _function(op, params, filtered=technique == "winograd_cpu"), _last(op.out_shape)
+        yield op.label, _function(op, params, technique), _last(op.out_shape)
     if len(shape := lowered[-1].out_shape) > 1:  # a part's
         yield "order", lambda x, out: np.copyto(out, np.moveaxis(x, -1, 1)), shape
 
@@ -99,7 +98,7 @@ def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[1:], shape[0])
 
 
-def _function(op: Op, params: Params, *, filtered: bool) -> Callable[[Any, Any], object]:
+def _function(op: Op, params: Params, technique: str) -> Callable[[Any, Any], object]:
     node = op.nodes[0]
     match node.layer:
         case Features(shape):
@@ -110,7 +109,7 @@ def _function(op: Op, params: Params, *, filtered: bool) -> Callable[[Any, Any],
                 weight = weight.reshape(-1, node.flattened[0], math.prod(node.flattened[1:])).swapaxes(1, 2)
                 weight = weight.reshape(len(bias), -1)
             pattern, weights = [one.layer for one in op.nodes], {"weight": pack(weight), "bias": bias}
-            made = CpuWinogradConv if filtered and CpuWinogradConv.takes(pattern) else CpuConv
-            conv, rows = made(pattern, weights), isinstance(node.layer, Linear)
+            conv = fastest(pattern, "fp32", (technique, "cpu_gemm"))(pattern, weights)
+            rows = isinstance(node.layer, Linear)
             return lambda x, out: conv(x.reshape(len(x), -1) if rows else x, out)
     return _operator(op, params, "cpu_vector", "loops", layout="channels_last")

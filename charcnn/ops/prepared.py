@@ -16,14 +16,9 @@ from charcnn.layers.layer import Layer
 from charcnn.layers.windows import pair
 from charcnn.ops.common.arrays import host, pack
 from charcnn.ops.functions import arrays_of, checked_shape, launch_of, options_of, takes_epilogue
+from charcnn.ops.layers import FASTEST, prepared_by
 from charcnn.ops.patterns import fits, operator_name, options
 from charcnn.ops.table import OPERATORS, VARIANTS, Variant, operator
-
-FASTEST = (
-    "wgmma", "mma", "winograd", "double_buffered", "vectorized", "direct", "coalesced", "naive",
-    "winograd_cpu", "winograd_rows_cpu", "cpu_direct", "cpu_gemm", "cpu_vector", "loops",
-)  # fmt: skip
-"""What takes a pattern where no technique is asked for: the first here that takes it. Others must be asked for."""
 
 FEW = 6
 """Input channels up to which `direct`, and what is like it, takes a pattern without being asked for."""
@@ -240,8 +235,8 @@ def _takes(row: Variant, pattern: Sequence[Layer], arrays: Sequence[np.ndarray])
                 return plain and few and 2 <= pair("kernel_size", kernel)[1] <= 5
             if row.technique in ("direct", "cpu_direct"):
                 return few
-            if row.technique in ("winograd", "winograd_cpu"):
-                return plain and min(pair("kernel_size", kernel)) > 1
+            if row.technique in ("winograd", "winograd_cpu") and (layer := prepared_by(row.technique)):
+                return groups == 1 and layer.takes(pattern, precision_of(row))
             return groups == 1 or row.technique in ("naive", "loops", "double_buffered")
     if row.tensor_cores and isinstance(pattern[-1], layers.MaxPool1d):
         return pattern[-1].size == 3

@@ -24,6 +24,12 @@ EXACT = 0.0
 """Tolerance where values are only moved, picked or counted."""
 
 
+def loaded(module: str, name: str) -> Function:
+    """What a row names; its module is imported here."""
+    found: Function = getattr(import_module(module), name)
+    return found
+
+
 @dataclass(frozen=True)
 class Operator:
     """One operator, or a fused chain of them, in one layout: what it computes, and how close a variant must come."""
@@ -59,7 +65,7 @@ class Operator:
     @property
     def reference(self) -> Function:
         """In float64."""
-        return getattr(import_module("charcnn.ops.reference"), self.name)
+        return loaded("charcnn.ops.reference", self.name)
 
 
 @dataclass(frozen=True)
@@ -131,7 +137,7 @@ class Variant:
     @property
     def launcher(self) -> Function:
         """The function, in this precision; its module is imported here."""
-        launcher: Function = getattr(import_module("charcnn.ops"), self.function)
+        launcher: Function = loaded("charcnn.ops", self.function)
         return partial(launcher, precision=self.precision) if self.precision else launcher
 
 
