@@ -30,8 +30,10 @@ import raw
 from charcnn.catalog import FLOAT32
 from charcnn.host import machine
 from charcnn.ops import reference
-from charcnn.ops.conv2d.cpu_gemm import CpuConv2d
-from charcnn.ops.conv2d.winograd_cpu import CpuWinogradConv2d
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.cpu_conv import CpuConv
+from charcnn.ops.common.epilogues import pattern_of
+from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv
 
 ROUNDS, PATIENCE, OTHERS = 9, 7200.0, 0.05
 """Rounds that count; seconds after which a shape is given up; what others may take of the cores."""
@@ -84,9 +86,11 @@ def contestants(shape: Shape, batch: int) -> Iterator[tuple[str, Callable[[], An
     def error(result: np.ndarray) -> float:
         return float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
 
-    for made in (CpuConv2d, CpuWinogradConv2d):
-        layer, out = made(weight, bias, padding=pad), np.full(expected.shape, np.nan, np.float32)
-        yield made.__name__, lambda layer=layer, out=out: layer(x, out, relu=True), lambda out=out: error(out)
+    packed = pack(weight)
+    for made in (CpuConv, CpuWinogradConv):
+        layer = made(pattern_of(packed, "relu", padding=pad), {"weight": packed, "bias": bias})
+        out = np.full(expected.shape, np.nan, np.float32)
+        yield made.__name__, lambda layer=layer, out=out: layer(x, out), lambda out=out: error(out)
     for layout, memory in LIBRARY.items():
         order = {"memory_format": getattr(torch, memory)}
         xs, ws = (

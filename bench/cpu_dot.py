@@ -23,8 +23,9 @@ import raw
 from charcnn.config import POOL_SIZE, SMALL
 from charcnn.host import machine
 from charcnn.ops.common import cpu_dot
-from charcnn.ops.conv1d.cpu_dot import CpuDotConv1d
-from charcnn.ops.conv1d.cpu_gemm import CpuConv1d
+from charcnn.ops.common.cpu_conv import CpuConv
+from charcnn.ops.common.epilogues import pattern_of
+from charcnn.ops.conv1d.cpu_dot import CpuDotConv
 
 INPUTS = 8
 """Of a call, so that features leave cache L2 as in a level's batch."""
@@ -71,15 +72,16 @@ def rate(size: Sequence[int], precision: str, seconds: float) -> float:
     rng = np.random.default_rng(0)
     weight = (rng.standard_normal((c_out, c_in, taps)) / 100).astype(np.float32)
     bias, kept = np.zeros(c_out, np.float32), (length - taps + 1) // pool
+    of = pattern_of(weight.T, "relu", pool), {"weight": weight.T, "bias": bias}
     if precision == "fp32":
         x, out = rng.random((n, length, c_in), np.float32), np.empty((n, kept, c_out), np.float32)
-        exact = CpuConv1d(weight, bias)
-        taken = best(lambda: exact(x, out, pool_size=pool, relu=True), seconds)
+        exact = CpuConv(*of)
+        taken = best(lambda: exact(x, out), seconds)
     else:
         dtype = cpu_dot.DOT_FORMATS[precision].dtype
         some = rng.integers(0, 128, (n, length, c_in)).astype(dtype)  # of bf16 tiny numbers, all finite
         to = np.empty((n, kept, c_out), dtype)
-        layer = CpuDotConv1d(weight, bias, precision=precision, pool_size=pool)
+        layer = CpuDotConv(*of, precision=precision)
         taken = best(lambda: layer(some, to), seconds)
     return n * kept * pool * taps * c_in * c_out / taken / 1e9
 

@@ -16,11 +16,12 @@ from charcnn.catalog import FLOAT32
 from charcnn.ops import reference
 from charcnn.ops.common import cpu_tile
 from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.cpu_conv import CpuConv
 from charcnn.ops.common.cpu_gemm import READ
+from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.tasks import share_out
+from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv, nested
 from charcnn.ops.conv1d.winograd_transforms import matrices
-from charcnn.ops.conv2d.cpu_gemm import CpuConv2d
-from charcnn.ops.conv2d.winograd_cpu import CpuWinogradConv2d
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 sides = st.tuples(*[st.integers(0, 4)] * 4)
@@ -44,10 +45,16 @@ def channels_first(function, x, *others, **options):
     return function(x.astype(np.float64).transpose(0, 3, 1, 2), *others, **options).transpose(0, 2, 3, 1)
 
 
-def check(layer, x, expected, **options):
+def made(kind, weight, bias, epilogue="", tile=None, **moves):
+    """The prepared convolution, of PyTorch's weight."""
+    packed, of = pack(weight), cpu_tile.choose_tile(tile) if tile else None
+    return kind(pattern_of(packed, epilogue, **moves), {"weight": packed, "bias": bias}, of)
+
+
+def check(layer, x, expected):
     """What the layer writes, where it may; around it there is NaN, and it stays."""
     out, around = surrounded(expected.shape)
-    assert layer(x, out, **options) is out
+    assert layer(x, out) is out
     np.testing.assert_allclose(out, expected, rtol=5e-4, atol=5e-4)
     assert np.isnan(around).sum() == around.size - out.size
     return out
@@ -70,10 +77,10 @@ def test_any_shape(tile):
         x, weight, bias = draw(**sizes, groups=groups, seed=seed)
         options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         expected = channels_first(reference.conv2d_relu if relu else reference.conv2d, x, weight, bias, **options)
-        layer = CpuConv2d(weight, bias, **options, tile=cpu_tile.choose_tile(tile))
+        layer = made(CpuConv, weight, bias, "relu" if relu else "", tile, **options)
         if turned:  # channels first in memory
             x = np.ascontiguousarray(x.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1)
-        check(layer, x, expected, relu=relu)
+        check(layer, x, expected)
 
     try_one()
 
@@ -85,12 +92,12 @@ def test_any_shape_filtered(tile):
     def try_one(sizes, padding, groups, relu, seed):
         if not spans(sizes["size"], sizes["kernel"], padding):
             return
-        groups = groups if CpuWinogradConv2d.takes(sizes["kernel"], 1, 1, groups) else 1
+        groups = groups if nested(*sizes["kernel"]) else 1
         x, weight, bias = draw(**sizes, groups=groups, seed=seed)
         options = {"padding": padding, "groups": groups}
         expected = channels_first(reference.conv2d_relu if relu else reference.conv2d, x, weight, bias, **options)
-        layer = CpuWinogradConv2d(weight, bias, **options, tile=cpu_tile.choose_tile(tile))
-        check(layer, x, expected, relu=relu)
+        layer = made(CpuWinogradConv, weight, bias, "relu" if relu else "", tile, **options)
+        check(layer, x, expected)
 
     try_one()
 
@@ -105,19 +112,19 @@ SHAPES = [  # n, c_in, c_out, size, kernel
 ]
 
 
-@pytest.mark.parametrize("layer", [CpuConv2d, CpuWinogradConv2d])
+@pytest.mark.parametrize("layer", [CpuConv, CpuWinogradConv])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(map(str, np.hstack(shape))))
 def test_bits_do_not_depend_on_threads_or_neighbours(layer, shape):
     x, weight, bias = draw(*shape)
     expected = channels_first(reference.conv2d, x, weight, bias, padding="same")
-    made, before = layer(weight, bias, padding="same"), numba.get_num_threads()
-    whole = check(made, x, expected)
+    conv, before = made(layer, weight, bias, padding="same"), numba.get_num_threads()
+    whole = check(conv, x, expected)
     try:
         numba.set_num_threads(1)
-        np.testing.assert_array_equal(check(made, x, expected), whole)
+        np.testing.assert_array_equal(check(conv, x, expected), whole)
     finally:
         numba.set_num_threads(before)
-    np.testing.assert_array_equal(check(made, x[-1:], expected[-1:]), whole[-1:])
+    np.testing.assert_array_equal(check(conv, x[-1:], expected[-1:]), whole[-1:])
 
 
 @pytest.mark.parametrize("k", [1, 3, 7])
@@ -138,8 +145,8 @@ def test_rounding_errors(c, k):
     x = rng.standard_normal((1, 12, 12, c), np.float32)
     weight, bias = rng.standard_normal((16, c, k, k), np.float32), np.zeros(16, np.float32)
     expected = channels_first(reference.conv2d, x, weight, bias, padding="same")
-    for layer in (CpuConv2d, CpuWinogradConv2d):
-        out = layer(weight, bias, padding="same")(x, np.empty(expected.shape, np.float32))
+    for layer in (CpuConv, CpuWinogradConv):
+        out = made(layer, weight, bias, padding="same")(x, np.empty(expected.shape, np.float32))
         assert error(out, expected) <= FLOAT32
 
 
@@ -154,9 +161,9 @@ def test_matrices_of_six_points(taps, span):
 
 def test_what_is_not_finite_stays_in_its_tiles():
     x, weight, bias = draw(2, 3, 5, (20, 20), (3, 3))
-    clean = CpuWinogradConv2d(weight, bias)(x, np.empty((2, 18, 18, 5), np.float32))
+    clean = made(CpuWinogradConv, weight, bias)(x, np.empty((2, 18, 18, 5), np.float32))
     x[1, 9, 14] = np.nan  # read in rows 7 to 9 and columns 12 to 14
-    out = CpuWinogradConv2d(weight, bias)(x, np.empty((2, 18, 18, 5), np.float32))
+    out = made(CpuWinogradConv, weight, bias)(x, np.empty((2, 18, 18, 5), np.float32))
     assert np.isnan(out[1, 7:10, 12:15]).all()
     assert not np.isnan(out[0]).any()
     rows, columns = np.nonzero(np.isnan(out[1]).any(axis=2))
@@ -169,8 +176,8 @@ def test_weights_that_are_only_read_and_features_that_are():
     x, weight, bias = draw(1, 4, 5, (9, 9), (3, 3))
     expected = channels_first(reference.conv2d, x, weight, bias, padding=[1, 1])
     x.flags.writeable = weight.flags.writeable = False
-    for layer in (CpuConv2d, CpuWinogradConv2d):
-        check(layer(weight, bias, padding=[1, 1]), x, expected)
+    for layer in (CpuConv, CpuWinogradConv):
+        check(made(layer, weight, bias, padding=[1, 1]), x, expected)
 
 
 @settings(max_examples=200)

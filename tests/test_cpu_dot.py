@@ -20,10 +20,10 @@ from charcnn.levels import l11, l20
 from charcnn.model import calibrate, params
 from charcnn.ops.common import cpu_dot
 from charcnn.ops.common.cpu_dot_gemm import DotWeights, narrow, quantised
+from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.precision import LARGEST_S8, LARGEST_U8
-from charcnn.ops.conv1d.cpu_dot import CpuDotConv1d
+from charcnn.ops.conv1d.cpu_dot import CpuDotConv
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
-from charcnn.ops.linear.cpu_dot import CpuDotLinear
 from charcnn.ops.token_conv1d.cpu import CpuTokenConvNormReluPool
 from charcnn.ops.token_conv1d.cpu_dot import CpuDotTokenConvNormReluPool
 from charcnn.text import encodings, texts
@@ -76,6 +76,13 @@ def convolved(x, weight, bias, pool_size):
     return y[:, : kept * pool_size].reshape(len(x), kept, pool_size, -1).max(axis=2)
 
 
+def dot(weight, bias, *, relu=True, pool_size=1, **options):
+    """The prepared convolution or linear layer, of PyTorch's weight."""
+    return CpuDotConv(
+        pattern_of(weight.T, "relu" if relu else "", pool_size), {"weight": weight.T, "bias": bias}, **options
+    )
+
+
 def weights_of(c_out, c_in, k, precision, rng):
     """Drawn weights and bias, and the weights as they are multiplied; sums of u8 reach from below 0 beyond 255."""
     weight, bias = rng.standard_normal((c_out, c_in, k)), rng.standard_normal(c_out).astype(np.float32)
@@ -98,7 +105,7 @@ def test_products_are_exact_and_what_is_stored_is_rounded_once(size, precision):
     for relu in (False, True):
         buffer = np.full(expected.size + 2 * margin, np.nan, np.float32)
         out = buffer[margin:-margin].reshape(expected.shape)
-        CpuDotConv1d(weight, bias, result="float32", relu=relu, **options)(x, out)
+        dot(weight, bias, results="float32", relu=relu, **options)(x, out)
         off = np.linalg.norm(out - (expected.clip(0) if relu else expected))
         assert off < FLOAT32 * np.linalg.norm(expected)
         assert np.isnan(buffer[:margin]).all()
@@ -106,7 +113,7 @@ def test_products_are_exact_and_what_is_stored_is_rounded_once(size, precision):
     dtype = cpu_dot.DOT_FORMATS[precision].dtype
     buffer = np.full(expected.size + 2 * margin, 77, dtype)
     stored = buffer[margin:-margin].reshape(expected.shape)
-    CpuDotConv1d(weight, bias, **options)(x, stored)
+    dot(weight, bias, **options)(x, stored)
     if precision == "bf16":
         np.testing.assert_array_equal(stored, narrow(out))
     else:
@@ -120,7 +127,7 @@ def test_any_number_of_threads_and_any_batch_give_the_same_bits(precision):
     rng = np.random.default_rng(1)
     x, _ = features((7, 60, 12), precision, rng)
     weight, bias, _ = weights_of(70, 12, 3, precision, rng)
-    layer, found = CpuDotConv1d(weight, bias, precision=precision, result="float32"), []
+    layer, found = dot(weight, bias, precision=precision, results="float32"), []
     for count in (numba.get_num_threads(), 1):
         numba.set_num_threads(count)
         try:
@@ -137,7 +144,7 @@ def test_a_linear_layer(n, precision):
     rng = np.random.default_rng(n)
     x, values = features((n, 100), precision, rng)
     weight, bias, multiplied = weights_of(45, 100, 1, precision, rng)
-    layer = CpuDotLinear(weight[..., 0], bias, precision=precision, result="float32", relu=False)
+    layer = dot(weight[..., 0], bias, precision=precision, results="float32", relu=False)
     assert error(layer(x, np.empty((n, 45), np.float32)), values @ multiplied[..., 0].T + bias) < FLOAT32
 
 
@@ -148,7 +155,7 @@ def test_the_largest_sums_that_int32_holds():
     weight[1] = -1
     x = np.full((1, depth), LARGEST_U8, np.uint8)
     out = np.empty((1, 2), np.float32)
-    CpuDotLinear(weight, bias, precision="int8", result="float32", relu=False)(x, out)
+    dot(weight, bias, precision="int8", results="float32", relu=False)(x, out)
     np.testing.assert_allclose(out, [[LARGEST_U8 * depth, -LARGEST_U8 * depth]], rtol=1e-6)
     with pytest.raises(ValueError, match=f"^weight: {depth + 1} terms a sum, of which int32 holds {depth}; use bf16"):
         DotWeights(np.ones((1, 1, depth + 1), np.float32), bias[:1], precision="int8")
@@ -169,14 +176,14 @@ def test_what_is_not_finite(precision):
     weight[1, 2], bias[3] = np.nan, np.inf
     if precision == "int8":
         with pytest.raises(ValueError, match="weight or bias is not finite: int8 has neither infinities nor NaN"):
-            CpuDotConv1d(weight, bias, precision=precision)
+            dot(weight, bias, precision=precision)
         return
     out = np.empty((1, 3, 4), np.uint16)
-    found = widen(CpuDotConv1d(weight, bias, precision=precision)(narrow(np.ones((1, 3, 4))), out))
+    found = widen(dot(weight, bias, precision=precision)(narrow(np.ones((1, 3, 4))), out))
     assert np.isnan(found[..., 1]).all()
     assert (found[..., 3] == np.inf).all()
     assert (found[..., (0, 2)] == 4).all()
-    pooled = CpuDotConv1d(weight, bias, precision=precision, pool_size=3)
+    pooled = dot(weight, bias, precision=precision, pool_size=3)
     assert np.isnan(widen(pooled(narrow(np.ones((1, 3, 4))), np.empty((1, 1, 4), np.uint16)))[..., 1]).all()
 
 
@@ -185,7 +192,7 @@ def test_a_processor_without_the_instructions_is_refused(monkeypatch):
     for precision, name in (("int8", "avx512bw, avx512vnni"), ("bf16", "avx512bf16, avx512bw")):
         refused = f"^precision='{precision}': this processor lacks {name}; fp32 runs on any$"
         with pytest.raises(ValueError, match=refused):
-            CpuDotLinear(np.ones((1, 4), np.float32), np.zeros(1, np.float32), precision=precision)
+            dot(np.ones((1, 4), np.float32), np.zeros(1, np.float32), precision=precision)
         with pytest.raises(ValueError, match=refused):
             l20.build(params.init(TINY), TINY, precision=precision)
         with pytest.raises(ValueError, match=f"no level can run: .* l20 cannot run here: .* lacks {name}"):

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from charcnn import ops
 from charcnn.catalog import FLOAT32
 from charcnn.config import SMALL
+from charcnn.layers import Linear
 from charcnn.model import params
 from charcnn.ops import reference
 from charcnn.ops.common import cpu_gemm, cpu_tile
-from charcnn.ops.conv1d.cpu_gemm import CpuConv1d
-from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv1d
+from charcnn.ops.common.cpu_conv import CpuConv
+from charcnn.ops.common.cpu_gemm import Packed
+from charcnn.ops.common.epilogues import pattern_of
+from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv
 from charcnn.ops.conv1d.winograd_transforms import SPAN
 from charcnn.ops.layernorm.norm_relu_pool import MOMENTS, NormReluPool, standardising, take_moments
-from charcnn.ops.linear.cpu_gemm import CpuLinear
 from charcnn.ops.token_conv1d.cpu import CHUNK, CpuTokenConvNormReluPool
 
 
@@ -74,7 +76,7 @@ TILE_BOUNDARIES = [  # n, length, c_in, c_out, k, stride, dilation, pool_size
 
 
 def convolve(tile, n, length, c_in, c_out, k, stride, dilation, pool_size, *, relu=True, seed=0):
-    """CpuConv1d and what it must give, both (N, L_out, C_out). Around its arrays there is NaN, and it stays."""
+    """The convolution and what it must give, both (N, L_out, C_out). Around its arrays there is NaN, and it stays."""
     rng = np.random.default_rng(seed)
     x, _ = surrounded((n, length, c_in))
     x[:] = rng.uniform(0.5, 1.5, x.shape)
@@ -83,8 +85,9 @@ def convolve(tile, n, length, c_in, c_out, k, stride, dilation, pool_size, *, re
     expected = reference.conv1d(x.transpose(0, 2, 1).astype(np.float64), weight, bias, stride=stride, dilation=dilation)
     expected = reference.maxpool1d(reference.relu(expected) if relu else expected, pool_size).transpose(0, 2, 1)
     out, around = surrounded(expected.shape)
-    packed = CpuConv1d(weight, bias, cpu_tile.choose_tile(tile))
-    assert packed(x, out, stride=stride, dilation=dilation, pool_size=pool_size, relu=relu) is out
+    packed = Packed(weight.transpose(0, 2, 1)[:, None], bias, cpu_tile.choose_tile(tile))
+    moves = {"stride": (1, stride), "dilation": (1, dilation), "pool_size": pool_size, "relu": relu}
+    packed.multiply(x[:, None], out[:, None], **moves)
     assert np.isnan(around).sum() == around.size - out.size
     return out, expected
 
@@ -121,7 +124,9 @@ def test_any_shape(tile):
 def test_linear(tile, n, c_in, c_out):
     rng = np.random.default_rng(1)
     x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((n, c_in), (c_out, c_in), c_out))
-    out = CpuLinear(weight, bias, cpu_tile.choose_tile(tile))(x, np.full((n, c_out), np.nan, np.float32))
+    out = CpuConv([Linear(len(bias))], {"weight": weight.T, "bias": bias}, cpu_tile.choose_tile(tile))(
+        x, np.full((n, c_out), np.nan, np.float32)
+    )
     assert error(out, reference.linear(x.astype(np.float64), weight, bias)) <= FLOAT32
 
 
@@ -130,7 +135,7 @@ def test_an_input_alone_as_among_others(tile):
     """Few rows take tiles of few, which add up the same terms in the same order."""
     rng = np.random.default_rng(3)
     x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((9, 1025), (130, 1025), 130))
-    layer = CpuLinear(weight, bias, cpu_tile.choose_tile(tile))
+    layer = CpuConv([Linear(len(bias))], {"weight": weight.T, "bias": bias}, cpu_tile.choose_tile(tile))
     whole = layer(x, np.empty((9, 130), np.float32))
     for n in range(1, 9):
         np.testing.assert_array_equal(layer(x[:n], np.full((n, 130), np.nan, np.float32)), whole[:n])
@@ -198,7 +203,7 @@ SPANS = [  # n, length, c_in, c_out, k, pool_size
 
 
 def filtered(tile, n, length, c_in, c_out, k, pool_size, *, relu, seed=0):
-    """CpuWinogradConv1d and what it must give, both (N, L_out, C_out). Around its result there is NaN, and it stays."""
+    """CpuWinogradConv and what it must give, both (N, L_out, C_out). Around its result there is NaN, and it stays."""
     rng = np.random.default_rng(seed)
     x, _ = surrounded((n, length, c_in))
     x[:] = rng.uniform(0.5, 1.5, x.shape)
@@ -207,8 +212,9 @@ def filtered(tile, n, length, c_in, c_out, k, pool_size, *, relu, seed=0):
     expected = reference.conv1d(x.transpose(0, 2, 1).astype(np.float64), weight, bias)
     expected = reference.maxpool1d(reference.relu(expected) if relu else expected, pool_size).transpose(0, 2, 1)
     out, around = surrounded(expected.shape)
-    packed = CpuWinogradConv1d(weight, bias, cpu_tile.choose_tile(tile))
-    assert packed(x, out, pool_size=pool_size, relu=relu) is out
+    pattern = pattern_of(weight.T, "relu" if relu else "", pool_size)
+    packed = CpuWinogradConv(pattern, {"weight": weight.T, "bias": bias}, cpu_tile.choose_tile(tile))
+    assert packed(x, out) is out
     assert np.isnan(around).sum() == around.size - out.size
     return out, expected
 

@@ -15,12 +15,10 @@ from test_ops import check
 from charcnn import ops
 from charcnn.catalog import operator
 from charcnn.gpu.launch import DTYPES
-from charcnn.ops.conv1d.cpu_gemm import CpuConv1d
-from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv1d
-from charcnn.ops.conv2d.cpu_gemm import CpuConv2d
-from charcnn.ops.conv2d.winograd_cpu import CpuWinogradConv2d
+from charcnn.ops.common.cpu_conv import CpuConv
+from charcnn.ops.common.epilogues import pattern_of
+from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
-from charcnn.ops.linear.cpu_gemm import CpuLinear
 
 ANY_RANK = {"collapse"} | {
     row.operator
@@ -226,15 +224,19 @@ def test_a_matrix_is_no_array():
 
 def test_layers_of_the_cpu_write_elsewhere():
     rng = np.random.default_rng(0)
-    weight, bias, image = rng.random((4, 4, 3), np.float32), np.zeros(4, np.float32), np.zeros((4, 4, 3, 3), np.float32)
+    sequence, image = rng.random((3, 4, 4), np.float32), np.zeros((3, 3, 4, 4), np.float32)
     x1d, x2d = np.ones((2, 9, 4), np.float32), np.ones((2, 9, 9, 4), np.float32)
     norm = NormReluPool(None, None, 3)
+
+    def made(kind, weight):
+        return kind(pattern_of(weight), {"weight": weight, "bias": np.zeros(4, np.float32)})
+
     for layer, x, shape in (
-        (CpuConv1d(weight, bias), x1d, (2, 7, 4)),
-        (CpuWinogradConv1d(weight, bias), x1d, (2, 7, 4)),
-        (CpuLinear(weight[..., 0], bias), x1d[:, 0].copy(), (2, 4)),
-        (CpuConv2d(image, bias), x2d, (2, 7, 7, 4)),
-        (CpuWinogradConv2d(image, bias), x2d, (2, 7, 7, 4)),
+        (made(CpuConv, sequence), x1d, (2, 7, 4)),
+        (made(CpuWinogradConv, sequence), x1d, (2, 7, 4)),
+        (made(CpuConv, sequence[0]), x1d[:, 0].copy(), (2, 4)),
+        (made(CpuConv, image), x2d, (2, 7, 7, 4)),
+        (made(CpuWinogradConv, image), x2d, (2, 7, 7, 4)),
         (norm, x1d, (2, 3, 4)),
     ):
         expected = layer(x, np.empty(shape, np.float32))

@@ -12,11 +12,15 @@ from charcnn.gpu import device
 from charcnn.layers import Conv1d, Conv2d, Flatten, Gelu, Linear, MaxPool1d, MaxPool2d, Relu
 from charcnn.layers.windows import Window
 from charcnn.ops.common import epilogues
+from charcnn.ops.common.cpu_conv import CpuConv
 from charcnn.ops.common.epilogues import Elementwise, Epilogue
+from charcnn.ops.conv1d import cpu_gemm, winograd_cpu
 from charcnn.ops.conv1d import layers as layers1d
 from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv1d.winograd import WinogradConv
+from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv
 from charcnn.ops.conv2d import layers as layers2d
+from charcnn.ops.layers import FASTEST, fastest
 
 CONVS = [row for row in catalog.LAYERS if row.name.endswith("Conv") and row.device == "cuda"]
 
@@ -103,3 +107,43 @@ def test_former_names_make_the_same():
         layers2d.MmaConv3d  # noqa: B018 - the access is what fails
     assert catalog.layer_name("WgmmaLinear") == "WgmmaConv"
     assert catalog.layer_name("SmallBatchLinear") == "SmallBatchLinear"
+
+
+def test_former_names_of_a_cpu_make_the_same():
+    draw = np.random.default_rng(0)
+    weight, bias = draw.standard_normal((8, 4, 3), np.float32), draw.standard_normal(8, np.float32)
+    x, weights = draw.standard_normal((2, 11, 4), np.float32), {"weight": weight.T, "bias": bias}
+    for module, name, kind in ((cpu_gemm, "CpuConv1d", CpuConv), (winograd_cpu, "CpuWinogradConv1d", CpuWinogradConv)):
+        with pytest.warns(DeprecationWarning, match=rf"{name} is .*\.{kind.__name__} now, which takes a pattern"):
+            made = getattr(module, name)(weight, bias)
+        want = kind([Conv1d(8, 3), Relu(), MaxPool1d(3)], weights)(x, np.empty((2, 3, 8), np.float32))
+        got = made(x, np.empty((2, 3, 8), np.float32), pool_size=3, relu=True)
+        np.testing.assert_array_equal(got, want)
+    with pytest.raises(AttributeError, match="has no attribute 'CpuConv3d'"):
+        cpu_gemm.CpuConv3d  # noqa: B018 - the access is what fails
+
+
+def test_what_techniques_of_a_cpu_take():
+    takes = [[kind.takes(pattern) for kind in (CpuConv, CpuWinogradConv)] for pattern in (
+        [Conv1d(8, 3), Relu(), MaxPool1d(3)], [Conv2d(8, 3), Relu()], [Conv2d(8, 3, stride=2)], [Conv2d(8, 1)],
+        [Conv2d(8, 7, groups=2)], [Linear(4)], [Linear(4), Gelu()], [Conv2d(8, 3), MaxPool2d(2)], [Relu()],
+    )]  # fmt: skip
+    assert takes == [
+        [True, True], [True, True], [True, False], [True, False],
+        [True, False], [True, False], [False, False], [False, False], [False, False],
+    ]  # fmt: skip
+    with pytest.raises(
+        ValueError, match=r"^pattern=\[Linear.*: need Conv1d or Conv2d, ReLU or nothing, .* CpuWinograd"
+    ):
+        CpuWinogradConv([Linear(4)], {"weight": np.zeros((3, 4), np.float32), "bias": np.zeros(4, np.float32)})
+
+
+def test_the_tables_order_decides_where_two_fit():
+    every = [*FASTEST]
+    assert fastest([Conv2d(8, 3)], "fp32", every[::-1]) is WinogradConv
+    assert fastest([Conv2d(8, 3, stride=2)], "fp32", every) is DoubleBufferedConv
+    assert fastest([Conv2d(8, 1)], "fp32", ("winograd", "double_buffered")) is DoubleBufferedConv
+    assert fastest([Conv2d(8, 3)], "fp32", ("cpu_gemm", "winograd_cpu")) is CpuWinogradConv
+    assert fastest([Linear(8)], "fp32", ("cpu_gemm", "winograd_cpu")) is CpuConv
+    with pytest.raises(ValueError, match=r"^pattern=\[Linear.*: none of winograd_cpu takes it in fp32$"):
+        fastest([Linear(8)], "fp32", ("winograd_cpu",))

@@ -75,7 +75,7 @@ def test_sass():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["CpuConv1d"], "CpuConv1d: it runs on the CPU: need one of Launched, "),
+        (["CpuConv"], "CpuConv: it runs on the CPU: need one of Launched, "),
         (["Conv"], "Conv: there is no such layer: need one of Launched, "),
         (["MmaConv", "sm_80", "--precision", "fp32"], "--precision fp32: MmaConv has fp16, bf16, tf32, fp16x3,"),
         (["MmaConv", "sm_80", "--precision", "fp8"], "MmaConv: no level or network launches it in fp8 on a GPU"),

@@ -81,6 +81,11 @@ def conv2d_cpu(document: Path) -> str:
             lines.append([*cells, f"{library['microseconds']:,.0f} µs ({library['made'].removeprefix('PyTorch ')})"])
         means = [f"{geometric_mean(ratios[name]):.2f} ×" for name in own]
         lines.append(["geometric mean", "", *means, ""])
-        head = ["convolution", "N", *(f"`{name}`" for name in own), f"PyTorch {raw['torch'].partition('+')[0]}"]
+        head = [
+            "convolution",
+            "N",
+            *(f"`{catalog.layer_name(name)}`" for name in own),
+            f"PyTorch {raw['torch'].partition('+')[0]}",
+        ]
         parts.append(table(head, lines, right=1) + f"\n{machine_called(raw['machine'])}." + sources(document, [file]))
     return "\n".join(parts) or UNMEASURED + "\n"

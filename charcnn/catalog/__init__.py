@@ -13,7 +13,6 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from charcnn.aliases import Function
 from charcnn.catalog.networks import NETWORK_TECHNIQUES as NETWORK_TECHNIQUES
 from charcnn.catalog.networks import NETWORKS as NETWORKS
 from charcnn.catalog.networks import NetworkTechnique as NetworkTechnique
@@ -23,7 +22,11 @@ from charcnn.catalog.networks import network_technique as network_technique
 from charcnn.catalog.programs import PRECISIONS as PRECISIONS
 from charcnn.catalog.programs import Program as Program
 from charcnn.host.terminal import runs
-from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
+from charcnn.ops.layers import ALL, DOT, TOOM_COOK
+from charcnn.ops.layers import IMAGE_LAYERS as IMAGE_LAYERS
+from charcnn.ops.layers import LAYERS as LAYERS
+from charcnn.ops.layers import Layer as Layer
+from charcnn.ops.layers import layer_name as layer_name
 from charcnn.ops.table import CHAIN as CHAIN
 from charcnn.ops.table import EXACT as EXACT
 from charcnn.ops.table import FLOAT32 as FLOAT32
@@ -36,85 +39,6 @@ from charcnn.ops.table import Operator as Operator
 from charcnn.ops.table import Variant as Variant
 from charcnn.ops.table import operator as operator
 from charcnn.ops.table import tolerance as tolerance
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Weights prepared once, then applied to features: on a stream, as `charcnn.ops.common.layer` says, or on a CPU."""
-
-    name: str
-    home: str
-    """Its module under charcnn.ops."""
-    precisions: tuple[str, ...]
-    """Of PRECISIONS those that it takes, or fp32 alone."""
-    hopper: bool = False
-    """Needs Hopper's tensor cores."""
-    ampere: bool = False
-    """Needs tensor cores of compute capability 8.0 or later."""
-    device: str = "cuda"
-    """cpu or cuda"""
-
-    @property
-    def made(self) -> Function:
-        """The class; its module is imported here."""
-        made: Function = getattr(import_module(f"charcnn.ops.{self.home}"), self.name)
-        return made
-
-
-FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(TENSOR_PRECISIONS)
-BETWEEN = (*FLOAT, *UNSCALED)
-DOT = ("int8", "bf16")
-TOOM_COOK = tuple(name for name in ALL if name != "bf16")
-"""In bf16, which has 8 bits, its planes and weights would come too near the tolerance."""
-
-IMAGE_LAYERS = ("Pixels", "MaxPool2d", "LocalResponseNorm")
-"""Of images, beside convolutions: those that a network of the catalogue has."""
-
-LAYERS = (
-    Layer("Launched", "common.layer", FLOAT),
-    Layer("DoubleBufferedConv", "conv1d.double_buffered_layer", FLOAT),
-    Layer("WinogradConv", "conv1d.winograd", FLOAT),
-    Layer("MmaConv", "conv1d.mma.layer", ALL, ampere=True),
-    Layer("WgmmaConv", "conv1d.wgmma.layer", ALL, hopper=True),
-    Layer("ToomCookConv", "conv1d.toom_cook.layer", TOOM_COOK, hopper=True),
-    Layer("SmallBatchConv", "conv1d.small_batch", ALL, hopper=True),
-    *(Layer(f"Vectorized{name}", "image_layers", BETWEEN) for name in IMAGE_LAYERS),
-    Layer("Cast", "conv1d.layers", ("tf32", "fp16x3")),
-    Layer("GatherTokenConvNormReluPool", "token_conv1d.layers", FLOAT),
-    Layer("TokenConvNormReluPool", "token_conv1d.layers", ALL),
-    Layer("TokenConvNormReluPoolPlanes", "token_conv1d.layers", TOOM_COOK),
-    Layer("SmallBatchTokenConvNormReluPool", "token_conv1d.layers", ALL, hopper=True),
-    Layer("CoalescedConvNormReluPool", "layernorm.layers", FLOAT),
-    Layer("ConvNormReluPool", "layernorm.layers", ALL, ampere=True),
-    Layer("SmallBatchConvNormReluPool", "layernorm.layers", ALL, hopper=True),
-    Layer("FewOutputsLinear", "linear.few_outputs", ("fp16", "bf16", "fp8"), ampere=True),
-    Layer("SmallBatchLinear", "linear.layers", ALL, hopper=True),
-    Layer("SplitKLinear", "linear.split_k", HALF, hopper=True),
-    Layer("MmaStepConv1d", "conv1d.mma.steps.layer", ("fp16",), ampere=True),
-    Layer("WgmmaStepConv1d", "conv1d.wgmma.steps.layer", ("fp16",), hopper=True),
-    Layer("CpuConv1d", "conv1d.cpu_gemm", FLOAT, device="cpu"),
-    Layer("CpuWinogradConv1d", "conv1d.winograd_cpu", FLOAT, device="cpu"),
-    Layer("CpuConv2d", "conv2d.cpu_gemm", FLOAT, device="cpu"),
-    Layer("CpuWinogradConv2d", "conv2d.winograd_cpu", FLOAT, device="cpu"),
-    Layer("CpuLinear", "linear.cpu_gemm", FLOAT, device="cpu"),
-    Layer("CpuDotConv1d", "conv1d.cpu_dot", DOT, device="cpu"),
-    Layer("CpuDotLinear", "linear.cpu_dot", DOT, device="cpu"),
-    Layer("CpuTokenConvNormReluPool", "token_conv1d.cpu", FLOAT, device="cpu"),
-    Layer("CpuDotTokenConvNormReluPool", "token_conv1d.cpu_dot", DOT, device="cpu"),
-    Layer("NormReluPool", "layernorm.norm_relu_pool", FLOAT, device="cpu"),
-)
-"""What levels from l11 on and networks of images consist of, and the ladders of steps inside l14 and l15."""
-
-
-def layer_name(name: str) -> str:
-    """What a layer is called today: in release 1.0 those of one technique were several, as WgmmaConv1d and WgmmaLinear.
-
-    Results of that time, and `charcnn show`, may have the former name.
-    """
-    stem = next((name.removesuffix(end) for end in ("Conv1d", "Conv2d", "Linear") if name.endswith(end)), "")
-    names = {row.name for row in LAYERS}
-    return f"{stem}Conv" if name not in names and f"{stem}Conv" in names else name
-
 
 DIFFERENCE = 60
 """Lines that a step takes away or adds, at most, that a reader follows at a glance."""

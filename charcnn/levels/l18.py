@@ -14,9 +14,9 @@ import numpy as np
 from charcnn.config import POOL_SIZE
 from charcnn.offload import static
 from charcnn.ops.common import threads
-from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv1d
+from charcnn.ops.common.cpu_conv import CpuConv
+from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
-from charcnn.ops.linear.cpu_gemm import CpuLinear
 from charcnn.ops.token_conv1d.cpu import CpuTokenConvNormReluPool
 from charcnn.runtime.monitor import Monitor
 
@@ -37,13 +37,18 @@ def build(params, config, *, batch=48, gpus=None, monitor=None):
         return NormReluPool(p[f"norm{block}.weight"], p[f"norm{block}.bias"], POOL_SIZE)
 
     block1 = CpuTokenConvNormReluPool(p["conv1.weight"], p["conv1.bias"], norm_relu_pool(1), config.length)
-    conv = {block: CpuWinogradConv1d(p[f"conv{block}.weight"], p[f"conv{block}.bias"]) for block in range(2, 7)}
-    norm6 = norm_relu_pool(6)
+
+    def weights(layer):  # with the axes that `arrays.pack` gives them
+        return {"weight": p[f"{layer}.weight"].T, "bias": p[f"{layer}.bias"]}
+
+    conv = {block: CpuWinogradConv(config.pattern(f"conv{block}"), weights(f"conv{block}")) for block in range(2, 6)}
+    conv6, norm6 = CpuWinogradConv(config.pattern("conv6")[:1], weights("conv6")), norm_relu_pool(6)
 
     # The micro-kernel, not NumPy's BLAS: its threads and Numba's would wait for work on the same cores.
     by_channel = p["fc1.weight"].reshape(config.fc_units[0], channels[5], pooled[5])
-    fc1 = CpuLinear(by_channel.transpose(0, 2, 1).reshape(config.fc_units[0], config.features), p["fc1.bias"])
-    fc2, fc3 = (CpuLinear(p[f"fc{block}.weight"], p[f"fc{block}.bias"]) for block in (2, 3))
+    by_position = by_channel.transpose(2, 1, 0).reshape(config.features, config.fc_units[0])
+    fc1 = CpuConv(config.pattern("fc1"), {"weight": by_position, "bias": p["fc1.bias"]})
+    fc2, fc3 = (CpuConv(config.pattern(layer), weights(layer)) for layer in ("fc2", "fc3"))
 
     largest = batch * max(config.channels * max(pooled[0], *lengths[2:]), config.units)
     buffers = [np.empty(largest, np.float32) for _ in range(2)]  # of features: operators read one and write the other
@@ -57,15 +62,15 @@ def build(params, config, *, batch=48, gpus=None, monitor=None):
         with monitor.stage("conv_block_1"):
             x = block1(ids, space(n, pooled[0], channels[0]))
         with monitor.stage("conv_block_2"):
-            x = conv[2](x, space(n, pooled[1], channels[1]), pool_size=POOL_SIZE, relu=True)
+            x = conv[2](x, space(n, pooled[1], channels[1]))
         for block in (3, 4, 5):
             with monitor.stage(f"conv_block_{block}"):
-                x = conv[block](x, space(n, lengths[block - 1], channels[block - 1]), relu=True)
+                x = conv[block](x, space(n, lengths[block - 1], channels[block - 1]))
         with monitor.stage("conv_block_6"):
-            x = norm6(conv[6](x, space(n, lengths[5], channels[5])), space(n, pooled[5], channels[5]))
+            x = norm6(conv6(x, space(n, lengths[5], channels[5])), space(n, pooled[5], channels[5]))
         with monitor.stage("fc_blocks"):
-            x = fc1(x.reshape(n, config.features), space(n, config.fc_units[0]), relu=True)
-            fc3(fc2(x, space(n, config.fc_units[1]), relu=True), logits)
+            x = fc1(x.reshape(n, config.features), space(n, config.fc_units[0]))
+            fc3(fc2(x, space(n, config.fc_units[1])), logits)
 
     def run(ids):
         logits = np.empty((len(ids), config.classes), np.float32)

@@ -10,7 +10,6 @@ than 99 of 100 texts keep the label that float32 gives them.
 """
 
 import math
-from functools import partial
 
 import numpy as np
 
@@ -19,9 +18,8 @@ from charcnn.model import calibrate
 from charcnn.offload import static
 from charcnn.ops.common import threads
 from charcnn.ops.common.cpu_dot import require
-from charcnn.ops.conv1d.cpu_dot import CpuDotConv1d
+from charcnn.ops.conv1d.cpu_dot import CpuDotConv
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
-from charcnn.ops.linear.cpu_dot import CpuDotLinear
 from charcnn.ops.token_conv1d.cpu_dot import CpuDotTokenConvNormReluPool
 from charcnn.runtime.monitor import Monitor
 
@@ -46,18 +44,19 @@ def build(params, config, *, batch=48, gpus=None, monitor=None, precision="int8"
             return NormReluPool(None, None, POOL_SIZE)
         return NormReluPool(p[f"norm{block}.weight"], p[f"norm{block}.bias"], POOL_SIZE)
 
-    def conv(block, **options):
-        return CpuDotConv1d(p[f"conv{block}.weight"], p[f"conv{block}.bias"], precision=precision, **options)
+    def conv(layer, *, results=None):
+        weights = {"weight": p[f"{layer}.weight"].T, "bias": p[f"{layer}.bias"]}
+        pattern = config.pattern(layer)[: 1 if results else None]
+        return CpuDotConv(pattern, weights, precision=precision, results=results)
 
     block1 = CpuDotTokenConvNormReluPool(p["conv1.weight"], p["conv1.bias"], norm_relu_pool(1))
-    convs = {2: conv(2, pool_size=POOL_SIZE), **{block: conv(block) for block in (3, 4, 5)}}
-    conv6, norm6 = conv(6, result="float32", relu=False), norm_relu_pool(6)
+    convs = {block: conv(f"conv{block}") for block in (2, 3, 4, 5)}
+    conv6, norm6 = conv("conv6", results="float32"), norm_relu_pool(6)
 
     by_channel = p["fc1.weight"].reshape(config.fc_units[0], channels[5], pooled[5])
-    linear = partial(CpuDotLinear, precision=precision)
-    fc1 = linear(by_channel.transpose(0, 2, 1).reshape(config.fc_units[0], config.features), p["fc1.bias"])
-    fc2 = linear(p["fc2.weight"], p["fc2.bias"])
-    fc3 = linear(p["fc3.weight"], p["fc3.bias"], result="float32", relu=False)
+    by_position = by_channel.transpose(2, 1, 0).reshape(config.features, config.fc_units[0])
+    fc1 = CpuDotConv(config.pattern("fc1"), {"weight": by_position, "bias": p["fc1.bias"]}, precision=precision)
+    fc2, fc3 = conv("fc2"), conv("fc3", results="float32")
 
     largest = 4 * batch * max(config.channels * max(pooled[0], *lengths[2:]), config.units)
     buffers = [np.empty(largest, np.uint8) for _ in range(2)]  # of features: operators read one and write the other

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from charcnn.config import NORMALISED_BLOCKS, POOL_SIZE, Config
+from charcnn.layers import Relu
 from charcnn.model.params import Params
 from charcnn.ops.common import threads
-from charcnn.ops.conv1d.cpu_gemm import CpuConv1d
+from charcnn.ops.common.cpu_conv import CpuConv
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
-from charcnn.ops.linear.cpu_gemm import CpuLinear
 from charcnn.ops.reference import softmax
 from charcnn.ops.token_conv1d.cpu import CpuTokenConvNormReluPool
 
@@ -46,11 +46,16 @@ class Watched:
         if config.layernorm:
             norms = [NormReluPool(p[f"norm{i}.weight"], p[f"norm{i}.bias"], POOL_SIZE) for i in NORMALISED_BLOCKS]
         self._block1 = CpuTokenConvNormReluPool(p["conv1.weight"], p["conv1.bias"], norms[0], config.length)
-        self._convs = {block: CpuConv1d(p[f"conv{block}.weight"], p[f"conv{block}.bias"]) for block in range(2, 7)}
+
+        def conv(layer: str, weight: np.ndarray) -> CpuConv:
+            kinds = [one for one in config.pattern(layer) if not isinstance(one, Relu)]
+            return CpuConv(kinds[: 1 + (layer == "conv2")], {"weight": weight.T, "bias": p[f"{layer}.bias"]})
+
+        self._convs = {block: conv(f"conv{block}", p[f"conv{block}.weight"]) for block in range(2, 7)}
         self._norm6 = norms[1]
         by_channel = p["fc1.weight"].reshape(config.fc_units[0], config.block_channels[5], -1).transpose(0, 2, 1)
-        fc1 = CpuLinear(by_channel.reshape(config.fc_units[0], config.features), p["fc1.bias"])
-        self._fc = [fc1, *(CpuLinear(p[f"fc{i}.weight"], p[f"fc{i}.bias"]) for i in (2, 3))]
+        fc1 = conv("fc1", by_channel.reshape(config.fc_units[0], config.features))
+        self._fc = [fc1, *(conv(layer, p[f"{layer}.weight"]) for layer in ("fc2", "fc3"))]
 
     def __call__(self, ids: np.ndarray) -> np.ndarray:
         """Token ids (N, L) uint8 -> logits (N, classes) float32."""
@@ -67,16 +72,16 @@ class Watched:
             return np.empty((n, *shape), np.float32)
 
         x = self._seen("conv1", self._block1(ids, space(pooled[0], channels[0])))
-        x = self._convs[2](x, space(pooled[1], channels[1]), pool_size=POOL_SIZE, relu=False)
+        x = self._convs[2](x, space(pooled[1], channels[1]))
         x = self._seen("conv2", x)
         for block in (3, 4, 5):
-            x = self._convs[block](x, space(lengths[block - 1], channels[block - 1]), relu=False)
+            x = self._convs[block](x, space(lengths[block - 1], channels[block - 1]))
             x = self._seen(f"conv{block}", x)
         y = self._convs[6](x, space(lengths[5], channels[5]))
         x = self._seen("conv6", self._norm6(y, space(pooled[5], channels[5])))
         x = x.reshape(n, config.features)
         for at, fc in enumerate(self._fc[:2]):
-            x = self._seen(HIDDEN[6 + at], fc(x, space(config.fc_units[at]), relu=False))
+            x = self._seen(HIDDEN[6 + at], fc(x, space(config.fc_units[at])))
         self._fc[2](x, logits)
 
     def _seen(self, name: str, x: np.ndarray) -> np.ndarray:

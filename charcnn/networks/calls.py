@@ -14,14 +14,12 @@ import numpy as np
 
 from charcnn import ops
 from charcnn.aliases import Function, Record
-from charcnn.catalog import VARIANTS
 from charcnn.layers import MaxPool2d, Node, Pixels
 from charcnn.networks.lowering import Op, Params, Rewrite, weights_of
 from charcnn.networks.lowering.fusing import absorb_pointwise, absorb_pooling
 from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.ops.patterns import operator_name, options
-
-FUNCTIONS = {row.function for row in VARIANTS}
+from charcnn.ops.table import function_name
 
 
 def operator(nodes: Sequence[Node]) -> str:
@@ -32,7 +30,7 @@ def operator(nodes: Sequence[Node]) -> str:
 def fused(technique: str, before: Op, op: Op) -> bool:
     """Whether the technique has an operator of both ops' layers. Those that pool pad nothing."""
     padded = isinstance(op.layer, MaxPool2d) and op.layer.padding
-    return not padded and f"{operator((*before.nodes, *op.nodes))}_{technique}" in FUNCTIONS
+    return not padded and function_name(operator((*before.nodes, *op.nodes)), technique) is not None
 
 
 def absorb(takes: Callable[[Op, Op], bool]) -> tuple[Rewrite, ...]:
@@ -40,14 +38,14 @@ def absorb(takes: Callable[[Op, Op], bool]) -> tuple[Rewrite, ...]:
     return partial(absorb_pointwise, takes=takes), partial(absorb_pooling, takes=takes)
 
 
-def launcher(op: Op, *techniques: str) -> Function:
-    """The function of `charcnn.ops` that computes the op, by the first of these techniques that has one.
+def launcher(op: Op, *techniques: str, layout: str = "channels_first") -> Function:
+    """The function of `charcnn.ops` that computes the op in a layout, by the first of these techniques that has one.
 
     Raises:
         ValueError: there is none.
     """
     for technique in techniques:
-        if (name := f"{operator(op.nodes)}_{technique}") in FUNCTIONS:
+        if (name := function_name(operator(op.nodes), technique, layout)) is not None:
             function: Function = getattr(ops, name)
             return function
     raise ValueError(f"{op.layer.label} has no operator of technique {techniques[-1]}")

@@ -46,13 +46,7 @@ from charcnn.ops.common.layer import ByBatch, Launched, Layer, by_batch
 from charcnn.ops.common.pixel_tables import ExactTables, exact_tables, pixel_tables
 from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d.layers import Cast
-from charcnn.ops.image_layers import (
-    VectorizedAvgPool2d,
-    VectorizedGlobalAvgPool2d,
-    VectorizedLocalResponseNorm,
-    VectorizedMaxPool2d,
-    VectorizedPixels,
-)
+from charcnn.ops.image_layers import VectorizedImageLayer, VectorizedPixels
 from charcnn.ops.pixels_to_depth import to_depth
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
@@ -106,14 +100,8 @@ def _layers(op: Op, params: Params, technique: Layers) -> list[Layer]:
             return [Viewed((*(shape[1:] or (1,)), op.outputs.width))]
         case Conv2d() | Linear():
             return _product(op, params, technique)[0]
-        case MaxPool2d(size, stride, padding):
-            return [VectorizedMaxPool2d(size, stride=stride, padding=padding, **how)]
-        case AvgPool2d(size, stride, padding):
-            return [VectorizedAvgPool2d(size, stride=stride, padding=padding, **how)]
-        case GlobalAvgPool2d():
-            return [VectorizedGlobalAvgPool2d(**how)]
-        case LocalResponseNorm(size, alpha, beta, k):
-            return [VectorizedLocalResponseNorm(size, alpha=alpha, beta=beta, k=k, **how)]
+        case MaxPool2d() | AvgPool2d() | GlobalAvgPool2d() | LocalResponseNorm():
+            return [VectorizedImageLayer(op.layer, **how)]
         case Softmax():
             return [Operator(op, params)]
     return [Launched(getattr(ops, f"{op.layer.epilogue}_naive"), lambda x: tuple(x.shape))]

@@ -22,7 +22,7 @@ from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.conv1d.wgmma import bands, im2col
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.conv1d.windows import quarters
-from charcnn.ops.conv1d.winograd import WinogradConv
+from charcnn.ops.layers import fastest
 from charcnn.ops.linear.split_k import SplitKLinear
 
 
@@ -108,9 +108,8 @@ class WinogradLayers(Layers):
     def conv(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
         """`WinogradConv`, or `DoubleBufferedConv`."""
         found, weights = pattern(op, weight), {"weight": weight, "bias": bias}
-        if max(weight.shape[:2]) > 1 and WinogradConv.takes(found, "fp32"):
-            return WinogradConv(found, weights)
-        return DoubleBufferedConv(found, weights)
+        layer: Layer = fastest(found, "fp32", ("winograd", "double_buffered"))(found, weights)
+        return layer
 
     def linear(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
         """`DoubleBufferedConv`."""

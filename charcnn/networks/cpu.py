@@ -9,18 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import ops
 from charcnn.aliases import Array
-from charcnn.layers import Conv2d, Linear, Pixels, Relu, Shape
+from charcnn.layers import Conv2d, Linear, Relu, Shape
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import arguments, launcher
 from charcnn.networks.lowering import Op, Params, Rewrite, lower, weights_of
 from charcnn.networks.lowering.fusing import SIMPLIFY, absorb_pointwise
 from charcnn.ops.common import threads
-from charcnn.ops.common.pixel_tables import pixel_tables
-from charcnn.ops.conv2d.cpu_gemm import CpuConv2d
-from charcnn.ops.conv2d.winograd_cpu import CpuWinogradConv2d
-from charcnn.ops.linear.cpu_gemm import CpuLinear
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.layers import fastest
 from charcnn.runtime.monitor import Monitor
 
 Step = tuple[str, Callable[[np.ndarray, np.ndarray], object], tuple[int, ...]]
@@ -75,9 +72,11 @@ def _loops(config: Architecture, params: Params) -> Iterator[Step]:
             yield op.label, _operator(op, params, "loops", shape=op.in_shape), op.out_shape
 
 
-def _operator(op: Op, params: Params, *techniques: str, shape: Shape | None = None) -> Callable[[Any, Any], object]:
-    """The op's operator by the first technique that has one, of x in this shape."""
-    function, (given, options) = launcher(op, *techniques), arguments(op, params)
+def _operator(
+    op: Op, params: Params, *techniques: str, shape: Shape | None = None, layout: str = "channels_first"
+) -> Callable[[Any, Any], object]:
+    """The op's operator by the first technique that has one, of x in this shape and layout."""
+    function, (given, options) = launcher(op, *techniques, layout=layout), arguments(op, params)
 
     def operator(x: Array, out: Array) -> object:
         return function(x if shape is None else x.reshape(len(x), *shape), *given, **options, out=out)
@@ -89,7 +88,7 @@ def _channels_last(config: Architecture, params: Params, technique: str) -> Iter
     """Weights are packed here."""
     lowered = lower(config.nodes, rewrites(technique, config))
     for op in lowered:
-        yield op.label, _function(op, params, filtered=technique == "winograd_cpu"), _last(op.out_shape)
+        yield op.label, _function(op, params, technique), _last(op.out_shape)
     if len(shape := lowered[-1].out_shape) > 1:  # a part's
         yield "order", lambda x, out: np.copyto(out, np.moveaxis(x, -1, 1)), shape
 
@@ -99,27 +98,18 @@ def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[1:], shape[0])
 
 
-def _function(op: Op, params: Params, *, filtered: bool) -> Callable[[Any, Any], object]:
-    (node, *_), relu = op.nodes, bool(op.epilogue)
+def _function(op: Op, params: Params, technique: str) -> Callable[[Any, Any], object]:
+    node = op.nodes[0]
     match node.layer:
-        case Pixels(mean=mean, std=std):
-            tables, size = pixel_tables(mean, std).astype(np.float32), node.out_shape[1:]
-            return lambda x, out: ops.pixels_nhwc_cpu_vector(x, tables, *size, out=out)
         case Features(shape):
             return lambda x, out: np.copyto(out, np.moveaxis(x.reshape(len(x), *shape), 1, -1))
-        case Conv2d(stride=stride, padding=padding, dilation=dilation, groups=groups):
-            weight, bias = weights_of(node, params)
-            conv: CpuConv2d | CpuWinogradConv2d
-            kernel = weight.shape[2:]
-            if filtered and max(kernel) > 1 and CpuWinogradConv2d.takes(kernel, stride, dilation, groups):
-                conv = CpuWinogradConv2d(weight, bias, padding=padding, groups=groups)
-            else:
-                conv = CpuConv2d(weight, bias, **node.layer.moves)
-            return lambda x, out: conv(x, out, relu=relu)
-        case Linear():
+        case Conv2d() | Linear():
             weight, bias = weights_of(node, params)
             if node.flattened:  # its columns in the order of the features
                 weight = weight.reshape(-1, node.flattened[0], math.prod(node.flattened[1:])).swapaxes(1, 2)
-            linear = CpuLinear(weight.reshape(len(bias), -1), bias)
-            return lambda x, out: linear(x.reshape(len(x), -1), out, relu=relu)
-    return _operator(op, params, "nhwc_cpu_vector", "cpu_vector", "loops")
+                weight = weight.reshape(len(bias), -1)
+            pattern, weights = [one.layer for one in op.nodes], {"weight": pack(weight), "bias": bias}
+            conv = fastest(pattern, "fp32", (technique, "cpu_gemm"))(pattern, weights)
+            rows = isinstance(node.layer, Linear)
+            return lambda x, out: conv(x.reshape(len(x), -1) if rows else x, out)
+    return _operator(op, params, "cpu_vector", "loops", layout="channels_last")

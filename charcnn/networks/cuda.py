@@ -22,7 +22,7 @@ from charcnn.layers import Linear, MaxPool2d, Node, Softmax
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import pair
 from charcnn.networks.architecture import Architecture, Features
-from charcnn.networks.calls import FUNCTIONS, absorb, arguments, fused, launcher, operator
+from charcnn.networks.calls import absorb, arguments, fused, launcher, operator
 from charcnn.networks.lowering import Op, Params, Rewrite, chain_weights, lower, weights_of
 from charcnn.networks.lowering.fusing import CHAINED, SIMPLIFY, absorb_linear, join_chains, plan_chains
 from charcnn.ops.chain.plan2d import Plan2d, plan2d
@@ -31,6 +31,7 @@ from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import ArraySpec, Layer, NoScratch, Space
 from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv2d.direct_plan import FEW
+from charcnn.ops.table import function_name
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline
@@ -116,7 +117,7 @@ it pays with 25 and not with 150."""
 def few(nodes: Sequence[Node]) -> bool:
     """Whether they have an operator of technique `direct`, which is for convolutions of few input channels."""
     channels, groups = nodes[0].in_shape[0], getattr(nodes[0].layer, "groups", 1)
-    return f"{operator(nodes)}_direct" in FUNCTIONS and channels <= FEW and groups == 1
+    return function_name(operator(nodes), "direct") is not None and channels <= FEW and groups == 1
 
 
 def fused_directly(before: Op, op: Op) -> bool:

@@ -61,6 +61,32 @@ def one_hot_naive(ids: Array, depth: int = 70, *, out: Array | None = None, stre
         DeviceError: no usable GPU.
     """
 
+# one_hot_nlc
+
+def one_hot_nlc_coalesced(ids: Array, depth: int = 70, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.one_hot_nlc` by the technique `coalesced`.
+
+    one_hot on channels-last features.
+
+    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    A block for each 64 positions.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        depth: int, default 70: values of a one-hot vector.
+        out: where to write, float32 (N, L, depth); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L, depth), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
 # conv1d
 
 def conv1d_loops(
@@ -113,7 +139,7 @@ def conv1d_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Transposes x and packs the weights at each call; `CpuConv1d` keeps both as the micro-kernel wants them.
+    Packs the weights at each call, and each task turns its share of x; `CpuConv` keeps weights.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
@@ -171,6 +197,337 @@ def conv1d_naive(
         DeviceError: no usable GPU.
     """
 
+# conv1d_nlc
+
+def conv1d_nlc_coalesced(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `coalesced`.
+
+    conv1d on channels-last features.
+
+    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    Neighbouring threads read neighbouring weights, and share a feature.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def conv1d_nlc_tiled(x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.conv1d_nlc` by the technique `tiled`.
+
+    conv1d on channels-last features.
+
+    CUDA, a matrix product in tiles of shared memory, one thread an output. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    Each operand is read from global memory once a tile.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def conv1d_nlc_register_tiled(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `register_tiled`.
+
+    conv1d on channels-last features.
+
+    CUDA, as tiled, with a tile of sums in each thread's registers. All arrays are NumPy's, or all lie on the device,
+    and then nothing waits for the result.
+
+    A value from shared memory serves several sums.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def conv1d_nlc_vectorized(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `vectorized`.
+
+    conv1d on channels-last features.
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Loads are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def conv1d_nlc_double_buffered(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `double_buffered`.
+
+    conv1d on channels-last features.
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Rows of the product follow one another in memory, unless a window leaves some out.
+
+    The copies are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_nlc_winograd(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `winograd`.
+
+    conv1d on channels-last features.
+
+    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Weights are transformed first; `WinogradConv` keeps them.
+
+    A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_nlc_winograd_cpu(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.conv1d_nlc` by the technique `winograd_cpu`.
+
+    conv1d on channels-last features.
+
+    All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
+
+    Transforms and packs the weights at each call; `CpuWinogradConv` keeps them.
+
+    A feature that is not finite may make NaN of all positions that share a tile with one that reads it. The same bits
+    for any number of threads.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+
+    Returns:
+        float32 (N, L_out, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
+    """
+
+def conv1d_nlc_mma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `mma`.
+
+    conv1d on channels-last features.
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_nlc_wgmma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `wgmma`.
+
+    conv1d on channels-last features.
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+def conv1d_nlc_small_batch(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `small_batch`.
+
+    conv1d on channels-last features.
+
+    Tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    For a few inputs: weights are laid out and features rounded first; `SmallBatchConv` keeps the one.
+
+    K is at most 7, and a pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
 # conv1d_relu
 
 def conv1d_relu_cpu_gemm(
@@ -189,7 +546,7 @@ def conv1d_relu_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Transposes x and packs the weights at each call; `CpuConv1d` keeps both as the micro-kernel wants them.
+    Packs the weights at each call, and each task turns its share of x; `CpuConv` keeps weights.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
@@ -245,6 +602,231 @@ def conv1d_relu_naive(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
+    """
+
+# conv1d_relu_nlc
+
+def conv1d_relu_nlc_double_buffered(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_relu_nlc` by the technique `double_buffered`.
+
+    conv1d_relu on channels-last features.
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Rows of the product follow one another in memory, unless a window leaves some out.
+
+    The copies are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_relu_nlc_winograd(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_relu_nlc` by the technique `winograd`.
+
+    conv1d_relu on channels-last features.
+
+    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Weights are transformed first; `WinogradConv` keeps them.
+
+    A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_relu_nlc_winograd_cpu(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.conv1d_relu_nlc` by the technique `winograd_cpu`.
+
+    conv1d_relu on channels-last features.
+
+    All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
+
+    Transforms and packs the weights at each call; `CpuWinogradConv` keeps them.
+
+    A feature that is not finite may make NaN of all positions that share a tile with one that reads it. The same bits
+    for any number of threads.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+
+    Returns:
+        float32 (N, L_out, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
+    """
+
+def conv1d_relu_nlc_mma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_relu_nlc` by the technique `mma`.
+
+    conv1d_relu on channels-last features.
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_relu_nlc_wgmma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_relu_nlc` by the technique `wgmma`.
+
+    conv1d_relu on channels-last features.
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+def conv1d_relu_nlc_small_batch(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_relu_nlc` by the technique `small_batch`.
+
+    conv1d_relu on channels-last features.
+
+    Tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    For a few inputs: weights are laid out and features rounded first; `SmallBatchConv` keeps the one.
+
+    K is at most 7, and a pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, L_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 
 # layernorm
@@ -486,7 +1068,7 @@ def linear_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuLinear` keeps them packed.
+    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuConv` keeps them packed.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
@@ -528,6 +1110,105 @@ def linear_naive(x: Array, weight: Array, bias: Array, *, out: Array | None = No
         DeviceError: no usable GPU.
     """
 
+# linear_nlc
+
+def linear_nlc_double_buffered(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_nlc` by the technique `double_buffered`.
+
+    linear on channels-last features.
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Sums of many inputs' values are split, and joined by a second kernel.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def linear_nlc_mma(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_nlc` by the technique `mma`.
+
+    linear on channels-last features.
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def linear_nlc_wgmma(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_nlc` by the technique `wgmma`.
+
+    linear on channels-last features.
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
 # linear_relu
 
 def linear_relu_cpu_gemm(
@@ -539,7 +1220,7 @@ def linear_relu_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuLinear` keeps them packed.
+    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuConv` keeps them packed.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
@@ -583,6 +1264,105 @@ def linear_relu_naive(
         DeviceError: no usable GPU.
     """
 
+# linear_relu_nlc
+
+def linear_relu_nlc_double_buffered(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_relu_nlc` by the technique `double_buffered`.
+
+    linear_relu on channels-last features.
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Sums of many inputs' values are split, and joined by a second kernel.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def linear_relu_nlc_mma(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_relu_nlc` by the technique `mma`.
+
+    linear_relu on channels-last features.
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def linear_relu_nlc_wgmma(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_relu_nlc` by the technique `wgmma`.
+
+    linear_relu on channels-last features.
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
 # conv1d_stat
 
 def conv1d_stat_naive(
@@ -622,6 +1402,150 @@ def conv1d_stat_naive(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
+    """
+
+# conv1d_stat_nlc
+
+def conv1d_stat_nlc_double_buffered(
+    x: Array, weight: Array, bias: Array, *, out: tuple[Array, Array] | None = None, stream: Stream = None
+) -> tuple[Array, Array]:
+    """`reference.conv1d_stat_nlc` by the technique `double_buffered`.
+
+    (y, stat(y)) of y = conv1d_nlc(...).
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    The moments of a tile are taken before it is stored.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
+            variance; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_stat_nlc_winograd(
+    x: Array, weight: Array, bias: Array, *, out: tuple[Array, Array] | None = None, stream: Stream = None
+) -> tuple[Array, Array]:
+    """`reference.conv1d_stat_nlc` by the technique `winograd`.
+
+    (y, stat(y)) of y = conv1d_nlc(...).
+
+    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Weights are transformed first; `WinogradConv` keeps them.
+
+    A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
+            variance; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_stat_nlc_mma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array]:
+    """`reference.conv1d_stat_nlc` by the technique `mma`.
+
+    (y, stat(y)) of y = conv1d_nlc(...).
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
+            variance; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_stat_nlc_wgmma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array]:
+    """`reference.conv1d_stat_nlc` by the technique `wgmma`.
+
+    (y, stat(y)) of y = conv1d_nlc(...).
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
+            variance; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 
 # layernorm_relu
@@ -740,790 +1664,6 @@ def conv1d_relu_maxpool1d_naive(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
-    """
-
-# layernorm_relu_maxpool1d
-
-def layernorm_relu_maxpool1d_naive(
-    x: Array,
-    stat: Array,
-    gamma: Array,
-    beta: Array,
-    kernel_size: int,
-    *,
-    eps: float = 1e-05,
-    stride: int | None = None,
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.layernorm_relu_maxpool1d` by the technique `naive`.
-
-    maxpool1d(layernorm_relu(...), kernel_size).
-
-    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
-    are NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    Features are read once, and a stride-th is written.
-
-    Args:
-        x: float32 (N, C, L), C-contiguous.
-        stat: float64 (N, 2), C-contiguous, each input's mean and biased variance.
-        gamma: float32 (C, L), C-contiguous.
-        beta: float32 (C, L), C-contiguous.
-        kernel_size: int: positions in a window.
-        eps: float, default 1e-05: added to the variance, greater than 0.
-        stride: int | None, default None: positions from one window to the next; that window's size where None.
-        out: where to write, float32 (N, C, L_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, C, L_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
-# conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat
-
-def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole(
-    x: Array,
-    weight1: Array,
-    bias1: Array,
-    weight2: Array,
-    bias2: Array,
-    weight3: Array,
-    bias3: Array,
-    weight4: Array,
-    bias4: Array,
-    *,
-    out: tuple[Array, Array] | None = None,
-    stream: Stream = None,
-) -> tuple[Array, Array]:
-    """`reference.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat` by the technique `whole`.
-
-    The convolutions of blocks 3 to 6, and the statistics for block 6's layernorm: (y, stat(y)).
-
-    CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory. All arrays are
-    NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    Four convolutions in one kernel, one block an input, every feature map in shared memory, nothing recomputed.
-
-    Args:
-        x: float32 (N, C_in, L), C-contiguous.
-        weight1: float32 (C_out, C_in, K), C-contiguous.
-        bias1: float32 (C_out,), C-contiguous.
-        weight2: float32 (C_out, C_in, K), C-contiguous.
-        bias2: float32 (C_out,), C-contiguous.
-        weight3: float32 (C_out, C_in, K), C-contiguous.
-        bias3: float32 (C_out,), C-contiguous.
-        weight4: float32 (C_out, C_in, K), C-contiguous.
-        bias4: float32 (C_out,), C-contiguous.
-        out: where to write, a pair, float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased
-            variance; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; the maps do not fit shared memory.
-        DeviceError: no usable GPU.
-    """
-
-def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs(
-    x: Array,
-    weight1: Array,
-    bias1: Array,
-    weight2: Array,
-    bias2: Array,
-    weight3: Array,
-    bias3: Array,
-    weight4: Array,
-    bias4: Array,
-    *,
-    out: tuple[Array, Array] | None = None,
-    stream: Stream = None,
-) -> tuple[Array, Array]:
-    """`reference.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat` by the technique `pairs`.
-
-    The convolutions of blocks 3 to 6, and the statistics for block 6's layernorm: (y, stat(y)).
-
-    CUDA, a chain of convolutions two a kernel, in tiles of positions whose edges are computed twice. All arrays are
-    NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    Two kernels of two convolutions, a block a tile of positions: the tiles' halos are recomputed.
-
-    One map goes through global memory, and a third kernel joins the statistics of an input's tiles. Each call allocates
-    that map: `plan(...).compile()` takes a workspace.
-
-    Args:
-        x: float32 (N, C_in, L), C-contiguous.
-        weight1: float32 (C_out, C_in, K), C-contiguous.
-        bias1: float32 (C_out,), C-contiguous.
-        weight2: float32 (C_out, C_in, K), C-contiguous.
-        bias2: float32 (C_out,), C-contiguous.
-        weight3: float32 (C_out, C_in, K), C-contiguous.
-        bias3: float32 (C_out,), C-contiguous.
-        weight4: float32 (C_out, C_in, K), C-contiguous.
-        bias4: float32 (C_out,), C-contiguous.
-        out: where to write, a pair, float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased
-            variance; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; the maps do not fit shared memory.
-        DeviceError: no usable GPU.
-    """
-
-# linear_relu_linear
-
-def linear_relu_linear_naive(
-    x: Array,
-    weight1: Array,
-    bias1: Array,
-    weight2: Array,
-    bias2: Array,
-    *,
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.linear_relu_linear` by the technique `naive`.
-
-    linear(linear_relu(x, weight1, bias1), weight2, bias2).
-
-    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
-    are NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    One block for up to 8 inputs, their middle layer in shared memory; with GELU a transformer's feed-forward block.
-
-    Args:
-        x: float32 (N, C_in), C-contiguous.
-        weight1: float32 (C_mid, C_in), C-contiguous.
-        bias1: float32 (C_mid,), C-contiguous.
-        weight2: float32 (C_out, C_mid), C-contiguous.
-        bias2: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; C_mid is more than 12,032, which shared
-            memory holds.
-        DeviceError: no usable GPU.
-    """
-
-# one_hot_conv1d
-
-def one_hot_conv1d_cpu_gather(
-    ids: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
-) -> np.ndarray:
-    """`reference.one_hot_conv1d` by the technique `cpu_gather`.
-
-    conv1d(one_hot(ids, depth), ...) for a weight (C_out, depth, K).
-
-    All CPU cores, for token ids: of the weights, the rows of the characters are added up.
-
-    The same bits for any number of threads.
-
-    Args:
-        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
-        weight: float32 (C_out, depth, K), C-contiguous.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out, L_out); made where None.
-
-    Returns:
-        float32 (N, C_out, L_out).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-
-# one_hot_nlc
-
-def one_hot_nlc_coalesced(ids: Array, depth: int = 70, *, out: Array | None = None, stream: Stream = None) -> Array:
-    """`reference.one_hot_nlc` by the technique `coalesced`.
-
-    one_hot, channels last: (N, L) -> (N, L, depth).
-
-    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
-    device, and then nothing waits for the result.
-
-    A block for each 64 positions.
-
-    Args:
-        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
-        depth: int, default 70: values of a one-hot vector.
-        out: where to write, float32 (N, L, depth); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L, depth), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
-# conv1d_nlc
-
-def conv1d_nlc_coalesced(
-    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.conv1d_nlc` by the technique `coalesced`.
-
-    conv1d on channels-last features.
-
-    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
-    device, and then nothing waits for the result.
-
-    Neighbouring threads read neighbouring weights, and share a feature.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
-def conv1d_nlc_tiled(x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
-    """`reference.conv1d_nlc` by the technique `tiled`.
-
-    conv1d on channels-last features.
-
-    CUDA, a matrix product in tiles of shared memory, one thread an output. All arrays are NumPy's, or all lie on the
-    device, and then nothing waits for the result.
-
-    Each operand is read from global memory once a tile.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
-def conv1d_nlc_register_tiled(
-    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.conv1d_nlc` by the technique `register_tiled`.
-
-    conv1d on channels-last features.
-
-    CUDA, as tiled, with a tile of sums in each thread's registers. All arrays are NumPy's, or all lie on the device,
-    and then nothing waits for the result.
-
-    A value from shared memory serves several sums.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
-def conv1d_nlc_vectorized(
-    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.conv1d_nlc` by the technique `vectorized`.
-
-    conv1d on channels-last features.
-
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
-
-    Loads are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
-def conv1d_nlc_double_buffered(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.conv1d_nlc` by the technique `double_buffered`.
-
-    conv1d on channels-last features.
-
-    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
-    NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    Rows of the product follow one another in memory, unless a window leaves some out.
-
-    The copies are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: int, default 1: from one window to the next.
-        padding: int, default 0: positions added at both ends, of zeros.
-        dilation: int, default 1: from one tap to the next.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def conv1d_nlc_winograd(
-    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.conv1d_nlc` by the technique `winograd`.
-
-    conv1d on channels-last features.
-
-    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
-    NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    Weights are transformed first; `WinogradConv` keeps them.
-
-    A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def conv1d_nlc_winograd_cpu(
-    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
-) -> np.ndarray:
-    """`reference.conv1d_nlc` by the technique `winograd_cpu`.
-
-    conv1d on channels-last features.
-
-    All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
-
-    Transforms and packs the weights at each call; `CpuWinogradConv1d` keeps them.
-
-    A feature that is not finite may make NaN of all positions that share a tile with one that reads it. The same bits
-    for any number of threads.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-
-    Returns:
-        float32 (N, L_out, C_out).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
-    """
-
-def conv1d_nlc_mma(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    precision: str = "fp16",
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.conv1d_nlc` by the technique `mma`.
-
-    conv1d on channels-last features.
-
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
-
-    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
-
-    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
-    maximum of 3.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: int, default 1: from one window to the next.
-        padding: int, default 0: positions added at both ends, of zeros.
-        dilation: int, default 1: from one tap to the next.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def conv1d_nlc_wgmma(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    precision: str = "fp16",
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.conv1d_nlc` by the technique `wgmma`.
-
-    conv1d on channels-last features.
-
-    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
-
-    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
-
-    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
-    that span up to 128 positions. A pooling takes the maximum of 3.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: int, default 1: from one window to the next.
-        padding: int, default 0: positions added at both ends, of zeros.
-        dilation: int, default 1: from one tap to the next.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read.
-        DeviceError: no usable GPU, or one of compute capability below 9.0.
-    """
-
-def conv1d_nlc_small_batch(
-    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.conv1d_nlc` by the technique `small_batch`.
-
-    conv1d on channels-last features.
-
-    Tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
-
-    For a few inputs: weights are laid out and features rounded first; `SmallBatchConv` keeps the one.
-
-    K is at most 7, and a pooling takes the maximum of 3.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
-        DeviceError: no usable GPU, or one of compute capability below 9.0.
-    """
-
-# conv1d_relu_nlc
-
-def conv1d_relu_nlc_double_buffered(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.conv1d_relu_nlc` by the technique `double_buffered`.
-
-    relu(conv1d_nlc(...)).
-
-    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
-    NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    Rows of the product follow one another in memory, unless a window leaves some out.
-
-    The copies are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: int, default 1: from one window to the next.
-        padding: int, default 0: positions added at both ends, of zeros.
-        dilation: int, default 1: from one tap to the next.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def conv1d_relu_nlc_winograd(
-    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.conv1d_relu_nlc` by the technique `winograd`.
-
-    relu(conv1d_nlc(...)).
-
-    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
-    NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    Weights are transformed first; `WinogradConv` keeps them.
-
-    A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def conv1d_relu_nlc_winograd_cpu(
-    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
-) -> np.ndarray:
-    """`reference.conv1d_relu_nlc` by the technique `winograd_cpu`.
-
-    relu(conv1d_nlc(...)).
-
-    All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
-
-    Transforms and packs the weights at each call; `CpuWinogradConv1d` keeps them.
-
-    A feature that is not finite may make NaN of all positions that share a tile with one that reads it. The same bits
-    for any number of threads.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-
-    Returns:
-        float32 (N, L_out, C_out).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
-    """
-
-def conv1d_relu_nlc_mma(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    precision: str = "fp16",
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.conv1d_relu_nlc` by the technique `mma`.
-
-    relu(conv1d_nlc(...)).
-
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
-
-    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
-
-    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
-    maximum of 3.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: int, default 1: from one window to the next.
-        padding: int, default 0: positions added at both ends, of zeros.
-        dilation: int, default 1: from one tap to the next.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def conv1d_relu_nlc_wgmma(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    precision: str = "fp16",
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.conv1d_relu_nlc` by the technique `wgmma`.
-
-    relu(conv1d_nlc(...)).
-
-    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
-
-    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
-
-    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
-    that span up to 128 positions. A pooling takes the maximum of 3.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: int, default 1: from one window to the next.
-        padding: int, default 0: positions added at both ends, of zeros.
-        dilation: int, default 1: from one tap to the next.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read.
-        DeviceError: no usable GPU, or one of compute capability below 9.0.
-    """
-
-def conv1d_relu_nlc_small_batch(
-    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.conv1d_relu_nlc` by the technique `small_batch`.
-
-    relu(conv1d_nlc(...)).
-
-    Tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
-
-    For a few inputs: weights are laid out and features rounded first; `SmallBatchConv` keeps the one.
-
-    K is at most 7, and a pooling takes the maximum of 3.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, float32 (N, L_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
-        DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 
 # conv1d_relu_maxpool1d_nlc
@@ -1741,148 +1881,46 @@ def conv1d_relu_maxpool1d_nlc_small_batch(
         DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 
-# conv1d_stat_nlc
+# layernorm_relu_maxpool1d
 
-def conv1d_stat_nlc_double_buffered(
-    x: Array, weight: Array, bias: Array, *, out: tuple[Array, Array] | None = None, stream: Stream = None
-) -> tuple[Array, Array]:
-    """`reference.conv1d_stat_nlc` by the technique `double_buffered`.
+def layernorm_relu_maxpool1d_naive(
+    x: Array,
+    stat: Array,
+    gamma: Array,
+    beta: Array,
+    kernel_size: int,
+    *,
+    eps: float = 1e-05,
+    stride: int | None = None,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.layernorm_relu_maxpool1d` by the technique `naive`.
 
-    (y, stat(y)) of y = conv1d_nlc(...).
+    maxpool1d(layernorm_relu(...), kernel_size).
 
-    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
-    NumPy's, or all lie on the device, and then nothing waits for the result.
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    The moments of a tile are taken before it is stored.
+    Features are read once, and a stride-th is written.
 
     Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
-            variance; made where None.
+        x: float32 (N, C, L), C-contiguous.
+        stat: float64 (N, 2), C-contiguous, each input's mean and biased variance.
+        gamma: float32 (C, L), C-contiguous.
+        beta: float32 (C, L), C-contiguous.
+        kernel_size: int: positions in a window.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        stride: int | None, default None: positions from one window to the next; that window's size where None.
+        out: where to write, float32 (N, C, L_out); made where None.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
+        float32 (N, C, L_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def conv1d_stat_nlc_winograd(
-    x: Array, weight: Array, bias: Array, *, out: tuple[Array, Array] | None = None, stream: Stream = None
-) -> tuple[Array, Array]:
-    """`reference.conv1d_stat_nlc` by the technique `winograd`.
-
-    (y, stat(y)) of y = conv1d_nlc(...).
-
-    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
-    NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    Weights are transformed first; `WinogradConv` keeps them.
-
-    A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
-            variance; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def conv1d_stat_nlc_mma(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    precision: str = "fp16",
-    out: tuple[Array, Array] | None = None,
-    stream: Stream = None,
-) -> tuple[Array, Array]:
-    """`reference.conv1d_stat_nlc` by the technique `mma`.
-
-    (y, stat(y)) of y = conv1d_nlc(...).
-
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
-
-    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
-
-    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
-    maximum of 3.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
-            variance; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def conv1d_stat_nlc_wgmma(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    precision: str = "fp16",
-    out: tuple[Array, Array] | None = None,
-    stream: Stream = None,
-) -> tuple[Array, Array]:
-    """`reference.conv1d_stat_nlc` by the technique `wgmma`.
-
-    (y, stat(y)) of y = conv1d_nlc(...).
-
-    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
-
-    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
-
-    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
-    that span up to 128 positions. A pooling takes the maximum of 3.
-
-    Args:
-        x: float32 (N, L, C_in), C-contiguous.
-        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
-            variance; made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read.
-        DeviceError: no usable GPU, or one of compute capability below 9.0.
+        DeviceError: no usable GPU.
     """
 
 # layernorm_relu_maxpool1d_nlc
@@ -1901,7 +1939,7 @@ def layernorm_relu_maxpool1d_nlc_coalesced(
 ) -> Array:
     """`reference.layernorm_relu_maxpool1d_nlc` by the technique `coalesced`.
 
-    layernorm_relu_maxpool1d on channels-last features: x (N, L, C), gamma and beta (L, C) -> (N, L_out, C).
+    layernorm_relu_maxpool1d on channels-last features.
 
     CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
     device, and then nothing waits for the result.
@@ -1942,7 +1980,7 @@ def layernorm_relu_maxpool1d_nlc_vectorized(
 ) -> Array:
     """`reference.layernorm_relu_maxpool1d_nlc` by the technique `vectorized`.
 
-    layernorm_relu_maxpool1d on channels-last features: x (N, L, C), gamma and beta (L, C) -> (N, L_out, C).
+    layernorm_relu_maxpool1d on channels-last features.
 
     CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
@@ -1970,157 +2008,128 @@ def layernorm_relu_maxpool1d_nlc_vectorized(
         DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
-# linear_nlc
+# conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat
 
-def linear_nlc_double_buffered(
-    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.linear_nlc` by the technique `double_buffered`.
+def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    weight3: Array,
+    bias3: Array,
+    weight4: Array,
+    bias4: Array,
+    *,
+    out: tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array]:
+    """`reference.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat` by the technique `whole`.
 
-    x (N, C_in), weight (C_in, C_out) as `arrays.pack` gives it, bias (C_out,) -> x @ weight + bias, (N, C_out).
+    The convolutions of blocks 3 to 6, and the statistics for block 6's layernorm: (y, stat(y)).
 
-    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory. All arrays are
     NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    Sums of many inputs' values are split, and joined by a second kernel.
+    Four convolutions in one kernel, one block an input, every feature map in shared memory, nothing recomputed.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
-        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        x: float32 (N, C_in, L), C-contiguous.
+        weight1: float32 (C_out, C_in, K), C-contiguous.
+        bias1: float32 (C_out,), C-contiguous.
+        weight2: float32 (C_out, C_in, K), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        weight3: float32 (C_out, C_in, K), C-contiguous.
+        bias3: float32 (C_out,), C-contiguous.
+        weight4: float32 (C_out, C_in, K), C-contiguous.
+        bias4: float32 (C_out,), C-contiguous.
+        out: where to write, a pair, float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased
+            variance; made where None.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+        ValueError: an argument's shape, dtype, layout or side does not fit; the maps do not fit shared memory.
+        DeviceError: no usable GPU.
     """
 
-def linear_nlc_mma(
-    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.linear_nlc` by the technique `mma`.
+def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    weight3: Array,
+    bias3: Array,
+    weight4: Array,
+    bias4: Array,
+    *,
+    out: tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array]:
+    """`reference.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat` by the technique `pairs`.
 
-    x (N, C_in), weight (C_in, C_out) as `arrays.pack` gives it, bias (C_out,) -> x @ weight + bias, (N, C_out).
+    The convolutions of blocks 3 to 6, and the statistics for block 6's layernorm: (y, stat(y)).
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
-
-    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
-
-    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
-    maximum of 3.
-
-    Args:
-        x: float32 (N, C_in), C-contiguous.
-        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, float32 (N, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def linear_nlc_wgmma(
-    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.linear_nlc` by the technique `wgmma`.
-
-    x (N, C_in), weight (C_in, C_out) as `arrays.pack` gives it, bias (C_out,) -> x @ weight + bias, (N, C_out).
-
-    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
-
-    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
-
-    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
-    that span up to 128 positions. A pooling takes the maximum of 3.
-
-    Args:
-        x: float32 (N, C_in), C-contiguous.
-        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, float32 (N, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read.
-        DeviceError: no usable GPU, or one of compute capability below 9.0.
-    """
-
-# linear_relu_nlc
-
-def linear_relu_nlc_double_buffered(
-    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.linear_relu_nlc` by the technique `double_buffered`.
-
-    relu(linear_nlc(...)).
-
-    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    CUDA, a chain of convolutions two a kernel, in tiles of positions whose edges are computed twice. All arrays are
     NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    Sums of many inputs' values are split, and joined by a second kernel.
+    Two kernels of two convolutions, a block a tile of positions: the tiles' halos are recomputed.
+
+    One map goes through global memory, and a third kernel joins the statistics of an input's tiles. Each call allocates
+    that map: `plan(...).compile()` takes a workspace.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
-        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        x: float32 (N, C_in, L), C-contiguous.
+        weight1: float32 (C_out, C_in, K), C-contiguous.
+        bias1: float32 (C_out,), C-contiguous.
+        weight2: float32 (C_out, C_in, K), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        weight3: float32 (C_out, C_in, K), C-contiguous.
+        bias3: float32 (C_out,), C-contiguous.
+        weight4: float32 (C_out, C_in, K), C-contiguous.
+        bias4: float32 (C_out,), C-contiguous.
+        out: where to write, a pair, float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased
+            variance; made where None.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased variance, where the inputs lie.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+        ValueError: an argument's shape, dtype, layout or side does not fit; the maps do not fit shared memory.
+        DeviceError: no usable GPU.
     """
 
-def linear_relu_nlc_mma(
-    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+# linear_relu_linear
+
+def linear_relu_linear_naive(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
 ) -> Array:
-    """`reference.linear_relu_nlc` by the technique `mma`.
+    """`reference.linear_relu_linear` by the technique `naive`.
 
-    relu(linear_nlc(...)).
+    linear(linear_relu(x, weight1, bias1), weight2, bias2).
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
-
-    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
-    maximum of 3.
+    One block for up to 8 inputs, their middle layer in shared memory; with GELU a transformer's feed-forward block.
 
     Args:
         x: float32 (N, C_in), C-contiguous.
-        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
+        weight1: float32 (C_mid, C_in), C-contiguous.
+        bias1: float32 (C_mid,), C-contiguous.
+        weight2: float32 (C_out, C_mid), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
         out: where to write, float32 (N, C_out); made where None.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
@@ -2128,44 +2137,35 @@ def linear_relu_nlc_mma(
         float32 (N, C_out), where the inputs lie.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+        ValueError: an argument's shape, dtype, layout or side does not fit; C_mid is more than 12,032, which shared
+            memory holds.
+        DeviceError: no usable GPU.
     """
 
-def linear_relu_nlc_wgmma(
-    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.linear_relu_nlc` by the technique `wgmma`.
+# one_hot_conv1d
 
-    relu(linear_nlc(...)).
+def one_hot_conv1d_cpu_gather(
+    ids: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.one_hot_conv1d` by the technique `cpu_gather`.
 
-    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
+    conv1d(one_hot(ids, depth), ...) for a weight (C_out, depth, K).
 
-    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+    All CPU cores, for token ids: of the weights, the rows of the characters are added up.
 
-    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
-    that span up to 128 positions. A pooling takes the maximum of 3.
+    The same bits for any number of threads.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
-        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        weight: float32 (C_out, depth, K), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, float32 (N, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+        out: where to write, float32 (N, C_out, L_out); made where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, C_out, L_out).
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read.
-        DeviceError: no usable GPU, or one of compute capability below 9.0.
+        ValueError: an argument's shape, dtype or layout does not fit.
     """
 
 # one_hot_conv1d_nlc
@@ -2175,7 +2175,7 @@ def one_hot_conv1d_nlc_gather(
 ) -> Array:
     """`reference.one_hot_conv1d_nlc` by the technique `gather`.
 
-    conv1d_nlc(one_hot_nlc(ids), weight, bias): ids (N, L), weight (K, depth, C_out), bias (C_out,).
+    one_hot_conv1d on channels-last features.
 
     CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
@@ -2645,7 +2645,7 @@ def conv2d_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Packs the weights at each call, and each task turns its share of x; `CpuConv2d` keeps weights.
+    Packs the weights at each call, and each task turns its share of x; `CpuConv` keeps weights.
 
     It takes channels-last features. ReLU is in the last pass, over sums in cache. The same bits for any number of
     threads.
@@ -2884,6 +2884,276 @@ def conv2d_direct_mma(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; stride,
             dilation or groups are more than 1; weights do not fit in registers, or an image not in shared memory.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# conv2d_nhwc
+
+def conv2d_nhwc_mma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_nhwc` by the technique `mma`.
+
+    conv2d on channels-last features.
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; the layer `MmaConv` leaves all that out.
+
+    With more than one group, each has a multiple of 32 output channels, and of 8 input channels, in fp8 of 16.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; groups have
+            other channels; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv2d_nhwc_wgmma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_nhwc` by the technique `wgmma`.
+
+    conv2d on channels-last features.
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; the layer `WgmmaConv` leaves all that out.
+
+    Strides are up to 8, a window spans up to 128 pixels. With more than one group, each has a multiple of 32 output
+    channels, and of 16 bytes of input channels.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; stride,
+            dilation or groups are others.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+def conv2d_nhwc_cpu_gemm(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d_nhwc` by the technique `cpu_gemm`.
+
+    conv2d on channels-last features.
+
+    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
+
+    Packs the weights at each call; `CpuConv` keeps them.
+
+    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; a group has one input channel; or the
+            environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_nhwc_winograd_cpu(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d_nhwc` by the technique `winograd_cpu`.
+
+    conv2d on channels-last features.
+
+    All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
+
+    A half to a quarter of the multiplications. Packs the weights at each call; `CpuWinogradConv` keeps them.
+
+    Stride and dilation are 1, groups too, or of a kernel of 3 to 5 rows and columns any. A feature that is not finite
+    may make NaN of all pixels that share a tile with one that reads it. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; Winograd's filtering cannot take these moves; or
+            the environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_nhwc_double_buffered(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_nhwc` by the technique `double_buffered`.
+
+    conv2d on channels-last features.
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Nothing is copied beforehand: copies from an image leave zeros in shared memory for what lies outside.
+
+    The copies are of 32 bits where C_in or C_out of a group is no multiple of 4, or an array starts at no multiple of
+    16 bytes.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv2d_nhwc_winograd(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_nhwc` by the technique `winograd`.
+
+    conv2d on channels-last features.
+
+    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    As few multiplications as float32 allows. Weights are transformed first; `WinogradConv` keeps them.
+
+    Stride, dilation and groups are 1. A feature that is not finite may make NaN of all pixels that share a tile with
+    one that reads it.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; stride, dilation or groups are not 1.
         DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
@@ -3338,6 +3608,111 @@ def maxpool2d_naive(
         DeviceError: no usable GPU.
     """
 
+# maxpool2d_nhwc
+
+def maxpool2d_nhwc_coalesced(
+    x: Array,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.maxpool2d_nhwc` by the technique `coalesced`.
+
+    maxpool2d on channels-last features.
+
+    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    NaN wins.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, H_out, W_out, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def maxpool2d_nhwc_vectorized(
+    x: Array,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.maxpool2d_nhwc` by the technique `vectorized`.
+
+    maxpool2d on channels-last features.
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    NaN wins. Features are cast to the precision, the result is cast back; layers leave both out.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
+            three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
+            "bf16", 8 bits, float32's range.
+        out: where to write, float32 (N, H_out, W_out, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def maxpool2d_nhwc_cpu_vector(
+    x: np.ndarray, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0, out: np.ndarray | None = None
+) -> np.ndarray:
+    """`reference.maxpool2d_nhwc` by the technique `cpu_vector`.
+
+    maxpool2d on channels-last features.
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    NaN wins.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, H_out, W_out, C); made where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
 # avgpool2d
 
 def avgpool2d_loops(
@@ -3355,7 +3730,7 @@ def avgpool2d_loops(
 
     Compiled plain loops on one CPU core.
 
-    Sums of a row are taken apart.
+    Sums of a row are taken apart. Without a window, of all of an image.
 
     Args:
         x: float32 (N, C, H, W), C-contiguous.
@@ -3391,7 +3766,7 @@ def avgpool2d_naive(
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    Sums of a row are taken apart.
+    Sums of a row are taken apart. Without a window, of all of an image.
 
     Args:
         x: float32 (N, C, H, W), C-contiguous.
@@ -3412,6 +3787,122 @@ def avgpool2d_naive(
         DeviceError: no usable GPU.
     """
 
+# avgpool2d_nhwc
+
+def avgpool2d_nhwc_coalesced(
+    x: Array,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    count_include_pad: bool = True,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.avgpool2d_nhwc` by the technique `coalesced`.
+
+    avgpool2d on channels-last features.
+
+    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    Sums are float32.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        count_include_pad: bool, default True: whether a mean counts padding, as zeros.
+        out: where to write, float32 (N, H_out, W_out, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def avgpool2d_nhwc_vectorized(
+    x: Array,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    count_include_pad: bool = True,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.avgpool2d_nhwc` by the technique `vectorized`.
+
+    avgpool2d on channels-last features.
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Sums are float32. Features are cast to the precision, the result is cast back; layers leave both out.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        count_include_pad: bool, default True: whether a mean counts padding, as zeros.
+        precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
+            three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
+            "bf16", 8 bits, float32's range.
+        out: where to write, float32 (N, H_out, W_out, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def avgpool2d_nhwc_cpu_vector(
+    x: np.ndarray,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    count_include_pad: bool = True,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.avgpool2d_nhwc` by the technique `cpu_vector`.
+
+    avgpool2d on channels-last features.
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    Sums of a row are taken apart.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        count_include_pad: bool, default True: whether a mean counts padding, as zeros.
+        out: where to write, float32 (N, H_out, W_out, C); made where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
 # global_avgpool2d
 
 def global_avgpool2d_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
@@ -3421,7 +3912,7 @@ def global_avgpool2d_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> n
 
     Compiled plain loops on one CPU core.
 
-    Sums of a row are taken apart.
+    Sums of a row are taken apart. Without a window, of all of an image.
 
     Args:
         x: float32 (N, C, H, W), C-contiguous.
@@ -3442,7 +3933,7 @@ def global_avgpool2d_naive(x: Array, *, out: Array | None = None, stream: Stream
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    Sums of a row are taken apart.
+    Sums of a row are taken apart. Without a window, of all of an image.
 
     Args:
         x: float32 (N, C, H, W), C-contiguous.
@@ -3455,6 +3946,59 @@ def global_avgpool2d_naive(x: Array, *, out: Array | None = None, stream: Stream
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
+    """
+
+# global_avgpool2d_nhwc
+
+def global_avgpool2d_nhwc_coalesced(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.global_avgpool2d_nhwc` by the technique `coalesced`.
+
+    global_avgpool2d on channels-last features.
+
+    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    Sums are float32.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        out: where to write, float32 (N, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def global_avgpool2d_nhwc_vectorized(
+    x: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.global_avgpool2d_nhwc` by the technique `vectorized`.
+
+    global_avgpool2d on channels-last features.
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Sums are float32. Features are cast to the precision, the result is cast back; layers leave both out.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
+            three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
+            "bf16", 8 bits, float32's range.
+        out: where to write, float32 (N, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
 # local_response_norm
@@ -3527,6 +4071,116 @@ def local_response_norm_naive(
         DeviceError: no usable GPU.
     """
 
+# local_response_norm_nhwc
+
+def local_response_norm_nhwc_coalesced(
+    x: Array,
+    size: int,
+    *,
+    alpha: float = 0.0001,
+    beta: float = 0.75,
+    k: float = 1.0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.local_response_norm_nhwc` by the technique `coalesced`.
+
+    local_response_norm on channels-last features.
+
+    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
+    device, and then nothing waits for the result.
+
+    The power of 0.75 is two instructions. AlexNet's alpha of 1e-4 is 5e-4 here, with size 5, beta 0.75 and k 2.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        size: int: channels that a value is normalised over, about its own.
+        alpha: float, default 0.0001: factor of their sum of squares, divided by size.
+        beta: float, default 0.75: the power.
+        k: float, default 1.0: added to the sum, greater than 0.
+        out: where to write, float32 (N, H, W, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H, W, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def local_response_norm_nhwc_vectorized(
+    x: Array,
+    size: int,
+    *,
+    alpha: float = 0.0001,
+    beta: float = 0.75,
+    k: float = 1.0,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.local_response_norm_nhwc` by the technique `vectorized`.
+
+    local_response_norm on channels-last features.
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Features are cast to the precision, the result is cast back; `VectorizedLocalResponseNorm` leaves both out.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        size: int: channels that a value is normalised over, about its own.
+        alpha: float, default 0.0001: factor of their sum of squares, divided by size.
+        beta: float, default 0.75: the power.
+        k: float, default 1.0: added to the sum, greater than 0.
+        precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
+            three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
+            "bf16", 8 bits, float32's range.
+        out: where to write, float32 (N, H, W, C); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H, W, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def local_response_norm_nhwc_cpu_vector(
+    x: np.ndarray,
+    size: int,
+    *,
+    alpha: float = 0.0001,
+    beta: float = 0.75,
+    k: float = 1.0,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.local_response_norm_nhwc` by the technique `cpu_vector`.
+
+    local_response_norm on channels-last features.
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    Pixel after pixel.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous.
+        size: int: channels that a value is normalised over, about its own.
+        alpha: float, default 0.0001: factor of their sum of squares, divided by size.
+        beta: float, default 0.75: the power.
+        k: float, default 1.0: added to the sum, greater than 0.
+        out: where to write, float32 (N, H, W, C); made where None.
+
+    Returns:
+        float32 (N, H, W, C).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
 # conv2d_relu
 
 def conv2d_relu_cpu_gemm(
@@ -3546,7 +4200,7 @@ def conv2d_relu_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Packs the weights at each call, and each task turns its share of x; `CpuConv2d` keeps weights.
+    Packs the weights at each call, and each task turns its share of x; `CpuConv` keeps weights.
 
     It takes channels-last features. ReLU is in the last pass, over sums in cache. The same bits for any number of
     threads.
@@ -3785,6 +4439,276 @@ def conv2d_relu_direct_mma(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; stride,
             dilation or groups are more than 1; weights do not fit in registers, or an image not in shared memory.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# conv2d_relu_nhwc
+
+def conv2d_relu_nhwc_mma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu_nhwc` by the technique `mma`.
+
+    conv2d_relu on channels-last features.
+
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; the layer `MmaConv` leaves all that out.
+
+    With more than one group, each has a multiple of 32 output channels, and of 8 input channels, in fp8 of 16.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; groups have
+            other channels; in fp8, a GPU of compute capability below 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv2d_relu_nhwc_wgmma(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu_nhwc` by the technique `wgmma`.
+
+    conv2d_relu on channels-last features.
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; the layer `WgmmaConv` leaves all that out.
+
+    Strides are up to 8, a window spans up to 128 pixels. With more than one group, each has a multiple of 32 output
+    channels, and of 16 bytes of input channels.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; stride,
+            dilation or groups are others.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+def conv2d_relu_nhwc_cpu_gemm(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d_relu_nhwc` by the technique `cpu_gemm`.
+
+    conv2d_relu on channels-last features.
+
+    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
+
+    Packs the weights at each call; `CpuConv` keeps them.
+
+    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; a group has one input channel; or the
+            environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_relu_nhwc_winograd_cpu(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`reference.conv2d_relu_nhwc` by the technique `winograd_cpu`.
+
+    conv2d_relu on channels-last features.
+
+    All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
+
+    A half to a quarter of the multiplications. Packs the weights at each call; `CpuWinogradConv` keeps them.
+
+    Stride and dilation are 1, groups too, or of a kernel of 3 to 5 rows and columns any. A feature that is not finite
+    may make NaN of all pixels that share a tile with one that reads it. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; Winograd's filtering cannot take these moves; or
+            the environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_relu_nhwc_double_buffered(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu_nhwc` by the technique `double_buffered`.
+
+    conv2d_relu on channels-last features.
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Nothing is copied beforehand: copies from an image leave zeros in shared memory for what lies outside.
+
+    The copies are of 32 bits where C_in or C_out of a group is no multiple of 4, or an array starts at no multiple of
+    16 bytes.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv2d_relu_nhwc_winograd(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv2d_relu_nhwc` by the technique `winograd`.
+
+    conv2d_relu on channels-last features.
+
+    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    As few multiplications as float32 allows. Weights are transformed first; `WinogradConv` keeps them.
+
+    Stride, dilation and groups are 1. A feature that is not finite may make NaN of all pixels that share a tile with
+    one that reads it.
+
+    Args:
+        x: float32 (N, H, W, C_in), C-contiguous.
+        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, H_out, W_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; stride, dilation or groups are not 1.
         DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
@@ -4613,930 +5537,6 @@ def linear_gelu_linear_naive(
         ValueError: an argument's shape, dtype, layout or side does not fit; C_mid is more than 12,032, which shared
             memory holds.
         DeviceError: no usable GPU.
-    """
-
-# conv2d_nhwc
-
-def conv2d_nhwc_mma(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    precision: str = "fp16",
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.conv2d_nhwc` by the technique `mma`.
-
-    conv2d on channels-last features, with weights as TensorFlow has them (HWIO).
-
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
-
-    Each call lays out its weights, casts the features and the result; the layer `MmaConv` leaves all that out.
-
-    With more than one group, each has a multiple of 32 output channels, and of 8 input channels, in fp8 of 16.
-
-    Args:
-        x: float32 (N, H, W, C_in), C-contiguous.
-        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of zeros.
-        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; groups have
-            other channels; in fp8, a GPU of compute capability below 8.9.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def conv2d_nhwc_wgmma(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    precision: str = "fp16",
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.conv2d_nhwc` by the technique `wgmma`.
-
-    conv2d on channels-last features, with weights as TensorFlow has them (HWIO).
-
-    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
-
-    Each call lays out its weights, casts the features and the result; the layer `WgmmaConv` leaves all that out.
-
-    Strides are up to 8, a window spans up to 128 pixels. With more than one group, each has a multiple of 32 output
-    channels, and of 16 bytes of input channels.
-
-    Args:
-        x: float32 (N, H, W, C_in), C-contiguous.
-        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of zeros.
-        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; stride,
-            dilation or groups are others.
-        DeviceError: no usable GPU, or one of compute capability below 9.0.
-    """
-
-def conv2d_nhwc_cpu_gemm(
-    x: np.ndarray,
-    weight: np.ndarray,
-    bias: np.ndarray,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
-    """`reference.conv2d_nhwc` by the technique `cpu_gemm`.
-
-    conv2d on channels-last features, with weights as TensorFlow has them (HWIO).
-
-    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
-
-    Packs the weights at each call; `CpuConv2d` keeps them.
-
-    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
-
-    Args:
-        x: float32 (N, H, W, C_in), C-contiguous.
-        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of zeros.
-        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C_out).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit; a group has one input channel; or the
-            environment's CHARCNN_CPU_TILE does not fit.
-    """
-
-def conv2d_nhwc_winograd_cpu(
-    x: np.ndarray,
-    weight: np.ndarray,
-    bias: np.ndarray,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
-    """`reference.conv2d_nhwc` by the technique `winograd_cpu`.
-
-    conv2d on channels-last features, with weights as TensorFlow has them (HWIO).
-
-    All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
-
-    A half to a quarter of the multiplications. Packs the weights at each call; `CpuWinogradConv2d` keeps them.
-
-    Stride and dilation are 1, groups too, or of a kernel of 3 to 5 rows and columns any. A feature that is not finite
-    may make NaN of all pixels that share a tile with one that reads it. The same bits for any number of threads.
-
-    Args:
-        x: float32 (N, H, W, C_in), C-contiguous.
-        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of zeros.
-        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C_out).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit; Winograd's filtering cannot take these moves; or
-            the environment's CHARCNN_CPU_TILE does not fit.
-    """
-
-def conv2d_nhwc_double_buffered(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.conv2d_nhwc` by the technique `double_buffered`.
-
-    conv2d on channels-last features, with weights as TensorFlow has them (HWIO).
-
-    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
-    NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    Nothing is copied beforehand: copies from an image leave zeros in shared memory for what lies outside.
-
-    The copies are of 32 bits where C_in or C_out of a group is no multiple of 4, or an array starts at no multiple of
-    16 bytes.
-
-    Args:
-        x: float32 (N, H, W, C_in), C-contiguous.
-        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of zeros.
-        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def conv2d_nhwc_winograd(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.conv2d_nhwc` by the technique `winograd`.
-
-    conv2d on channels-last features, with weights as TensorFlow has them (HWIO).
-
-    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
-    NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    As few multiplications as float32 allows. Weights are transformed first; `WinogradConv` keeps them.
-
-    Stride, dilation and groups are 1. A feature that is not finite may make NaN of all pixels that share a tile with
-    one that reads it.
-
-    Args:
-        x: float32 (N, H, W, C_in), C-contiguous.
-        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of zeros.
-        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; stride, dilation or groups are not 1.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-# conv2d_relu_nhwc
-
-def conv2d_relu_nhwc_mma(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    precision: str = "fp16",
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.conv2d_relu_nhwc` by the technique `mma`.
-
-    relu(conv2d_nhwc(...)).
-
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
-
-    Each call lays out its weights, casts the features and the result; the layer `MmaConv` leaves all that out.
-
-    With more than one group, each has a multiple of 32 output channels, and of 8 input channels, in fp8 of 16.
-
-    Args:
-        x: float32 (N, H, W, C_in), C-contiguous.
-        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of zeros.
-        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; groups have
-            other channels; in fp8, a GPU of compute capability below 8.9.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def conv2d_relu_nhwc_wgmma(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    precision: str = "fp16",
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.conv2d_relu_nhwc` by the technique `wgmma`.
-
-    relu(conv2d_nhwc(...)).
-
-    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
-
-    Each call lays out its weights, casts the features and the result; the layer `WgmmaConv` leaves all that out.
-
-    Strides are up to 8, a window spans up to 128 pixels. With more than one group, each has a multiple of 32 output
-    channels, and of 16 bytes of input channels.
-
-    Args:
-        x: float32 (N, H, W, C_in), C-contiguous.
-        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of zeros.
-        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
-        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
-            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
-            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
-            become its greatest.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; stride,
-            dilation or groups are others.
-        DeviceError: no usable GPU, or one of compute capability below 9.0.
-    """
-
-def conv2d_relu_nhwc_cpu_gemm(
-    x: np.ndarray,
-    weight: np.ndarray,
-    bias: np.ndarray,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
-    """`reference.conv2d_relu_nhwc` by the technique `cpu_gemm`.
-
-    relu(conv2d_nhwc(...)).
-
-    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
-
-    Packs the weights at each call; `CpuConv2d` keeps them.
-
-    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
-
-    Args:
-        x: float32 (N, H, W, C_in), C-contiguous.
-        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of zeros.
-        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C_out).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit; a group has one input channel; or the
-            environment's CHARCNN_CPU_TILE does not fit.
-    """
-
-def conv2d_relu_nhwc_winograd_cpu(
-    x: np.ndarray,
-    weight: np.ndarray,
-    bias: np.ndarray,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
-    """`reference.conv2d_relu_nhwc` by the technique `winograd_cpu`.
-
-    relu(conv2d_nhwc(...)).
-
-    All CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products.
-
-    A half to a quarter of the multiplications. Packs the weights at each call; `CpuWinogradConv2d` keeps them.
-
-    Stride and dilation are 1, groups too, or of a kernel of 3 to 5 rows and columns any. A feature that is not finite
-    may make NaN of all pixels that share a tile with one that reads it. The same bits for any number of threads.
-
-    Args:
-        x: float32 (N, H, W, C_in), C-contiguous.
-        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of zeros.
-        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C_out).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit; Winograd's filtering cannot take these moves; or
-            the environment's CHARCNN_CPU_TILE does not fit.
-    """
-
-def conv2d_relu_nhwc_double_buffered(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.conv2d_relu_nhwc` by the technique `double_buffered`.
-
-    relu(conv2d_nhwc(...)).
-
-    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
-    NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    Nothing is copied beforehand: copies from an image leave zeros in shared memory for what lies outside.
-
-    The copies are of 32 bits where C_in or C_out of a group is no multiple of 4, or an array starts at no multiple of
-    16 bytes.
-
-    Args:
-        x: float32 (N, H, W, C_in), C-contiguous.
-        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of zeros.
-        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def conv2d_relu_nhwc_winograd(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.conv2d_relu_nhwc` by the technique `winograd`.
-
-    relu(conv2d_nhwc(...)).
-
-    CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products. All arrays are
-    NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    As few multiplications as float32 allows. Weights are transformed first; `WinogradConv` keeps them.
-
-    Stride, dilation and groups are 1. A feature that is not finite may make NaN of all pixels that share a tile with
-    one that reads it.
-
-    Args:
-        x: float32 (N, H, W, C_in), C-contiguous.
-        weight: float32 (KH, KW, C_in / groups, C_out), C-contiguous, as `arrays.pack` gives it.
-        bias: float32 (C_out,), C-contiguous.
-        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of zeros.
-        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; stride, dilation or groups are not 1.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-# maxpool2d_nhwc
-
-def maxpool2d_nhwc_coalesced(
-    x: Array,
-    kernel_size: Pair,
-    *,
-    stride: Pair | None = None,
-    padding: Padding = 0,
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.maxpool2d_nhwc` by the technique `coalesced`.
-
-    maxpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C).
-
-    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
-    device, and then nothing waits for the result.
-
-    NaN wins.
-
-    Args:
-        x: float32 (N, H, W, C), C-contiguous.
-        kernel_size: Pair: of a window, an int or (vertical, horizontal).
-        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
-            where None.
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of -inf or for a mean zeros, at most half of kernel_size.
-        out: where to write, float32 (N, H_out, W_out, C); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
-def maxpool2d_nhwc_vectorized(
-    x: Array,
-    kernel_size: Pair,
-    *,
-    stride: Pair | None = None,
-    padding: Padding = 0,
-    precision: str = "fp16",
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.maxpool2d_nhwc` by the technique `vectorized`.
-
-    maxpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C).
-
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
-
-    NaN wins. Features are cast to the precision, the result is cast back; layers leave both out.
-
-    Args:
-        x: float32 (N, H, W, C), C-contiguous.
-        kernel_size: Pair: of a window, an int or (vertical, horizontal).
-        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
-            where None.
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of -inf or for a mean zeros, at most half of kernel_size.
-        precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
-            three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
-            "bf16", 8 bits, float32's range.
-        out: where to write, float32 (N, H_out, W_out, C); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def maxpool2d_nhwc_cpu_vector(
-    x: np.ndarray, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0, out: np.ndarray | None = None
-) -> np.ndarray:
-    """`reference.maxpool2d_nhwc` by the technique `cpu_vector`.
-
-    maxpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C).
-
-    All CPU cores, channels last: neighbouring values fill the vector registers.
-
-    NaN wins.
-
-    Args:
-        x: float32 (N, H, W, C), C-contiguous.
-        kernel_size: Pair: of a window, an int or (vertical, horizontal).
-        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
-            where None.
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of -inf or for a mean zeros, at most half of kernel_size.
-        out: where to write, float32 (N, H_out, W_out, C); made where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-
-# avgpool2d_nhwc
-
-def avgpool2d_nhwc_coalesced(
-    x: Array,
-    kernel_size: Pair,
-    *,
-    stride: Pair | None = None,
-    padding: Padding = 0,
-    count_include_pad: bool = True,
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.avgpool2d_nhwc` by the technique `coalesced`.
-
-    avgpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C).
-
-    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
-    device, and then nothing waits for the result.
-
-    Sums are float32.
-
-    Args:
-        x: float32 (N, H, W, C), C-contiguous.
-        kernel_size: Pair: of a window, an int or (vertical, horizontal).
-        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
-            where None.
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of -inf or for a mean zeros, at most half of kernel_size.
-        count_include_pad: bool, default True: whether a mean counts padding, as zeros.
-        out: where to write, float32 (N, H_out, W_out, C); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
-def avgpool2d_nhwc_vectorized(
-    x: Array,
-    kernel_size: Pair,
-    *,
-    stride: Pair | None = None,
-    padding: Padding = 0,
-    count_include_pad: bool = True,
-    precision: str = "fp16",
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.avgpool2d_nhwc` by the technique `vectorized`.
-
-    avgpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C).
-
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
-
-    Sums are float32. Features are cast to the precision, the result is cast back; layers leave both out.
-
-    Args:
-        x: float32 (N, H, W, C), C-contiguous.
-        kernel_size: Pair: of a window, an int or (vertical, horizontal).
-        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
-            where None.
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of -inf or for a mean zeros, at most half of kernel_size.
-        count_include_pad: bool, default True: whether a mean counts padding, as zeros.
-        precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
-            three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
-            "bf16", 8 bits, float32's range.
-        out: where to write, float32 (N, H_out, W_out, C); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def avgpool2d_nhwc_cpu_vector(
-    x: np.ndarray,
-    kernel_size: Pair,
-    *,
-    stride: Pair | None = None,
-    padding: Padding = 0,
-    count_include_pad: bool = True,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
-    """`reference.avgpool2d_nhwc` by the technique `cpu_vector`.
-
-    avgpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C).
-
-    All CPU cores, channels last: neighbouring values fill the vector registers.
-
-    Sums of a row are taken apart.
-
-    Args:
-        x: float32 (N, H, W, C), C-contiguous.
-        kernel_size: Pair: of a window, an int or (vertical, horizontal).
-        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
-            where None.
-        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
-            "same", of -inf or for a mean zeros, at most half of kernel_size.
-        count_include_pad: bool, default True: whether a mean counts padding, as zeros.
-        out: where to write, float32 (N, H_out, W_out, C); made where None.
-
-    Returns:
-        float32 (N, H_out, W_out, C).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-
-# global_avgpool2d_nhwc
-
-def global_avgpool2d_nhwc_coalesced(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
-    """`reference.global_avgpool2d_nhwc` by the technique `coalesced`.
-
-    The mean of each channel: (N, H, W, C) -> (N, C).
-
-    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
-    device, and then nothing waits for the result.
-
-    Sums are float32.
-
-    Args:
-        x: float32 (N, H, W, C), C-contiguous.
-        out: where to write, float32 (N, C); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, C), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
-def global_avgpool2d_nhwc_vectorized(
-    x: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.global_avgpool2d_nhwc` by the technique `vectorized`.
-
-    The mean of each channel: (N, H, W, C) -> (N, C).
-
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
-
-    Sums are float32. Features are cast to the precision, the result is cast back; layers leave both out.
-
-    Args:
-        x: float32 (N, H, W, C), C-contiguous.
-        precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
-            three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
-            "bf16", 8 bits, float32's range.
-        out: where to write, float32 (N, C); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, C), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-# local_response_norm_nhwc
-
-def local_response_norm_nhwc_coalesced(
-    x: Array,
-    size: int,
-    *,
-    alpha: float = 0.0001,
-    beta: float = 0.75,
-    k: float = 1.0,
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.local_response_norm_nhwc` by the technique `coalesced`.
-
-    local_response_norm on channels-last features: x (N, H, W, C) -> (N, H, W, C).
-
-    CUDA, one thread an output, neighbouring threads on neighbouring channels. All arrays are NumPy's, or all lie on the
-    device, and then nothing waits for the result.
-
-    The power of 0.75 is two instructions. AlexNet's alpha of 1e-4 is 5e-4 here, with size 5, beta 0.75 and k 2.
-
-    Args:
-        x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
-        alpha: float, default 0.0001: factor of their sum of squares, divided by size.
-        beta: float, default 0.75: the power.
-        k: float, default 1.0: added to the sum, greater than 0.
-        out: where to write, float32 (N, H, W, C); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, H, W, C), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
-def local_response_norm_nhwc_vectorized(
-    x: Array,
-    size: int,
-    *,
-    alpha: float = 0.0001,
-    beta: float = 0.75,
-    k: float = 1.0,
-    precision: str = "fp16",
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.local_response_norm_nhwc` by the technique `vectorized`.
-
-    local_response_norm on channels-last features: x (N, H, W, C) -> (N, H, W, C).
-
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
-
-    Features are cast to the precision, the result is cast back; `VectorizedLocalResponseNorm` leaves both out.
-
-    Args:
-        x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
-        alpha: float, default 0.0001: factor of their sum of squares, divided by size.
-        beta: float, default 0.75: the power.
-        k: float, default 1.0: added to the sum, greater than 0.
-        precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
-            three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
-            "bf16", 8 bits, float32's range.
-        out: where to write, float32 (N, H, W, C); made where None.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, H, W, C), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
-    """
-
-def local_response_norm_nhwc_cpu_vector(
-    x: np.ndarray,
-    size: int,
-    *,
-    alpha: float = 0.0001,
-    beta: float = 0.75,
-    k: float = 1.0,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
-    """`reference.local_response_norm_nhwc` by the technique `cpu_vector`.
-
-    local_response_norm on channels-last features: x (N, H, W, C) -> (N, H, W, C).
-
-    All CPU cores, channels last: neighbouring values fill the vector registers.
-
-    Pixel after pixel.
-
-    Args:
-        x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
-        alpha: float, default 0.0001: factor of their sum of squares, divided by size.
-        beta: float, default 0.75: the power.
-        k: float, default 1.0: added to the sum, greater than 0.
-        out: where to write, float32 (N, H, W, C); made where None.
-
-    Returns:
-        float32 (N, H, W, C).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
     """
 
 # pixels

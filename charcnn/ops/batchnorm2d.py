@@ -10,7 +10,7 @@ from numba import cuda, float32, njit
 
 from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common.epilogues import epilogue
+from charcnn.ops.common.epilogue_functions import epilogue
 
 
 @njit(cache=True, nogil=True)

@@ -11,7 +11,6 @@ import linecache
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes, shapes2d
 from charcnn.ops.common.arrays import host
-from charcnn.ops.table import TECHNIQUES, VARIANTS, Variant, operator
+from charcnn.ops.table import TECHNIQUES, VARIANTS, Variant, loaded, operator
 
 FUNCTIONS: dict[str, list[Variant]] = {}
 """Rows by function, one a precision."""
@@ -122,8 +121,7 @@ def make(name: str) -> Function:
 def launch_of(row: Variant) -> Callable[..., None]:
     """The row's launch; its module is imported here."""
     module, _, name = row.launch.partition(":")
-    launch: Callable[..., None] = getattr(import_module(f"charcnn.ops.{module}"), name)
-    return launch
+    return loaded(f"charcnn.ops.{module}", name)
 
 
 def takes_epilogue(launch: Function) -> bool:
@@ -284,7 +282,7 @@ def _argument(row: Variant, one: inspect.Parameter, shown: dict[str, str]) -> st
     )
     if _is_array(one):
         kind = {"ids": "uint8", "images": "uint8", "stat": "float64"}.get(one.name, "float32")
-        packed = row.operator.endswith(("_nlc", "_nhwc")) and one.name == "weight"
+        packed = row.layout == "channels_last" and one.name == "weight"
         parts = [f"{kind} {shown.get(one.name, '')}".rstrip(), "C-contiguous", PACKED if packed else "", meaning]
         return f"{one.name}: {', '.join(filter(None, parts))}."
     if one.name == "padding":

@@ -5,12 +5,15 @@ They take what the convolutions' layers take and give: with `octets`, as `MmaCon
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
-from charcnn.aliases import Array, Record
+from charcnn import layers
+from charcnn.aliases import Array, Function, Record
 from charcnn.gpu import device
-from charcnn.layers.layer import Shape
-from charcnn.layers.windows import Padding, Pair, Window
+from charcnn.layers.layer import Layer, Shape
+from charcnn.layers.windows import Window
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.features import STORED
 from charcnn.ops.common.layer import ArraySpec, NoScratch, Space
@@ -19,6 +22,9 @@ from charcnn.ops.local_response_norm_nhwc import normalised_features
 from charcnn.ops.pixels_nhwc import features_shape, pixel_features
 from charcnn.ops.pixels_to_depth import Blocks, block_features, block_shape
 from charcnn.ops.pool2d_nhwc import pooled_features, pooled_shape
+
+OTHERS = (layers.MaxPool2d, layers.AvgPool2d, layers.GlobalAvgPool2d, layers.LocalResponseNorm)
+"""What `VectorizedImageLayer` takes."""
 
 
 class _Features(NoScratch):
@@ -35,90 +41,56 @@ class _Features(NoScratch):
         return [ArraySpec(self._shape(x), self._dtype)]
 
     def _shape(self, x: Shape) -> Shape:
-        return x
+        raise NotImplementedError
 
     def _out(self, x: Array, space: Space) -> Record:
         (y,) = self.writes(x.shape)
         return {**self._given, "out": space.device(*y), "stream": space.stream}
 
 
-class _Pool2d(_Features):
-    """One that moves a window."""
-
-    mean: bool
-
-    def __init__(
-        self, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0, precision: str = "fp16",
-        octets: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(precision, octets)
-        self._moves = kernel_size, stride, padding
-
-    def _window(self, x: Shape) -> Window:
-        return shapes2d.pool2d_window(x[1], x[2], *self._moves)
-
-    def _shape(self, x: Shape) -> Shape:
-        return pooled_shape(x, self._window(x))
-
-    def __call__(self, x: Array, space: Space) -> Array:
-        """Start on features (N, H, W, C)."""
-        return pooled_features(x, self._window(x.shape), mean=self.mean, **self._out(x, space))
-
-
-class VectorizedMaxPool2d(_Pool2d):
-    """maxpool2d_nhwc on features in a precision.
+class VectorizedImageLayer(_Features):
+    """A pooling or local response normalisation of channels-last features in a precision.
 
     Args:
-        kernel_size, stride, padding: as of `reference.maxpool2d`.
+        layer: `MaxPool2d`; `AvgPool2d`, padding counted as zeros; `GlobalAvgPool2d`, (N, H, W, C) -> (N, C), which a
+            linear layer takes; or `LocalResponseNorm`.
         precision: of features, one of `features.STORED`.
         octets: with two terms, whether they lie as `mma_layout` has them.
+
+    Raises:
+        ValueError: it is another layer, or the precision is none of these.
     """
 
-    mean = False
-
-
-class VectorizedAvgPool2d(_Pool2d):
-    """avgpool2d_nhwc, padding counted as zeros. Arguments as of the maximum's."""
-
-    mean = True
-
-
-class VectorizedGlobalAvgPool2d(_Features):
-    """global_avgpool2d_nhwc on features in a precision: (N, H, W, C) -> (N, C), which a linear layer takes."""
-
-    def __init__(self, *, precision: str = "fp16", octets: bool = False) -> None:
+    def __init__(self, layer: Layer, *, precision: str = "fp16", octets: bool = False) -> None:
         super().__init__(precision, octets)
+        if not isinstance(layer, OTHERS):
+            raise ValueError(f"layer={layer!r}: need {' or '.join(one.__name__ for one in OTHERS)}")
+        self._layer = layer
+
+    def _window(self, x: Shape) -> Window | None:
+        match self._layer:
+            case layers.MaxPool2d(size, stride, padding) | layers.AvgPool2d(size, stride, padding):
+                return shapes2d.pool2d_window(x[1], x[2], size, stride, padding)
+            case layers.GlobalAvgPool2d():
+                return Window((x[1], x[2]))
+        return None
 
     def _shape(self, x: Shape) -> Shape:
-        return x[0], x[3]
+        window = self._window(x)
+        pooled = x if window is None else pooled_shape(x, window)
+        return (x[0], x[3]) if isinstance(self._layer, layers.GlobalAvgPool2d) else pooled
 
     def __call__(self, x: Array, space: Space) -> Array:
         """Start on features (N, H, W, C)."""
-        given = self._out(x, space)
-        y, (n, height, width, c) = given.pop("out"), x.shape
-        pooled_features(x, Window((height, width)), mean=True, out=y.reshape((n, 1, 1, c)), **given)
+        given, window = self._out(x, space), self._window(x.shape)
+        y = given.pop("out")
+        if isinstance(self._layer, layers.LocalResponseNorm):
+            size, alpha, beta, k = self._layer.size, self._layer.alpha, self._layer.beta, self._layer.k
+            return normalised_features(x, size, alpha=alpha, beta=beta, k=k, out=y, **given)
+        assert window is not None
+        out = y.reshape(pooled_shape(x.shape, window))
+        pooled_features(x, window, mean=not isinstance(self._layer, layers.MaxPool2d), out=out, **given)
         return y
-
-
-class VectorizedLocalResponseNorm(_Features):
-    """local_response_norm_nhwc on features in a precision.
-
-    Args:
-        size, alpha, beta, k: as of `reference.local_response_norm`.
-        precision, octets: as of `VectorizedMaxPool2d`.
-    """
-
-    def __init__(
-        self, size: int, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0, precision: str = "fp16",
-        octets: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(precision, octets)
-        self._size = size
-        self._given |= {"alpha": alpha, "beta": beta, "k": k}
-
-    def __call__(self, x: Array, space: Space) -> Array:
-        """Start on features (N, H, W, C)."""
-        return normalised_features(x, self._size, **self._out(x, space))
 
 
 class VectorizedPixels(_Features):
@@ -129,7 +101,7 @@ class VectorizedPixels(_Features):
         height, width: of an image.
         channels: of the features, those beyond C zero: `conv.width` of a prepared convolution. C where None.
         blocks: of the image that are pixels of the features, as `block_features` has them; None: its own pixels.
-        precision, octets: as of `VectorizedMaxPool2d`.
+        precision, octets: as of `VectorizedImageLayer`.
     """
 
     def __init__(
@@ -154,3 +126,19 @@ class VectorizedPixels(_Features):
         if self._blocks is not None:
             return block_features(x, self._tables, *self._size, self._blocks, **given)
         return pixel_features(x, self._tables, *self._size, **given)
+
+
+FORMER: dict[str, Function] = {f"Vectorized{one.__name__}": one for one in OTHERS}
+"""Names of release 1.0."""
+
+
+def __getattr__(name: str) -> Function:
+    if name not in FORMER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    said = f"{__name__}.{name} is {__name__}.VectorizedImageLayer now, which takes a layer"
+    warnings.warn(said, DeprecationWarning, stacklevel=2)
+
+    def prepare(*sizes: object, precision: str = "fp16", octets: bool = False, **more: object) -> VectorizedImageLayer:
+        return VectorizedImageLayer(FORMER[name](*sizes, **more), precision=precision, octets=octets)
+
+    return prepare

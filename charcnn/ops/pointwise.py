@@ -10,7 +10,8 @@ from numba import cuda, float32, njit
 
 from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common.epilogues import EPILOGUES, epilogue
+from charcnn.ops.common.epilogue_functions import epilogue
+from charcnn.ops.common.epilogues import EPILOGUES
 
 _relu, _tanh, _gelu, _sigmoid = (njit(EPILOGUES[name]) for name in ("relu", "tanh", "gelu", "sigmoid"))
 

@@ -72,9 +72,10 @@ def _pool2d_naive_kernel(mean):
     return kernel
 
 
-def _window(x: Array, *how: Any) -> Window:
-    """Of the pooling; without arguments, of all of an image."""
-    return shapes2d.pool2d_window(*x.shape[2:], *how) if how else Window((int(x.shape[2]), int(x.shape[3])))
+def _window(x: Array, kernel_size: Pair | None, *how: Any) -> Window:
+    """Of the pooling; where kernel_size is None, of all of an image."""
+    height, width = map(int, x.shape[2:])
+    return Window((height, width)) if kernel_size is None else shapes2d.pool2d_window(height, width, kernel_size, *how)
 
 
 def _start_loops(out, x, window, mean, count_include_pad=True):
@@ -95,15 +96,11 @@ def launch_max_loops(out: np.ndarray, x: np.ndarray, kernel_size: Pair, stride: 
 
 
 def launch_mean_loops(
-    out: np.ndarray, x: np.ndarray, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool
-) -> None:
-    """Sums of a row are taken apart."""
+    out: np.ndarray, x: np.ndarray, kernel_size: Pair | None = None, stride: Pair | None = None, padding: Padding = 0,
+    count_include_pad: bool = True,
+) -> None:  # fmt: skip
+    """Sums of a row are taken apart. Without a window, of all of an image."""
     _start_loops(out, x, _window(x, kernel_size, stride, padding), True, count_include_pad)
-
-
-def launch_global_loops(out: np.ndarray, x: np.ndarray) -> None:
-    """Sums of a row are taken apart."""
-    _start_loops(out, x, _window(x), True)
 
 
 def launch_max_naive(call: Call, x: Array, kernel_size: Pair, stride: Pair | None, padding: Padding) -> None:
@@ -112,12 +109,8 @@ def launch_max_naive(call: Call, x: Array, kernel_size: Pair, stride: Pair | Non
 
 
 def launch_mean_naive(
-    call: Call, x: Array, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool
-) -> None:
-    """Sums of a row are taken apart."""
+    call: Call, x: Array, kernel_size: Pair | None = None, stride: Pair | None = None, padding: Padding = 0,
+    count_include_pad: bool = True,
+) -> None:  # fmt: skip
+    """Sums of a row are taken apart. Without a window, of all of an image."""
     _start_naive(call, x, _window(x, kernel_size, stride, padding), True, count_include_pad)
-
-
-def launch_global_naive(call: Call, x: Array) -> None:
-    """Sums of a row are taken apart."""
-    _start_naive(call, x, _window(x), True)

@@ -167,9 +167,10 @@ def pooled_shape(x: Shape, window: Window) -> Shape:
     return n, *window.out(height, width), channels
 
 
-def _window(x: Array, *how: Any) -> Window:
-    """Of the pooling; without arguments, of all of an image."""
-    return shapes2d.pool2d_window(*x.shape[1:3], *how) if how else Window((int(x.shape[1]), int(x.shape[2])))
+def _window(x: Array, kernel_size: Pair | None, *how: Any) -> Window:
+    """Of the pooling; where kernel_size is None, of all of an image."""
+    height, width = map(int, x.shape[1:3])
+    return Window((height, width)) if kernel_size is None else shapes2d.pool2d_window(height, width, kernel_size, *how)
 
 
 def _as_images(y: Array) -> Any:
@@ -196,15 +197,11 @@ def launch_max_coalesced(call: Call, x: Array, kernel_size: Pair, stride: Pair |
 
 
 def launch_mean_coalesced(
-    call: Call, x: Array, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool
-) -> None:
+    call: Call, x: Array, kernel_size: Pair | None = None, stride: Pair | None = None, padding: Padding = 0,
+    count_include_pad: bool = True,
+) -> None:  # fmt: skip
     """Sums are float32."""
     _coalesced(call, x, _window(x, kernel_size, stride, padding), True, count_include_pad)
-
-
-def launch_global_coalesced(call: Call, x: Array) -> None:
-    """Sums are float32."""
-    _coalesced(call, x, _window(x), True)
 
 
 def launch_max_vectorized(
@@ -215,13 +212,8 @@ def launch_max_vectorized(
 
 
 def launch_mean_vectorized(
-    call: Call, x: Array, kernel_size: Pair, stride: Pair | None, padding: Padding, count_include_pad: bool, *,
-    precision: str,
+    call: Call, x: Array, kernel_size: Pair | None = None, stride: Pair | None = None, padding: Padding = 0,
+    count_include_pad: bool = True, *, precision: str,
 ) -> None:  # fmt: skip
     """Sums are float32. Features are cast to the precision, the result is cast back; layers leave both out."""
     _vectorized(call, x, _window(x, kernel_size, stride, padding), True, precision, count_include_pad)
-
-
-def launch_global_vectorized(call: Call, x: Array, *, precision: str) -> None:
-    """Sums are float32. Features are cast to the precision, the result is cast back; layers leave both out."""
-    _vectorized(call, x, _window(x), True, precision)

@@ -16,20 +16,12 @@ from charcnn.layers.layer import Layer
 from charcnn.layers.windows import pair
 from charcnn.ops.common.arrays import host, pack
 from charcnn.ops.functions import arrays_of, checked_shape, launch_of, options_of, takes_epilogue
+from charcnn.ops.layers import FASTEST, prepared_by
 from charcnn.ops.patterns import fits, operator_name, options
-from charcnn.ops.table import VARIANTS, Variant, operator
-
-FASTEST = (
-    "wgmma", "mma", "winograd", "double_buffered", "vectorized", "direct", "coalesced", "naive",
-    "winograd_cpu", "winograd_rows_cpu", "cpu_direct", "cpu_gemm", "cpu_vector", "loops",
-)  # fmt: skip
-"""What takes a pattern where no technique is asked for: the first here that takes it. Others must be asked for."""
+from charcnn.ops.table import OPERATORS, VARIANTS, Variant, operator
 
 FEW = 6
 """Input channels up to which `direct`, and what is like it, takes a pattern without being asked for."""
-
-LAST = ("_nlc", "_nhwc")
-"""What names of operators on channels-last features end in."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +63,7 @@ class Prepared:
     @property
     def layout(self) -> str:
         """channels_first, (N, C, ...), or channels_last, (N, ..., C)."""
-        return layout_of(self.row)
+        return self.row.layout
 
     def __call__(self, x: Array, *, out: Array = None, stream: Stream = None) -> Array:
         """See the class."""
@@ -119,7 +111,7 @@ def prepare(
         raise ValueError(f"pattern={list(pattern)!r}: need layers of charcnn.layers, one at least")
     arrays = _arrays(pattern, weights or {})
     row = _choose(pattern, arrays, technique, precision, device, layout)
-    if layout_of(row) == "channels_last":
+    if row.layout == "channels_last":
         arrays = tuple(pack(array) if array.ndim > 1 else array for array in arrays)
     given = options(pattern)
     if row.device == "cuda":
@@ -151,11 +143,6 @@ def _launched(launch: Any, arguments: tuple[Any, ...], how: Mapping[str, Any], t
 def precision_of(row: Variant) -> str:
     """What the row multiplies."""
     return row.precision or "fp32"
-
-
-def layout_of(row: Variant) -> str:
-    """Of the row's features."""
-    return "channels_last" if row.operator.endswith(LAST) else "channels_first"
 
 
 def _arrays(pattern: Sequence[Layer], weights: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
@@ -205,19 +192,19 @@ def _choose(
 ) -> Variant:  # fmt: skip
     """The row that computes the pattern."""
     name, said = operator_name(pattern), f"[{', '.join(map(repr, pattern))}]"
-    names = [name, *(name + end for end in LAST)]
-    rows = [row for row in VARIANTS if row.operator in names and operator(row.operator).shape_check is not None]
+    found = {of.name for of in OPERATORS if of.computes == name and of.shape_check is not None}
+    rows = [row for row in VARIANTS if row.operator in found]
     rows = [row for row in rows if arrays_of(row) == 1 + len(arrays)]
     if not rows or not fits(pattern):
         raise ValueError(f"pattern={said}: no operator computes it; each layer, or fewer of them, may have one")
     for argument, value, of in (
         ("technique", technique, lambda row: row.technique),
         ("device", device, lambda row: row.device),
-        ("layout", layout, layout_of),
+        ("layout", layout, lambda row: row.layout),
         ("precision", precision, precision_of),
     ):
         if value is not None and not (fitting := [row for row in rows if of(row) == value]):
-            has = ", ".join(dict.fromkeys(f"{row.technique} ({precision_of(row)}, {layout_of(row)})" for row in rows))
+            has = ", ".join(dict.fromkeys(f"{row.technique} ({precision_of(row)}, {row.layout})" for row in rows))
             raise ValueError(f"{argument}={value!r}: nothing takes {said} so; need one of {has}")
         rows = fitting if value is not None else rows
     if technique is None:
@@ -230,7 +217,7 @@ def _choose(
             raise ValueError(f"pattern={said}: no technique takes it here unasked; name one")
         rows.sort(key=lambda row: FASTEST.index(row.technique))
     if layout is None:
-        rows = [row for row in rows if layout_of(row) == "channels_first"] or rows
+        rows = [row for row in rows if row.layout == "channels_first"] or rows
     if precision is None:
         rows = [row for row in rows if precision_of(row) == "fp32"] or rows
     if rows[0].precision == "fp8":
@@ -248,8 +235,8 @@ def _takes(row: Variant, pattern: Sequence[Layer], arrays: Sequence[np.ndarray])
                 return plain and few and 2 <= pair("kernel_size", kernel)[1] <= 5
             if row.technique in ("direct", "cpu_direct"):
                 return few
-            if row.technique in ("winograd", "winograd_cpu"):
-                return plain and min(pair("kernel_size", kernel)) > 1
+            if row.technique in ("winograd", "winograd_cpu") and (layer := prepared_by(row.technique)):
+                return groups == 1 and layer.takes(pattern, precision_of(row))
             return groups == 1 or row.technique in ("naive", "loops", "double_buffered")
     if row.tensor_cores and isinstance(pattern[-1], layers.MaxPool1d):
         return pattern[-1].size == 3

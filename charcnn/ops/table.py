@@ -7,7 +7,7 @@ is a launch and its row here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 
@@ -24,11 +24,18 @@ EXACT = 0.0
 """Tolerance where values are only moved, picked or counted."""
 
 
+def loaded(module: str, name: str) -> Function:
+    """What a row names; its module is imported here."""
+    found: Function = getattr(import_module(module), name)
+    return found
+
+
 @dataclass(frozen=True)
 class Operator:
-    """One operator, or a fused chain of them: what it computes, and how close a variant must come."""
+    """One operator, or a fused chain of them, in one layout: what it computes, and how close a variant must come."""
 
-    name: str
+    computes: str
+    """Layers in order, which are these in all layouts."""
     tolerance: float
     """Largest ||out - ref|| / ||ref|| against the float64 reference."""
     shape_check: str | None = ""
@@ -42,11 +49,23 @@ class Operator:
     """What results may be of, first what is made where no `out` is given."""
     stat: bool = False
     """Whether a second result is each input's mean and variance."""
+    axes: str = ""
+    """What its name has behind that of what it computes: nlc or nhwc, of channels-last features; else nothing."""
+
+    @property
+    def name(self) -> str:
+        """Of this row alone."""
+        return f"{self.computes}_{self.axes}" if self.axes else self.computes
+
+    @property
+    def layout(self) -> str:
+        """Of its features: channels_first, (N, C, ...), or channels_last, (N, ..., C)."""
+        return "channels_last" if self.axes else "channels_first"
 
     @property
     def reference(self) -> Function:
         """In float64."""
-        return getattr(import_module("charcnn.ops.reference"), self.name)
+        return loaded("charcnn.ops.reference", self.name)
 
 
 @dataclass(frozen=True)
@@ -96,6 +115,11 @@ class Variant:
         return operator(self.operator).in_place or (self.operator, self.technique) == ("softmax", "loops")
 
     @property
+    def layout(self) -> str:
+        """Of its operator's features."""
+        return operator(self.operator).layout
+
+    @property
     def function(self) -> str:
         """The name in charcnn.ops: the operator, then the technique."""
         return f"{self.operator}_{self.technique}"
@@ -113,7 +137,7 @@ class Variant:
     @property
     def launcher(self) -> Function:
         """The function, in this precision; its module is imported here."""
-        launcher: Function = getattr(import_module("charcnn.ops"), self.function)
+        launcher: Function = loaded("charcnn.ops", self.function)
         return partial(launcher, precision=self.precision) if self.precision else launcher
 
 
@@ -155,51 +179,49 @@ TECHNIQUES = {
 
 POINTWISE = ("relu", "tanh", "gelu", "sigmoid")
 
+
+def _both(axes: str, of: Operator) -> tuple[Operator, Operator]:
+    """The operator on channels-first features, and on channels-last ones of these axes."""
+    return of, replace(of, axes=axes, shape_check=of.shape_check and f"{of.shape_check}_{axes}")
+
+
 OPERATORS = (
-    Operator("one_hot", EXACT),
-    Operator("conv1d", FLOAT32, epilogue=""),
-    Operator("conv1d_relu", FLOAT32, "conv1d", "relu"),
+    *_both("nlc", Operator("one_hot", EXACT)),
+    *_both("nlc", Operator("conv1d", FLOAT32, epilogue="")),
+    *_both("nlc", Operator("conv1d_relu", FLOAT32, "conv1d", "relu")),
     Operator("layernorm", FLOAT32, in_place=True),
     Operator("relu", EXACT, "relu", "relu", in_place=True),
     Operator("maxpool1d", EXACT, epilogue=""),
     Operator("collapse", EXACT),
-    Operator("linear", FLOAT32, epilogue=""),
-    Operator("linear_relu", FLOAT32, "linear", "relu"),
-    Operator("conv1d_stat", FLOAT32, "conv1d", stat=True),
+    *_both("nlc", Operator("linear", FLOAT32, epilogue="")),
+    *_both("nlc", Operator("linear_relu", FLOAT32, "linear", "relu")),
+    *_both("nlc", Operator("conv1d_stat", FLOAT32, "conv1d", stat=True)),
     Operator("layernorm_relu", FLOAT32, in_place=True),
     Operator("relu_maxpool1d", EXACT, "maxpool1d", "relu"),
-    Operator("conv1d_relu_maxpool1d", FLOAT32),
-    Operator("layernorm_relu_maxpool1d", FLOAT32),
+    *_both("nlc", Operator("conv1d_relu_maxpool1d", FLOAT32)),
+    *_both("nlc", Operator("layernorm_relu_maxpool1d", FLOAT32)),
     Operator(CHAIN, FLOAT32, None, stat=True),
     Operator("linear_relu_linear", FLOAT32, "two_linears", "relu"),
-    Operator("one_hot_conv1d", FLOAT32),
-    Operator("one_hot_nlc", EXACT),
-    Operator("conv1d_nlc", FLOAT32, epilogue=""),
-    Operator("conv1d_relu_nlc", FLOAT32, "conv1d_nlc", "relu"),
-    Operator("conv1d_relu_maxpool1d_nlc", FLOAT32),
-    Operator("conv1d_stat_nlc", FLOAT32, "conv1d_nlc", stat=True),
-    Operator("layernorm_relu_maxpool1d_nlc", FLOAT32),
-    Operator("linear_nlc", FLOAT32, epilogue=""),
-    Operator("linear_relu_nlc", FLOAT32, "linear_nlc", "relu"),
-    Operator("one_hot_conv1d_nlc", FLOAT32),
-    Operator("one_hot_conv1d_stat_nlc", FLOAT32, dtypes=("float64",)),
-    Operator("one_hot_conv1d_relu_maxpool1d_nlc", FLOAT32),
-    Operator("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", FLOAT32),
+    *_both("nlc", Operator("one_hot_conv1d", FLOAT32)),
+    Operator("one_hot_conv1d_stat", FLOAT32, dtypes=("float64",), axes="nlc"),
+    Operator("one_hot_conv1d_relu_maxpool1d", FLOAT32, axes="nlc"),
+    Operator("one_hot_conv1d_layernorm_relu_maxpool1d", FLOAT32, axes="nlc"),
     Operator("softmax", FLOAT32),
     Operator("argmax", EXACT, dtypes=("int64",)),
     Operator("collapse_linear", FLOAT32, epilogue=""),
     Operator("linear_softmax", FLOAT32),
     Operator("linear_argmax", EXACT, dtypes=("int64", "uint8")),
-    Operator("conv2d", FLOAT32, epilogue=""),
+    *_both("nhwc", Operator("conv2d", FLOAT32, epilogue="")),
     *(Operator(name, FLOAT32, "relu", name, in_place=True) for name in POINTWISE[1:]),
     Operator("leaky_relu", FLOAT32, in_place=True),
     Operator("maxout", EXACT),
     Operator("batchnorm2d", FLOAT32, epilogue="", in_place=True),
-    Operator("maxpool2d", EXACT, "pool2d"),
-    Operator("avgpool2d", FLOAT32, "pool2d"),
-    Operator("global_avgpool2d", FLOAT32),
-    Operator("local_response_norm", FLOAT32),
-    *(Operator(f"conv2d_{name}", FLOAT32, "conv2d", name) for name in ("relu", "tanh", "sigmoid", "leaky_relu")),
+    *_both("nhwc", Operator("maxpool2d", EXACT, "pool2d")),
+    *_both("nhwc", Operator("avgpool2d", FLOAT32, "pool2d")),
+    *_both("nhwc", Operator("global_avgpool2d", FLOAT32)),
+    *_both("nhwc", Operator("local_response_norm", FLOAT32)),
+    *_both("nhwc", Operator("conv2d_relu", FLOAT32, "conv2d", "relu")),
+    *(Operator(f"conv2d_{name}", FLOAT32, "conv2d", name) for name in ("tanh", "sigmoid", "leaky_relu")),
     *(Operator(f"conv2d_{name}_maxpool2d", FLOAT32, "conv2d_maxpool2d", name) for name in ("relu", "tanh")),
     Operator("conv2d_relu_global_avgpool2d", FLOAT32, "conv2d_global_avgpool2d", "relu"),
     Operator(IMAGE_CHAIN, FLOAT32, None),
@@ -207,14 +229,7 @@ OPERATORS = (
     *(Operator(f"linear_{name}", FLOAT32, "linear", name) for name in ("tanh", "gelu", "sigmoid", "leaky_relu")),
     Operator("linear_maxout", FLOAT32),
     Operator("linear_gelu_linear", FLOAT32, "two_linears", "gelu"),
-    Operator("conv2d_nhwc", FLOAT32, epilogue=""),
-    Operator("conv2d_relu_nhwc", FLOAT32, "conv2d_nhwc", "relu"),
-    Operator("maxpool2d_nhwc", EXACT, "pool2d_nhwc"),
-    Operator("avgpool2d_nhwc", FLOAT32, "pool2d_nhwc"),
-    Operator("global_avgpool2d_nhwc", FLOAT32),
-    Operator("local_response_norm_nhwc", FLOAT32),
-    Operator("pixels", EXACT),
-    Operator("pixels_nhwc", EXACT),
+    *_both("nhwc", Operator("pixels", EXACT)),
 )
 
 UNSCALED = ("fp16", "bf16", "tf32", "fp16x3")
@@ -254,10 +269,10 @@ PRODUCTS = (("conv1d_nlc conv1d_relu_nlc", "launch"), ("conv1d_relu_maxpool1d_nl
 """Operators that a kernel of products computes, and what starts it for them."""
 GATHERED = (("one_hot_conv1d_relu_maxpool1d_nlc", "launch_pooled"),
             ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "launch_normalised"))  # fmt: skip
-LINES = (("maxpool2d_nhwc", "pool2d_nhwc:launch_max"), ("avgpool2d_nhwc", "pool2d_nhwc:launch_mean"),
-         ("global_avgpool2d_nhwc", "pool2d_nhwc:launch_global"), ("pixels_nhwc", "pixels_nhwc:launch"),
-         ("local_response_norm_nhwc", "local_response_norm_nhwc:launch"))  # fmt: skip
-"""Operators that stand between convolutions of images, or before them."""
+BETWEEN = (("maxpool2d", "pool2d", "launch_max"), ("avgpool2d", "pool2d", "launch_mean"),
+           ("global_avgpool2d", "pool2d", "launch_mean"), ("local_response_norm", "local_response_norm", "launch"),
+           ("pixels", "pixels", "launch"))  # fmt: skip
+"""Operators that stand between convolutions of images, or before them: where their kernels are, in either layout."""
 
 _BY_TECHNIQUE = (
     *_rows("one_hot", "loops", "one_hot:launch_loops"),
@@ -316,7 +331,7 @@ _BY_TECHNIQUE = (
     *(row for name, launch in GATHERED
       for row in _rows(name, "warp_gather", f"token_conv1d.weights:{launch}", HALF_PRECISIONS)),
     *_rows("linear", "loops", "linear.linear:launch_loops"),
-    *_rows("linear linear_relu", "cpu_gemm", "linear.linear:launch_cpu_gemm"),
+    *_rows("linear linear_relu", "cpu_gemm", "linear.cpu_gemm:launch"),
     *_rows(f"{LINEAR} collapse_linear", "naive", "linear.linear:launch_naive"),
     *_rows("linear_maxout", "naive", "linear.linear:launch_maxout"),
     *_rows("linear_relu_linear linear_gelu_linear", "naive", "linear.linear_relu_linear:launch"),
@@ -343,19 +358,13 @@ _BY_TECHNIQUE = (
     *_rows(" ".join(IMAGES), "winograd", "conv2d.winograd:launch_once", tolerance=FILTERED),
     *_rows("batchnorm2d", "loops", "batchnorm2d:launch_loops"),
     *_rows("batchnorm2d batchnorm2d_relu", "naive", "batchnorm2d:launch_naive"),
-    *_rows("maxpool2d", "loops", "pool2d:launch_max_loops"),
-    *_rows("maxpool2d", "naive", "pool2d:launch_max_naive"),
-    *_rows("avgpool2d", "loops", "pool2d:launch_mean_loops"),
-    *_rows("avgpool2d", "naive", "pool2d:launch_mean_naive"),
-    *_rows("global_avgpool2d", "loops", "pool2d:launch_global_loops"),
-    *_rows("global_avgpool2d", "naive", "pool2d:launch_global_naive"),
-    *_rows("local_response_norm", "loops", "local_response_norm:launch_loops"),
-    *_rows("local_response_norm", "naive", "local_response_norm:launch_naive"),
-    *_rows("pixels", "loops", "pixels:launch_loops"),
-    *_rows("pixels", "naive", "pixels:launch_naive"),
-    *(row for name, launch in LINES for row in _rows(name, "coalesced", f"{launch}_coalesced")),
-    *(row for name, launch in LINES
-      for row in _rows(name, "vectorized", f"{launch}_vectorized", ("fp32", "fp16x3", *HALF_PRECISIONS))),
+    *(row for name, home, launch in BETWEEN for technique in ("loops", "naive")
+      for row in _rows(name, technique, f"{home}:{launch}_{technique}")),
+    *(row for name, home, launch in BETWEEN
+      for row in _rows(f"{name}_nhwc", "coalesced", f"{home}_nhwc:{launch}_coalesced")),
+    *(row for name, home, launch in BETWEEN
+      for row in _rows(f"{name}_nhwc", "vectorized", f"{home}_nhwc:{launch}_vectorized",
+                       ("fp32", "fp16x3", *HALF_PRECISIONS))),
     *_rows("maxpool2d_nhwc", "cpu_vector", "images_cpu:launch_max"),
     *_rows("avgpool2d_nhwc", "cpu_vector", "images_cpu:launch_mean"),
     *_rows("local_response_norm_nhwc", "cpu_vector", "images_cpu:launch_norm"),
@@ -372,6 +381,18 @@ def operator(name: str) -> Operator:
 
 
 _NAMED = {row.name: row for row in OPERATORS}
+
+
+ANY_LAYOUT = (*POINTWISE, "leaky_relu", "softmax")
+"""Operators that know no channels, or of which an input is a row."""
+
+
+def function_name(computes: str, technique: str, layout: str = "channels_first") -> str | None:
+    """The function of `charcnn.ops` that computes it by a technique, on features of this layout, or None."""
+    return _FUNCTIONS.get((computes, technique, "channels_first" if computes in ANY_LAYOUT else layout))
+
+
+_FUNCTIONS = {(operator(row.operator).computes, row.technique, row.layout): row.function for row in VARIANTS}
 
 
 def tolerance(variant: Variant) -> float:

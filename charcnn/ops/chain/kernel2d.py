@@ -15,7 +15,7 @@ from charcnn.gpu.launch import jit
 from charcnn.ops.chain.maps2d import make_fill, make_load, make_maxpool2d, make_norm, make_store, place_of
 from charcnn.ops.chain.step2d import Step2d
 from charcnn.ops.chain.tiling2d import FAR, Link
-from charcnn.ops.common.epilogues import inlined
+from charcnn.ops.common.epilogue_functions import inlined
 
 # Device functions are made for a step and link, whose sizes are their constants, and inlined: a kernel is one function.
 # Of a map they take rows [begin, end) and columns [first, last), and where its rows in shared memory begin, a column

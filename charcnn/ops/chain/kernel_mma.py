@@ -20,7 +20,7 @@ from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import block_idx_x, extents, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.octets import OCTET, PIXEL, make_octet_norm
-from charcnn.ops.common.epilogues import inlined
+from charcnn.ops.common.epilogue_functions import inlined
 
 if TYPE_CHECKING:
     from charcnn.ops.chain.plan_mma import MmaPlan

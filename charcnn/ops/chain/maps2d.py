@@ -12,7 +12,7 @@ from charcnn.gpu.device import int32, uint32
 from charcnn.gpu.indices import thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.step2d import Step2d
-from charcnn.ops.common.epilogues import inlined
+from charcnn.ops.common.epilogue_functions import inlined
 from charcnn.ops.local_response_norm_nhwc import inverse_power
 
 # As in kernel2d.py: device functions of a step and link, inlined; constants of indices are uint32.

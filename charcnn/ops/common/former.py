@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from charcnn.aliases import Array, Function
+import numpy as np
+
+from charcnn.aliases import Array, Function, Record
 from charcnn.layers import MaxPool1d, MaxPool2d
+from charcnn.layers.windows import Padding
+from charcnn.ops.common.cpu_tile import Tile
 from charcnn.ops.common.epilogues import pattern_of
 
 
@@ -20,13 +26,8 @@ def former(module: str, name: str, *classes: type) -> Function:
     Raises:
         AttributeError: there was none.
     """
-    stem = next((name.removesuffix(end) for end in ("Conv1d", "Conv2d", "Linear") if name.endswith(end)), "")
-    made = f"{stem}Conv"
-    found = next((one for one in classes if one.__name__ == made and name != made), None)
-    if found is None:
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    said = f"{module}.{name} is {found.__module__}.{made} now, which takes a pattern"
-    warnings.warn(said, DeprecationWarning, stacklevel=3)
+    found = _found(module, name, classes)
+    made = found.__name__
     without = name in ("DoubleBufferedConv1d", "DoubleBufferedLinear")
 
     def prepare(
@@ -40,5 +41,43 @@ def former(module: str, name: str, *classes: type) -> Function:
             pattern.append(MaxPool2d(*pool) if isinstance(pool, tuple) else MaxPool1d(pool_size or 3))
         options |= {"results": "float32"} if float32 else {}
         return found(pattern, {"weight": weight, "bias": bias}, **options)
+
+    return prepare
+
+
+def _found(module: str, name: str, classes: Sequence[type]) -> Function:
+    """The class today; warns."""
+    stem = next((name.removesuffix(end) for end in ("Conv1d", "Conv2d", "Linear") if name.endswith(end)), "")
+    found: Function | None = next((one for one in classes if one.__name__ == f"{stem}Conv" != name), None)
+    if found is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    said = f"{module}.{name} is {found.__module__}.{found.__name__} now, which takes a pattern"
+    warnings.warn(said, DeprecationWarning, stacklevel=4)
+    return found
+
+
+def former_on_cpu(module: str, name: str, *classes: type) -> Function:
+    """What stands for a class of a CPU, whose weights were PyTorch's; arguments and errors are those of `former`."""
+    found, dot = _found(module, name, classes), "Dot" in name
+
+    def prepare(
+        weight: Array, bias: Array, tile: Tile | None = None, *, relu: bool = dot, pool_size: int = 1,
+        result: str | None = None, precision: str | None = None, **moves: Padding,
+    ) -> Function:  # fmt: skip
+        packed = np.moveaxis(weight, (0, 1), (-1, -2))
+        options: Record = {"precision": precision, "results": result} if dot else {"tile": tile}
+
+        @cache
+        def conv(relu: bool, pool_size: int) -> Function:
+            pattern = pattern_of(packed, "relu" if relu else "", pool_size, **moves)
+            made: Function = found(pattern, {"weight": packed, "bias": bias}, **options)
+            return made
+
+        conv(relu, pool_size)  # errors come now
+
+        def apply(x: Array, out: Array, *, relu: bool = relu, pool_size: int = pool_size) -> Array:
+            return conv(relu, pool_size)(x, out)
+
+        return apply
 
     return prepare

@@ -1,41 +1,52 @@
-"""conv1d of int8 or bf16 on all CPU cores, by the dot-product instructions of AVX-512."""
+"""Convolutions and linear layers of int8 or bf16 on all CPU cores, by the dot-product instructions of AVX-512."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from charcnn.aliases import Function
+from charcnn.layers import Conv1d, Linear
+from charcnn.ops.common.cpu_conv import PreparedCpuConv
 from charcnn.ops.common.cpu_dot_gemm import DotWeights
+from charcnn.ops.common.epilogues import Pattern
+from charcnn.ops.common.former import former_on_cpu
 
 
-class CpuDotConv1d:
-    """A convolution over channels-last features of 8 or 16 bits, its weights packed once.
+class CpuDotConv(PreparedCpuConv):
+    """A convolution over channels-last features of 8 or 16 bits, or a linear layer, its weights packed once.
+
+    Features and results are C-contiguous: u8, bits of bf16 as uint16, or float32 results.
 
     Args:
-        weight: float32 (C_out, C_in, K), of which int8 keeps 255 steps an output channel; bias (C_out,).
+        pattern: `Conv1d` or `Linear`, with ReLU, without which u8 has none below 0 either; behind a `Conv1d`
+            max-pooling of 3.
+        weights: float32 "weight" as of `CpuConv`, of which int8 keeps 255 steps an output channel, and "bias".
         precision: int8 or bf16.
-        result: what is stored: features of that precision, or "float32".
-        relu: whether what is below 0 becomes 0; in u8 it always does.
-        pool_size: 1 or 3.
+        results: what is stored: features of that precision, or "float32".
 
     Raises:
-        ValueError: the processor lacks the instructions, or int8 cannot hold the weights.
+        ValueError: it does not compute the pattern, the processor lacks the instructions, or int8 cannot hold the
+            weights.
     """
 
-    def __init__(
-        self,
-        weight: np.ndarray,
-        bias: np.ndarray,
-        *,
-        precision: str,
-        result: str | None = None,
-        relu: bool = True,
-        pool_size: int = 1,
-    ) -> None:
-        self._weights = DotWeights(
-            weight.transpose(0, 2, 1), bias, precision=precision, result=result, relu=relu, pool_size=pool_size
-        )
+    products = Conv1d, Linear
+    precisions = "int8", "bf16"
 
-    def __call__(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """x (N, L, C_in) -> out (N, L_out, C_out), both C-contiguous: u8, bits of bf16 as uint16, or float32."""
-        self._weights.multiply(x, out)
-        return out
+    def __init__(
+        self, pattern: Pattern, weights: Mapping[str, np.ndarray], *, precision: str, results: str | None = None
+    ) -> None:
+        weight, bias = self._read(pattern, weights)
+        self._weights = DotWeights(
+            weight[:, 0], bias, precision=precision, result=results, relu=self.epilogue.rectified,
+            pool_size=self.epilogue.pool_size,
+        )  # fmt: skip
+
+    def _multiply(self, x: np.ndarray, out: np.ndarray) -> None:
+        rows = 0 if isinstance(self.product, Linear) else 1  # the axis of one row
+        self._weights.multiply(x.squeeze(rows), out.squeeze(rows))
+
+
+def __getattr__(name: str) -> Function:
+    return former_on_cpu(__name__, name, CpuDotConv)

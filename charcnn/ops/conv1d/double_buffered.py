@@ -15,7 +15,7 @@ from charcnn.gpu.indices import block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Window
-from charcnn.ops.common import epilogues, tile_choice
+from charcnn.ops.common import epilogue_functions, epilogues, tile_choice
 from charcnn.ops.conv1d.tile import Tile, candidates, filling, vector_width
 from charcnn.ops.conv1d.tile_moments import make_store_moments
 
@@ -73,7 +73,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
     unrolled = 4 * ptx.VECTOR  # terms of a stage
     shifted, rectified = epilogue not in ("k_split", "several"), epilogue in ("relu", "pool")
     pointwise = epilogue in epilogues.EPILOGUES and not rectified
-    apply = epilogues.in_place(epilogue, accumulators) if pointwise else None
+    apply = epilogue_functions.in_place(epilogue, accumulators) if pointwise else None
     several = epilogue == "several"
     pooled, measured = epilogue == "pool", epilogue == "stat"
     window, tile_rows = pool_size, tile.rows // pool_size * pool_size

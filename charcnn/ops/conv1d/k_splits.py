@@ -11,7 +11,7 @@ from numba import cuda, float32
 from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
-from charcnn.ops.common import epilogues
+from charcnn.ops.common import epilogue_functions
 from charcnn.ops.conv1d.double_buffered import chosen, launch
 
 DEPTH = 512
@@ -21,7 +21,7 @@ rounding error grows with the number of terms."""
 
 @cache
 def _make_join(epilogue: str) -> Any:
-    function = epilogues.epilogue(epilogue)
+    function = epilogue_functions.epilogue(epilogue)
 
     @jit()
     def join_kernel(k_splits, bias, y):

@@ -11,7 +11,7 @@ from charcnn.gpu import ptx
 from charcnn.gpu.device import SIMULATED, int32, uint32, uint64
 from charcnn.gpu.indices import block_idx_x, thread_idx_x
 from charcnn.gpu.launch import jit
-from charcnn.ops.common.epilogues import in_place
+from charcnn.ops.common.epilogue_functions import in_place
 from charcnn.ops.conv1d.small_batch_images_plan import CHUNK, PACK_N, STEP_BYTES, THREADS, WARPS, SmallBatchPlan
 
 KNOWN = 8

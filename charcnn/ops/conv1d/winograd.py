@@ -207,6 +207,12 @@ class WinogradConv(PreparedConv):
         call.launch(_weights_kernel(self._taps), blocks, THREADS, given, self._weight)
 
     @classmethod
+    def takes(cls, pattern: Pattern, precision: str, capability: tuple[int, int] | None = None) -> bool:
+        """Whether it computes this in fewer products."""
+        taken = super().takes(pattern, precision, capability)
+        return taken and getattr(pattern[0], "kernel_size", 1) not in (1, (1, 1))
+
+    @classmethod
     def check_pool(cls, product: Product, epilogue: Epilogue) -> None:
         """Of sequences, ReLU, and any windows behind it; of images, steps of 1 and no pooling."""
         if isinstance(product, Conv2d):

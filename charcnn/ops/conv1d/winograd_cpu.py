@@ -8,16 +8,23 @@ stays in cache L2. A sequence is an image of one row. An image's rows are filter
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cache
 
 import numba
 import numpy as np
 from numba import njit, prange, types
 
+from charcnn.aliases import Function
 from charcnn.gpu.arrays import apart
+from charcnn.layers import Conv1d, Conv2d
+from charcnn.layers.windows import pair
 from charcnn.ops.common import threads
+from charcnn.ops.common.cpu_conv import PreparedCpuConv
 from charcnn.ops.common.cpu_gemm import WRITTEN, copy_line, finish, pack, pack_bias, types_of
 from charcnn.ops.common.cpu_tile import PART, Tile, add_product, add_product_plain, choose_tile
+from charcnn.ops.common.epilogues import Epilogue, Pattern, Product, pattern_of
+from charcnn.ops.common.former import former_on_cpu
 from charcnn.ops.common.keep import Apply, keeping
 from charcnn.ops.common.tasks import share_out
 from charcnn.ops.conv1d.winograd_sums import outputs, outputs_and_bias, transform
@@ -220,33 +227,55 @@ class Filtered:
         return out
 
 
-class CpuWinogradConv1d:
-    """A convolution over channels-last features on the CPU, its weights transformed and packed once.
+class CpuWinogradConv(PreparedCpuConv):
+    """A convolution by Winograd's filtering, its weights transformed and packed once.
 
-    They take 28 ceil(K / 4) C_in C_out bytes for K > 3, C_out in whole panels of the tile.
+    Of a sequence they take 28 ceil(K / 4) C_in C_out bytes for K > 3, C_out in whole panels of the tile. Features are
+    float32, C-contiguous; results float32 of any strides.
 
     Args:
-        weight: float32 (C_out, C_in, K); bias (C_out,).
-        tile: the micro-kernel's, from `cpu_gemm.choose_tile`; the best for this processor where None.
+        pattern: `Conv1d` with ReLU and max-pooling, or `Conv2d` with ReLU, of stride and dilation 1; several groups
+            only of 3 to 5 rows and columns.
+        weights, tile: as of `CpuConv`.
+
+    Raises:
+        ValueError: it does not compute the pattern.
     """
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:
-        self._filtered = Filtered(weight.transpose(0, 2, 1)[:, None], bias, tile)
+    products = Conv1d, Conv2d
 
-    def __call__(self, x: np.ndarray, out: np.ndarray, *, pool_size: int = 1, relu: bool = False) -> np.ndarray:
-        """x float32 (N, L, C_in), C-contiguous -> out (N, L_out, C_out), any strides; pooled and ReLU'd where asked.
+    def __init__(self, pattern: Pattern, weights: Mapping[str, np.ndarray], tile: Tile | None = None) -> None:
+        self._filtered = Filtered(*self._read(pattern, weights), tile, getattr(self.product, "groups", 1))
 
-        The same bits for any number of threads.
-        """
-        self._filtered(x[:, None], out[:, None], pool_size=pool_size, relu=relu)
-        return out
+    @classmethod
+    def check(cls, pattern: Pattern) -> tuple[Product, Epilogue]:
+        """The product and what follows it; a window that moves by 1, whose groups can be filtered."""
+        product, epilogue = super().check(pattern)
+        if isinstance(product, Conv2d):
+            plain = all(pair("stride", one) == (1, 1) for one in (product.stride, product.dilation))
+            if not plain or (product.groups > 1 and not nested(*pair("kernel_size", product.kernel_size))):
+                stride, dilation, groups = product.stride, product.dilation, product.groups
+                raise ValueError(
+                    f"{stride=}, {dilation=}, {groups=}: Winograd's filtering needs 1, of 3 to 5 rows and columns any "
+                    "groups; conv2d_nhwc's cpu_gemm takes any"
+                )
+        return product, epilogue
+
+    @classmethod
+    def takes(cls, pattern: Pattern, precision: str = "fp32") -> bool:
+        """Whether it computes this in fewer products."""
+        return super().takes(pattern, precision) and getattr(pattern[0], "kernel_size", 1) not in (1, (1, 1))
+
+    def _multiply(self, x: np.ndarray, out: np.ndarray) -> None:
+        top, _, left, _ = self._window(x).padding
+        self._filtered(x, out, corner=(top, left), pool_size=self.epilogue.pool_size, relu=self.epilogue.rectified)
 
 
 @keeping
 def launch(
     weight: np.ndarray, bias: np.ndarray, *, epilogue: str,
 ) -> Apply:  # fmt: skip
-    """Transforms and packs the weights at each call; `CpuWinogradConv1d` keeps them.
+    """Transforms and packs the weights at each call; `CpuWinogradConv` keeps them.
 
     A feature that is not finite may make NaN of all positions that share a tile with one that reads it. The same bits
     for any number of threads.
@@ -254,9 +283,7 @@ def launch(
     Raises:
         ValueError: or the environment's CHARCNN_CPU_TILE does not.
     """
-
-    conv = CpuWinogradConv1d(weight.transpose(2, 1, 0), bias)
-    return lambda out, x: conv(x, out, relu=epilogue == "relu")
+    return _prepared(weight, bias, epilogue)
 
 
 @keeping
@@ -270,6 +297,13 @@ def launch_pooled(
     Raises:
         ValueError: or the environment's CHARCNN_CPU_TILE does not.
     """
+    return _prepared(weight, bias, "relu", pool_size)
 
-    conv = CpuWinogradConv1d(weight.transpose(2, 1, 0), bias)
-    return lambda out, x: conv(x, out, relu=True, pool_size=pool_size)
+
+def _prepared(weight: np.ndarray, bias: np.ndarray, pointwise: str, pool_size: int = 1) -> Apply:
+    conv = CpuWinogradConv(pattern_of(weight, pointwise, pool_size), {"weight": weight, "bias": bias})
+    return lambda out, x: conv(x, out)
+
+
+def __getattr__(name: str) -> Function:
+    return former_on_cpu(__name__, name, CpuWinogradConv)

@@ -12,7 +12,7 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import jit
-from charcnn.ops.common import epilogues
+from charcnn.ops.common import epilogue_functions
 from charcnn.ops.conv1d.winograd_images_plan import Axis
 from charcnn.ops.conv1d.winograd_transforms import matrices
 
@@ -156,7 +156,7 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
     span_down, span_across = down.span, across.span
     quads, tiles, vector = uint32(QUADS), TILES, uint32(width)
     held, alignment = span_down * points_across * TILES * QUADS * width, ptx.ALIGNMENT
-    finish, threads = epilogues.epilogue(epilogue), TILES * QUADS * max(points_across, span_down)
+    finish, threads = epilogue_functions.epilogue(epilogue), TILES * QUADS * max(points_across, span_down)
 
     @jit(launch_bounds=(threads, 1))
     def kernel(products, bias, y, splits):

@@ -19,9 +19,9 @@ from numba import njit, prange, types
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import threads
+from charcnn.ops.common.cpu_conv import window
 from charcnn.ops.common.cpu_gemm import types_of
 from charcnn.ops.common.cpu_tile import PART, Tile, add_shifted, choose_tile
-from charcnn.ops.conv2d.cpu_gemm import window
 
 TILES = {"avx512": ((8, 3), (6, 4), (4, 6)), "avx2": ((6, 2), (4, 3)), "plain": ((4, 4),)}
 """Maps and vectors of positions that a tile has, by the tile of `cpu_gemm` whose registers it fills."""

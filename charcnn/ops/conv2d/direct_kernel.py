@@ -11,7 +11,7 @@ from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, block_idx_y, extents, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit
-from charcnn.ops.common.epilogues import epilogue
+from charcnn.ops.common.epilogue_functions import epilogue
 from charcnn.ops.conv2d.direct_plan import OWN, Tile
 
 # Constants are uint32, as in the other kernels with register tiles. Loops over a tile have constant ranges, so that

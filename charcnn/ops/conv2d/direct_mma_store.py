@@ -13,7 +13,7 @@ from numba import cuda, float32
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.ops.common.epilogues import inlined
+from charcnn.ops.common.epilogue_functions import inlined
 from charcnn.ops.conv2d.direct_mma_plan import MAPS, WINDOWS, WORD, Plan
 
 

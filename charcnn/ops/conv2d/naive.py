@@ -14,7 +14,7 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.layers import windows
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes2d
-from charcnn.ops.common.epilogues import epilogue
+from charcnn.ops.common.epilogue_functions import epilogue
 
 SIDE = 4 if SIMULATED else 32
 """A block is so many rows of N * P by so many columns of M * Q, of outputs (N, M, P, Q)."""

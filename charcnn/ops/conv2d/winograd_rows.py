@@ -17,11 +17,11 @@ from numba import njit, prange, types
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import threads
+from charcnn.ops.common.cpu_conv import window
 from charcnn.ops.common.cpu_gemm import types_of
 from charcnn.ops.common.cpu_tile import Tile
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 from charcnn.ops.conv2d.cpu_direct import choose
-from charcnn.ops.conv2d.cpu_gemm import window
 from charcnn.ops.conv2d.winograd_rows_code import TILES, multiply_point, points_to_rows, row_to_points
 
 TAPS = range(2, 6)

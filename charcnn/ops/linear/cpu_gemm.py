@@ -1,28 +1,30 @@
-"""A linear layer on all CPU cores, by the micro-kernel."""
+"""linear on all CPU cores, by the micro-kernel."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from charcnn.ops.common.cpu_gemm import Packed
-from charcnn.ops.common.cpu_tile import Tile, tile_of_columns
+from charcnn.aliases import Function
+from charcnn.ops.common.cpu_conv import CpuConv
+from charcnn.ops.common.epilogues import pattern_of
+from charcnn.ops.common.former import former_on_cpu
+from charcnn.ops.common.keep import Apply, keeping
 
-BATCH = 32
-"""Rows for which the tile is chosen: batches are powers of two as a rule, and tiles of 6 rows compute some too many."""
 
+@keeping
+def launch(
+    weight: np.ndarray, bias: np.ndarray, *, epilogue: str,
+) -> Apply:  # fmt: skip
+    """Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuConv` keeps them packed.
 
-class CpuLinear:
-    """A linear layer on all CPU cores, its weights packed once for the micro-kernel.
+    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
-    Args:
-        weight: float32 (C_out, C_in), any strides; bias (C_out,).
-        tile: the micro-kernel's, from `cpu_tile.choose_tile`; `tile_of_columns` where None.
+    Raises:
+        ValueError: or the environment's CHARCNN_CPU_TILE does not.
     """
+    conv = CpuConv(pattern_of(weight.T, epilogue), {"weight": weight.T, "bias": bias})
+    return lambda out, x: conv(x, out)
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:
-        self._packed = Packed(weight[:, None, None], bias, tile or tile_of_columns(len(bias), BATCH))
 
-    def __call__(self, x: np.ndarray, out: np.ndarray, *, relu: bool = False) -> np.ndarray:
-        """x float32 (N, C_in), C-contiguous -> out (N, C_out)."""
-        self._packed.multiply(x[None, None], out[None, None], relu=relu)
-        return out
+def __getattr__(name: str) -> Function:
+    return former_on_cpu(__name__, name, CpuConv)

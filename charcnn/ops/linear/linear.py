@@ -11,9 +11,7 @@ from charcnn.aliases import Array
 from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import extents
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common.epilogues import epilogue
-from charcnn.ops.common.keep import Apply, keeping
-from charcnn.ops.linear.cpu_gemm import CpuLinear
+from charcnn.ops.common.epilogue_functions import epilogue
 
 PART = 64
 """Terms summed apart: the rounding error grows with C_in / PART + PART, not with C_in."""
@@ -77,22 +75,6 @@ def _linear_maxout_naive_kernel(x, weight, bias, y, pieces):
 def launch_loops(out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> None:
     """Output after output."""
     _linear_loops_kernel(x, weight, bias, out)
-
-
-@keeping
-def launch_cpu_gemm(
-    weight: np.ndarray, bias: np.ndarray, *, epilogue: str,
-) -> Apply:  # fmt: skip
-    """Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuLinear` keeps them packed.
-
-    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
-
-    Raises:
-        ValueError: or the environment's CHARCNN_CPU_TILE does not.
-    """
-
-    linear = CpuLinear(weight, bias)
-    return lambda out, x: linear(x, out, relu=epilogue == "relu")
 
 
 def launch_naive(call: Call, x: Array, weight: Array, bias: Array, *, epilogue: str) -> None:

@@ -11,7 +11,7 @@ from charcnn.gpu import device
 from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common.epilogues import epilogue
+from charcnn.ops.common.epilogue_functions import epilogue
 from charcnn.ops.common.moments import block_sum
 from charcnn.ops.linear.linear import PART
 

@@ -19,7 +19,7 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, block_idx_y, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
-from charcnn.ops.common import epilogues, shapes
+from charcnn.ops.common import epilogue_functions, epilogues, shapes
 from charcnn.ops.common.layer import ArraySpec, NoScratch, Space
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
 from charcnn.ops.linear.small_batch import GROUP, MOST, THREADS, UNITS, WARPS, SplitWeights
@@ -56,7 +56,7 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Kerne
         epilogue: of `common.epilogues`.
         columns: eights of inputs.
     """
-    multiply, pack, apply = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type), epilogues.inlined(epilogue)
+    multiply, pack, apply = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type), epilogue_functions.inlined(epilogue)
     depth = STAGES[columns]
     wait, drain = ptx.cp_async_wait_group(depth - 1), ptx.cp_async_wait_group(0)
     sums_of_lane, b_size, slot_bytes = 4 * columns, 4 * columns, stage_bytes(columns)

@@ -9,6 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import shapes2d
+from charcnn.ops.reference.layouts import channels_last
 from charcnn.ops.reference.values import Array, leaky_relu, relu, sigmoid, tanh
 
 
@@ -56,40 +57,6 @@ def conv2d_relu(
 ) -> Array:
     """relu(conv2d(...))"""
     return relu(conv2d(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups))
-
-
-def conv2d_nhwc(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-) -> Array:
-    """conv2d on channels-last features, with weights as TensorFlow has them (HWIO).
-
-    x (N, H, W, C_in), weight (KH, KW, C_in / groups, C_out), bias (C_out,) -> (N, H_out, W_out, C_out).
-    """
-    shapes2d.conv2d_nhwc(x, weight, bias, stride, padding, dilation, groups)
-    x, weight = x.transpose(0, 3, 1, 2), weight.transpose(3, 2, 0, 1)
-    y = conv2d(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
-    return y.transpose(0, 2, 3, 1)
-
-
-def conv2d_relu_nhwc(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    *,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-) -> Array:
-    """relu(conv2d_nhwc(...))"""
-    return relu(conv2d_nhwc(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups))
 
 
 def conv2d_tanh(
@@ -294,41 +261,6 @@ def local_response_norm(x: Array, size: int, *, alpha: float = 1e-4, beta: float
     return x / (kind(k) + kind(alpha / size) * sums) ** kind(beta)
 
 
-def maxpool2d_nhwc(x: Array, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0) -> Array:
-    """maxpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C)."""
-    shapes2d.pool2d_nhwc(x, kernel_size, stride, padding)
-    y = maxpool2d(x.transpose(0, 3, 1, 2), kernel_size, stride=stride, padding=padding)
-    return y.transpose(0, 2, 3, 1)
-
-
-def avgpool2d_nhwc(
-    x: Array,
-    kernel_size: Pair,
-    *,
-    stride: Pair | None = None,
-    padding: Padding = 0,
-    count_include_pad: bool = True,
-) -> Array:
-    """avgpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C)."""
-    shapes2d.pool2d_nhwc(x, kernel_size, stride, padding)
-    y = avgpool2d(
-        x.transpose(0, 3, 1, 2), kernel_size, stride=stride, padding=padding, count_include_pad=count_include_pad
-    )
-    return y.transpose(0, 2, 3, 1)
-
-
-def global_avgpool2d_nhwc(x: Array) -> Array:
-    """The mean of each channel: (N, H, W, C) -> (N, C)."""
-    shapes2d.global_avgpool2d_nhwc(x)
-    return x.mean(axis=(1, 2))
-
-
-def local_response_norm_nhwc(x: Array, size: int, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Array:
-    """local_response_norm on channels-last features: x (N, H, W, C) -> (N, H, W, C)."""
-    shapes2d.local_response_norm_nhwc(x, size, alpha, beta, k)
-    return local_response_norm(x.transpose(0, 3, 1, 2), size, alpha=alpha, beta=beta, k=k).transpose(0, 2, 3, 1)
-
-
 def pixels(images: Array, tables: Array, height: int, width: int) -> Array:
     """Rows of bytes as images: what a network of images begins with.
 
@@ -346,3 +278,9 @@ def pixels_nhwc(images: Array, tables: Array, height: int, width: int, *, channe
     y = np.zeros((n, *size, channels), tables.dtype)
     y[..., : len(tables)] = pixels(images, tables, height, width).transpose(0, 2, 3, 1)
     return y
+
+
+conv2d_nhwc, conv2d_relu_nhwc = (channels_last(of, shapes2d.conv2d_nhwc) for of in (conv2d, conv2d_relu))
+maxpool2d_nhwc, avgpool2d_nhwc = (channels_last(of, shapes2d.pool2d_nhwc) for of in (maxpool2d, avgpool2d))
+global_avgpool2d_nhwc = channels_last(global_avgpool2d, shapes2d.global_avgpool2d_nhwc)
+local_response_norm_nhwc = channels_last(local_response_norm, shapes2d.local_response_norm_nhwc)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from charcnn.ops.common import shapes
+from charcnn.ops.reference.layouts import channels_last
 from charcnn.ops.reference.values import Array, linear, relu
 
 
@@ -143,21 +144,10 @@ def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat(
     return y, stat(y)
 
 
-def conv1d_nlc(x: Array, weight: Array, bias: Array, *, stride: int = 1, padding: int = 0, dilation: int = 1) -> Array:
-    """conv1d on channels-last features.
-
-    x (N, L, C_in), weight (K, C_in, C_out) as `arrays.pack` gives it, bias (C_out,) -> (N, L_out, C_out).
-    """
-    shapes.conv1d_nlc(x, weight, bias, stride, padding, dilation)
-    x, weight = x.swapaxes(1, 2), weight.transpose(2, 1, 0)
-    return conv1d(x, weight, bias, stride=stride, padding=padding, dilation=dilation).swapaxes(1, 2)
-
-
-def conv1d_relu_nlc(
-    x: Array, weight: Array, bias: Array, *, stride: int = 1, padding: int = 0, dilation: int = 1
-) -> Array:
-    """relu(conv1d_nlc(...))"""
-    return relu(conv1d_nlc(x, weight, bias, stride=stride, padding=padding, dilation=dilation))
+conv1d_nlc, conv1d_relu_nlc = (channels_last(of, shapes.conv1d_nlc) for of in (conv1d, conv1d_relu))
+one_hot_nlc = channels_last(one_hot, shapes.one_hot_nlc)
+one_hot_conv1d_nlc = channels_last(one_hot_conv1d, shapes.one_hot_conv1d_nlc)
+layernorm_relu_maxpool1d_nlc = channels_last(layernorm_relu_maxpool1d, shapes.layernorm_relu_maxpool1d_nlc)
 
 
 def conv1d_relu_maxpool1d_nlc(x: Array, weight: Array, bias: Array, pool_size: int) -> Array:
@@ -170,37 +160,6 @@ def conv1d_stat_nlc(x: Array, weight: Array, bias: Array) -> tuple[Array, Array]
     """(y, stat(y)) of y = conv1d_nlc(...)"""
     y = conv1d_nlc(x, weight, bias)
     return y, stat(y)
-
-
-def linear_nlc(x: Array, weight: Array, bias: Array) -> Array:
-    """x (N, C_in), weight (C_in, C_out) as `arrays.pack` gives it, bias (C_out,) -> x @ weight + bias, (N, C_out)."""
-    shapes.linear_nlc(x, weight, bias)
-    return linear(x, weight.T, bias)
-
-
-def linear_relu_nlc(x: Array, weight: Array, bias: Array) -> Array:
-    """relu(linear_nlc(...))"""
-    return relu(linear_nlc(x, weight, bias))
-
-
-def one_hot_nlc(ids: Array, depth: int = 70, *, dtype: type = np.float32) -> Array:
-    """one_hot, channels last: (N, L) -> (N, L, depth)."""
-    return one_hot(ids, depth, dtype=dtype).swapaxes(1, 2)
-
-
-def layernorm_relu_maxpool1d_nlc(
-    x: Array, stat: Array, gamma: Array, beta: Array, kernel_size: int, *, eps: float = 1e-5, stride: int | None = None
-) -> Array:
-    """layernorm_relu_maxpool1d on channels-last features: x (N, L, C), gamma and beta (L, C) -> (N, L_out, C)."""
-    shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
-    y = layernorm_relu(x, stat, gamma, beta, eps=eps)
-    return maxpool1d(y.swapaxes(1, 2), kernel_size, stride=stride).swapaxes(1, 2)
-
-
-def one_hot_conv1d_nlc(ids: Array, weight: Array, bias: Array) -> Array:
-    """conv1d_nlc(one_hot_nlc(ids), weight, bias): ids (N, L), weight (K, depth, C_out), bias (C_out,)"""
-    shapes.one_hot_conv1d_nlc(ids, weight, bias)
-    return conv1d_nlc(one_hot_nlc(ids, weight.shape[1], dtype=weight.dtype.type), weight, bias)
 
 
 def one_hot_conv1d_stat_nlc(ids: Array, weight: Array, bias: Array) -> Array:

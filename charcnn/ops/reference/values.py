@@ -8,6 +8,7 @@ import numpy as np
 
 from charcnn.layers.layer import SLOPE
 from charcnn.ops.common import shapes
+from charcnn.ops.reference.layouts import channels_last
 
 Array = np.ndarray
 
@@ -124,3 +125,6 @@ def linear_argmax(x: Array, weight: Array, bias: Array) -> Array:
     """argmax(linear(...)): x (N, C_in), weight (C_out, C_in), bias (C_out,) -> labels (N,) int64"""
     shapes.linear_argmax(x, weight, bias)
     return argmax(linear(x, weight, bias))
+
+
+linear_nlc, linear_relu_nlc = (channels_last(of, shapes.linear_nlc) for of in (linear, linear_relu))

@@ -11,7 +11,8 @@ from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, thread_idx_x
 from charcnn.gpu.launch import jit
-from charcnn.ops.common.epilogues import Epilogue, in_place
+from charcnn.ops.common.epilogue_functions import in_place
+from charcnn.ops.common.epilogues import Epilogue
 from charcnn.ops.common.mma_layout import words_of
 from charcnn.ops.common.moments import PART_VALUES
 from charcnn.ops.common.precision import FP32, NumberFormat

@@ -9,7 +9,7 @@ from numba import cuda
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.ops.common.epilogues import inlined
+from charcnn.ops.common.epilogue_functions import inlined
 from charcnn.ops.conv1d.wgmma.config import NO_ROW, WGMMA_M, WgmmaTile
 
 CALLING = 4

@@ -1,0 +1,118 @@
+"""The table of prepared layers: by which technique each computes a pattern, in which precisions, and what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from charcnn.aliases import Function
+from charcnn.layers import Layer as NetworkLayer
+from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
+from charcnn.ops.table import UNSCALED, loaded
+
+FASTEST = (
+    "wgmma", "mma", "winograd", "double_buffered", "vectorized", "direct", "coalesced", "naive",
+    "winograd_cpu", "winograd_rows_cpu", "cpu_direct", "cpu_gemm", "cpu_vector", "loops",
+)  # fmt: skip
+"""What takes a pattern where no technique is asked for: the first here that takes it, also as a prepared layer.
+Others must be asked for."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Weights prepared once, then applied to features: on a stream, as `charcnn.ops.common.layer` says, or on a CPU."""
+
+    name: str
+    home: str
+    """Its module under charcnn.ops."""
+    precisions: tuple[str, ...]
+    """Of PRECISIONS those that it takes, or fp32 alone."""
+    hopper: bool = False
+    """Needs Hopper's tensor cores."""
+    ampere: bool = False
+    """Needs tensor cores of compute capability 8.0 or later."""
+    device: str = "cuda"
+    """cpu or cuda"""
+    technique: str = ""
+    """Of TECHNIQUES the one by which it computes a pattern; none where it takes no pattern."""
+
+    @property
+    def made(self) -> Function:
+        """The class; its module is imported here."""
+        return loaded(f"charcnn.ops.{self.home}", self.name)
+
+    def takes(self, pattern: Sequence[NetworkLayer], precision: str) -> bool:
+        """Whether it computes this here, and is meant for it."""
+        return precision in self.precisions and cast("bool", self.made.takes(pattern, precision))  # type: ignore[attr-defined]
+
+
+FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(TENSOR_PRECISIONS)
+BETWEEN = (*FLOAT, *UNSCALED)
+DOT = ("int8", "bf16")
+TOOM_COOK = tuple(name for name in ALL if name != "bf16")
+"""In bf16, which has 8 bits, its planes and weights would come too near the tolerance."""
+
+IMAGE_LAYERS = ("Pixels", "ImageLayer")
+"""Of images, beside convolutions."""
+
+LAYERS = (
+    Layer("Launched", "common.layer", FLOAT),
+    Layer("WgmmaConv", "conv1d.wgmma.layer", ALL, hopper=True, technique="wgmma"),
+    Layer("MmaConv", "conv1d.mma.layer", ALL, ampere=True, technique="mma"),
+    Layer("WinogradConv", "conv1d.winograd", FLOAT, technique="winograd"),
+    Layer("DoubleBufferedConv", "conv1d.double_buffered_layer", FLOAT, technique="double_buffered"),
+    Layer("CpuWinogradConv", "conv1d.winograd_cpu", FLOAT, device="cpu", technique="winograd_cpu"),
+    Layer("CpuConv", "common.cpu_conv", FLOAT, device="cpu", technique="cpu_gemm"),
+    Layer("CpuDotConv", "conv1d.cpu_dot", DOT, device="cpu"),
+    Layer("ToomCookConv", "conv1d.toom_cook.layer", TOOM_COOK, hopper=True),
+    Layer("SmallBatchConv", "conv1d.small_batch", ALL, hopper=True, technique="small_batch"),
+    *(Layer(f"Vectorized{name}", "image_layers", BETWEEN) for name in IMAGE_LAYERS),
+    Layer("Cast", "conv1d.layers", ("tf32", "fp16x3")),
+    Layer("GatherTokenConvNormReluPool", "token_conv1d.layers", FLOAT),
+    Layer("TokenConvNormReluPool", "token_conv1d.layers", ALL),
+    Layer("TokenConvNormReluPoolPlanes", "token_conv1d.layers", TOOM_COOK),
+    Layer("SmallBatchTokenConvNormReluPool", "token_conv1d.layers", ALL, hopper=True),
+    Layer("CoalescedConvNormReluPool", "layernorm.layers", FLOAT),
+    Layer("ConvNormReluPool", "layernorm.layers", ALL, ampere=True),
+    Layer("SmallBatchConvNormReluPool", "layernorm.layers", ALL, hopper=True),
+    Layer("FewOutputsLinear", "linear.few_outputs", ("fp16", "bf16", "fp8"), ampere=True),
+    Layer("SmallBatchLinear", "linear.layers", ALL, hopper=True),
+    Layer("SplitKLinear", "linear.split_k", HALF, hopper=True),
+    Layer("MmaStepConv1d", "conv1d.mma.steps.layer", ("fp16",), ampere=True),
+    Layer("WgmmaStepConv1d", "conv1d.wgmma.steps.layer", ("fp16",), hopper=True),
+    Layer("CpuTokenConvNormReluPool", "token_conv1d.cpu", FLOAT, device="cpu"),
+    Layer("CpuDotTokenConvNormReluPool", "token_conv1d.cpu_dot", DOT, device="cpu"),
+    Layer("NormReluPool", "layernorm.norm_relu_pool", FLOAT, device="cpu"),
+)
+"""What levels from l11 on and networks of images consist of, and the ladders of steps inside l14 and l15."""
+
+
+def layer_name(name: str) -> str:
+    """What a layer is called today: in release 1.0 those of one technique were several, as WgmmaConv1d and WgmmaLinear.
+
+    Results of that time, and `charcnn show`, may have the former name.
+    """
+    if name in ("VectorizedMaxPool2d", "VectorizedLocalResponseNorm"):
+        return "VectorizedImageLayer"
+    stem = next((name.removesuffix(end) for end in ("Conv1d", "Conv2d", "Linear") if name.endswith(end)), "")
+    names = {row.name for row in LAYERS}
+    return f"{stem}Conv" if name not in names and f"{stem}Conv" in names else name
+
+
+def prepared_by(technique: str) -> Layer | None:
+    """The layer that computes patterns by this technique; None where none does."""
+    return next((row for row in LAYERS if technique and row.technique == technique), None)
+
+
+def fastest(pattern: Sequence[NetworkLayer], precision: str, techniques: Sequence[str]) -> Function:
+    """The class of the fastest of these techniques that takes the pattern, called with the pattern and its weights.
+
+    Raises:
+        ValueError: none takes it.
+    """
+    for technique in sorted(techniques, key=FASTEST.index):
+        row = prepared_by(technique)
+        if row is not None and row.takes(pattern, precision):
+            return row.made
+    raise ValueError(f"pattern={list(pattern)}: none of {', '.join(techniques)} takes it in {precision}")
