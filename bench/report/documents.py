@@ -25,7 +25,7 @@ from report.operators import chain, image_chain, layers, operators, pyramid, ste
 from report.parallel import parallel, parted
 from report.peers import beside, peers
 from report.pictures import PICTURES
-from report.plot import PLOT, drawn
+from report.plot import PLOT, TALL, drawn, drawn_tall
 from report.schema import ROOT, WEIGHTS, ReportError
 from report.tried import tried
 
@@ -86,7 +86,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is out of date")
     check = parser.parse_args().check
     try:
-        made = {document: filled(document) for document in documents()} | {PLOT: drawn()}
+        made = {document: filled(document) for document in documents()} | {PLOT: drawn(), TALL: drawn_tall()}
         made |= {file: make() for file, make in {**PICTURES, **SHIPPED, STUB: stub}.items()}
     except ReportError as error:
         print(error, file=sys.stderr)

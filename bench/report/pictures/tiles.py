@@ -26,9 +26,9 @@ def tiles() -> str:
     picture.text(
         LEFT, 16, f"A block of {tile.threads} threads: {tile.rows} positions × {tile.columns} channels", "said"
     )
-    picture.legend(
-        [("c0 faint", "a block"), ("c0", f"its first warp, {WARP} threads"), ("c2", "its first thread")], LEFT, 38, 170
-    )
+    legend = [("c0 faint", "a block"), ("c0", f"its first warp, {WARP} threads"), ("c2", "its first thread")]
+    for entry, x in zip(legend, (LEFT, LEFT + 72, LEFT + 248), strict=True):
+        picture.legend([entry], x, 38, picture.width)
     picture.rect(LEFT, TOP, SIDE * tile.columns, SIDE * tile.rows, "c0 faint")
     warp = {place for number in range(WARP) for place in _results(threads[number], tile)}
     rows, columns = ({place[axis] for place in warp} for axis in (0, 1))
@@ -48,7 +48,7 @@ def tiles() -> str:
         below += 16
     x, y = LEFT + SIDE * tile.columns + 60, TOP + SMALL_SIDE + 8
     m, n = tile.thread_rows, tile.thread_columns
-    picture.text(x - 24, 54, f"A thread: {m} × {n} sums in registers", "said")
+    picture.text(x - 24, 62, f"A thread: {m} × {n} sums in registers", "said")
     for j in range(n):
         picture.rect(x + j * SMALL_SIDE, y - SMALL_SIDE - 6, SMALL_SIDE - 2, SMALL_SIDE - 2, "c4", "a weight")
     for i in range(m):
