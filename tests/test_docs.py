@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import cases
 import numpy as np
 import pytest
-from report import documents, limits, plot
+from report import cards, documents, limits, plot
 from report.markdown import anchor, headings
 from report.pictures import PICTURES
 from report.schema import ReportError, results
@@ -47,6 +47,7 @@ EXAMPLES = {
         "docs/documents.md",
         "docs/fusion.md",
         "docs/networks.md",
+        "docs/primer.md",
     )
 }
 NUMBERED = [(name, number) for name, found in EXAMPLES.items() for number in range(len(found))]
@@ -190,6 +191,20 @@ def test_every_picture_in_the_folder_is_drawn():
 
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) - len(catalog.LEVELS) <= 89  # a row a level
+
+
+def test_the_page_on_gpus_says_what_the_catalogue_has():
+    """Each card once, a bound where it was not measured, and no level that its capability does not run."""
+    text = (ROOT / "docs" / "gpus.md").read_text()
+    rows = {cells[1].strip(): cells for line in text.splitlines() if len(cells := line.split("|")) == 9}
+    assert {"T4", "A10G", "L4", "A100", "RTX 3090", "RTX 4090", "RTX 5090", "H100", "H200"} <= set(rows)
+    for card in cards.CARDS:
+        level, precision = cards.taken_of(cards.ways_of(card.capability))
+        assert rows[card.name][5].strip() == f"{level}, {precision}"
+        assert ("measured" in rows[card.name][7]) == bool(card.measured)
+        assert ("at most" in rows[card.name][6]) == (not card.measured)
+    hopper = [row.name for row in catalog.LEVELS if row.hopper]
+    assert not set(hopper) & {name for name, _ in cards.ways_of((12, 0))}
 
 
 def test_every_operator_is_benchmarked():
