@@ -42,7 +42,7 @@ CARDS = (
 
 
 def ways_of(capability: tuple[int, int]) -> list[tuple[str, str]]:
-    """Levels that run on a GPU, each with a precision: by the catalogue, and where blocks 3 to 6 fit a block's memory."""
+    """Levels that run on a GPU, each with a precision: by the catalogue, and by the shared memory that l10 takes."""
     target = Target.named(".".join(map(str, capability)))
     room = blocks_3_to_6("whole").shared_bytes <= target.shared_limit
     return [way for way in runnable(target) if room or way[0] != "l10"]
@@ -62,7 +62,7 @@ def cards(document: Path) -> str:
         "precisions",
         "taken by itself",
         "inputs/s",
-        "known from",
+        "source",
     ]
     rows = []
     for card in CARDS:

@@ -20,9 +20,7 @@ def tiles() -> str:
     """The tile of conv2 on an H200: where results of its first warp and thread lie, and what the thread multiplies."""
     tile = _shipped()
     threads = {number: _place(number, tile) for number in range(tile.threads)}
-    picture = Picture(
-        "A block's tile of the product, a warp's and a thread's part of it", TOP + SIDE * tile.columns + 70
-    )
+    picture = Picture("A block's tile of the product, a warp's and a thread's part of it", TOP + SIDE * tile.rows + 70)
     picture.text(
         LEFT, 16, f"A block of {tile.threads} threads: {tile.rows} positions × {tile.columns} channels", "said"
     )
