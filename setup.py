@@ -20,7 +20,10 @@ def elsewhere(link: re.Match[str]) -> str:
     return f"{picture}[{words}]({REPOSITORY[1]}/{'raw' if picture else 'blob'}/v{VERSION[1]}/{target})"
 
 
+README = Path("README.md").read_text(encoding="utf-8")
+README = re.sub(r"</?(?:picture|source)\b[^>]*>", "", README)  # of a picture the wide form alone
+
 setup(
-    long_description=re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", elsewhere, Path("README.md").read_text(encoding="utf-8")),
+    long_description=re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", elsewhere, README),
     long_description_content_type="text/markdown",
 )

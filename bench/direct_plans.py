@@ -82,7 +82,7 @@ def ways(x: np.ndarray, weight: np.ndarray, options: argparse.Namespace) -> Iter
 
 def plans(
     x: tuple[int, ...], c_out: int, window: Window, precision: str, options: argparse.Namespace
-) -> Iterator[direct_mma_plan.Plan]:
+) -> Iterator[direct_mma_plan.DirectMmaPlan]:
     """Those of `direct_mma` that fit: results go straight to y, then those whose results leave as bulk copies."""
     for first in direct_mma_plan.candidates(x, c_out, window, precision):
         for warps, blocks in product(options.warps, options.blocks) if first.rows in options.rows else ():

@@ -21,7 +21,7 @@ from charcnn.classify.classifier import Classifier
 from charcnn.host import machine
 from charcnn.text.encodings import pack
 from charcnn.text.texts import Texts, read_texts
-from charcnn.text.windows import Windows
+from charcnn.text.windows import TextWindows
 from charcnn.training.measure import interval
 
 SIZES = (700, 500, 250)
@@ -49,7 +49,7 @@ def measure(model: Path | None, texts: list[bytes], labels: np.ndarray) -> list[
         classifier = Classifier.load(model, device="cpu", windows=windows)
         size, computed = classifier.windows, len(texts)
         if size is not None:
-            computed += int((Windows(offsets, size, None).counts - 1).sum())
+            computed += int((TextWindows(offsets, size, None).counts - 1).sum())
         classifier.predict(texts[:2])
         begun = time.perf_counter()
         said = classifier.predict_proba(texts).argmax(axis=1)

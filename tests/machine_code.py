@@ -34,7 +34,7 @@ def described(cubin: bytes) -> dict[str, Any]:
 
 def kernels(levels: Sequence[str]) -> list[dict[str, Any]]:
     """Of every kernel that these levels launch, at the network's own sizes, with and without LayerNorm."""
-    from charcnn.compiling.networks import Network, record, runnable
+    from charcnn.compiling.networks import BuiltLevel, record, runnable
     from charcnn.compiling.stand_in import Target, compiling_for
     from charcnn.config import SMALL
     from charcnn.gpu.launch import title
@@ -45,7 +45,7 @@ def kernels(levels: Sequence[str]) -> list[dict[str, Any]]:
             continue
         for config in (SMALL, replace(SMALL, layernorm=False)):
             launched: dict[Any, None] = {}
-            record(Network(level, precision, config), target, lambda *launch, to=launched: to.setdefault(launch))
+            record(BuiltLevel(level, precision, config), target, lambda *launch, to=launched: to.setdefault(launch))
             with compiling_for(target):
                 for kernel, kinds in launched:
                     definition = kernel.compile(kinds)

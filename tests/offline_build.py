@@ -29,7 +29,7 @@ from charcnn.layers import MaxPool1d, MaxPool2d
 from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
-from charcnn.ops.conv1d.wgmma.windows import Windows
+from charcnn.ops.conv1d.wgmma.windows import WgmmaWindows
 
 if __name__ == "__main__":  # before numba is imported
     os.environ["NUMBA_ENABLE_CUDASIM"] = "0"
@@ -48,7 +48,7 @@ from offline_tiles import TILES, other_tiles
 from spaces import Space
 
 from charcnn import catalog
-from charcnn.compiling.networks import Network, record
+from charcnn.compiling.networks import BuiltLevel, record
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
 from charcnn.ops.common.mma_layout import WIDE
@@ -148,7 +148,7 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
             recorder.variant = FOR_ADA
             for layernorm in (True, False):
                 config = replace(SMALL, layernorm=layernorm)
-                record(Network(*FOR_ADA.split(), config), target, recorder.launch, [4096])
+                record(BuiltLevel(*FOR_ADA.split(), config), target, recorder.launch, [4096])
         for name, layer in LADDERS.items():
             for step in layer.steps if not names or name in names else ():
                 recorder.variant = f"{name}: {step}"
@@ -304,7 +304,7 @@ def exact_bands() -> None:
         weight, bias, x = np.zeros((3, 3, 48, c_out), np.float32), np.zeros(c_out, np.float32), (1, 57, 57, 48)
         conv = prepared(WgmmaConv, weight, bias, "relu", precision="fp16x3", results=results, exact=True)
         for tile in conv.windows.candidates(x):
-            with mock.patch.object(Windows, "candidates", return_value={tile: 1.0}):
+            with mock.patch.object(WgmmaWindows, "candidates", return_value={tile: 1.0}):
                 conv.apply(np.zeros(x, np.float16))
 
 

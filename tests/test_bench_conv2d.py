@@ -14,7 +14,7 @@ from test_wgmma import machine as wgmma_in_plain_python  # noqa: F401 - a fixtur
 from charcnn import catalog
 from charcnn.gpu import device
 from charcnn.ops import reference
-from charcnn.ops.conv1d.wgmma.windows import Windows
+from charcnn.ops.conv1d.wgmma.windows import WgmmaWindows
 
 LAYERS = {layer.name: layer for layer in catalog.LAYERS}
 
@@ -32,7 +32,7 @@ def test_a_sequence_through_each_layer(precision, name, request, monkeypatch):
     technique = "wgmma" if name == "WgmmaConv" else "mma"
     if device.SIMULATED and precision != "fp32":
         request.getfixturevalue(f"{technique}_in_plain_python")
-        monkeypatch.setattr(Windows, "candidates", few_threads)
+        monkeypatch.setattr(WgmmaWindows, "candidates", few_threads)
     elif precision != "fp32" and not device.has_tensor_cores(hopper=technique == "wgmma"):
         pytest.skip("the GPU has no such tensor cores")
     draw = np.random.default_rng(0)

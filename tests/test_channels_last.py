@@ -50,7 +50,7 @@ from charcnn.ops.common.layer import by_batch, held_bytes
 from charcnn.ops.common.pixel_tables import exact_tables, pixel_tables
 from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv1d.small_batch import SmallBatchConv
-from charcnn.ops.conv1d.wgmma.windows import Windows
+from charcnn.ops.conv1d.wgmma.windows import WgmmaWindows
 from charcnn.ops.conv1d.winograd import WinogradConv
 from charcnn.ops.linear.split_k import SplitKLinear
 from charcnn.ops.pixels_to_depth import to_depth
@@ -180,14 +180,14 @@ def named(name):
 @pytest.mark.parametrize(("name", "precision"), EMULATED)
 @quick(lambda name: name == "mixed", everywhere=True)
 def test_wgmma_in_plain_python(name, precision, wgmma, monkeypatch):
-    every, exact = Windows.candidates, []
+    every, exact = WgmmaWindows.candidates, []
 
     def few_threads(self, x):
         exact.append(self.exact)
         tiles = every(self, x) if self.exact else self.im2col_tiles
         return {next(tile for tile in tiles if tile.math_warpgroups == 2): 1.0}
 
-    monkeypatch.setattr(Windows, "candidates", few_threads)
+    monkeypatch.setattr(WgmmaWindows, "candidates", few_threads)
     found, bound = errors("wgmma", named(name), precision)
     assert found.max() < bound
     assert any(exact) == (precision == "fp16x3" and name in ("alexnet", "mixed"))

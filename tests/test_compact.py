@@ -248,10 +248,10 @@ def test_rows_that_cannot_be_read_are_left_out(files, capsys):
 
 def test_other_libraries_take_them():
     torch = pytest.importorskip("torch", reason="compares with PyTorch")
-    from charcnn.training.network import Network
+    from charcnn.training.network import TrainableNetwork
 
     weights, ids = params.init(UNEVEN, seed=2), random_ids(3, UNEVEN)
-    model = Network(UNEVEN, 0.0, torch.float32).eval()
+    model = TrainableNetwork(UNEVEN, 0.0, torch.float32).eval()
     model.load(weights)
     expected = network.forward(ids, weights, UNEVEN)
     assert np.allclose(model(torch.from_numpy(ids)).detach().numpy(), expected, rtol=1e-4, atol=1e-5)

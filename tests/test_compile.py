@@ -16,7 +16,7 @@ from conftest import compiler_installed
 from charcnn import catalog
 from charcnn.classify import cpu_functions, engine
 from charcnn.compiling import workers
-from charcnn.compiling.networks import Network
+from charcnn.compiling.networks import BuiltLevel
 from charcnn.compiling.stand_in import SIZES, Target
 from charcnn.config import TINY
 from charcnn.gpu import device
@@ -166,7 +166,7 @@ def test_options_that_do_not_fit(words, message, capsys):
 def test_a_process_that_fails_is_an_error(monkeypatch):
     monkeypatch.setattr(workers, "__name__", "charcnn.compiling.nothing")
     with pytest.raises(RuntimeError, match=r"^a process that compiles ended with status 1: .*No module named"):
-        list(workers.compiled([Network("l6", "fp32", TINY)], HOPPER, 1))
+        list(workers.compiled([BuiltLevel("l6", "fp32", TINY)], HOPPER, 1))
 
 
 def test_a_first_start_goes_on_where_processes_fail(monkeypatch):
@@ -275,7 +275,7 @@ def test_what_a_first_start_compiles(cores, said, monkeypatch):
     monkeypatch.setattr(Target, "current", lambda: HOPPER)
     (choice,) = engine.choices("cuda", "fp32", "l6")
     engine._compile_ahead(choice, TINY, 16)
-    expected = ([Network("l6", "fp32", TINY, 16)], HOPPER, min(cores, int(said or engine.JOBS)), [1], [16])
+    expected = ([BuiltLevel("l6", "fp32", TINY, 16)], HOPPER, min(cores, int(said or engine.JOBS)), [1], [16])
     assert asked == ([expected] if cores > 1 and said != "1" else [])
 
 
@@ -284,7 +284,7 @@ def test_kernels_of_a_batch_follow_those_that_are_waited_for(monkeypatch):
     monkeypatch.setattr(workers, "_compile", lambda network, target, sizes, shared: parts.append((sizes, list(ready))))
     monkeypatch.setattr(workers, "ready", lambda: ready.append(True))
     with tempfile.TemporaryFile() as shared:
-        task = {"networks": [asdict(Network("l6", "fp32", TINY))], "target": asdict(HOPPER), "parts": [[1], [16]]}
+        task = {"networks": [asdict(BuiltLevel("l6", "fp32", TINY))], "target": asdict(HOPPER), "parts": [[1], [16]]}
         os.pwrite(shared.fileno(), json.dumps(task).encode() + b"\n", 0)
         workers.main(shared.fileno(), 0)
         assert os.lseek(shared.fileno(), 0, os.SEEK_CUR) == 0, "it moved the place that all processes share"
@@ -331,7 +331,7 @@ def test_processes_that_go_on_end_with_the_one_that_started_them(end, status, tm
 
 
 def test_a_process_compiles_nothing_for_one_that_has_ended(tmp_path):
-    task = {"networks": [asdict(Network("l6", "fp32", TINY))], "target": asdict(HOPPER), "parts": [None]}
+    task = {"networks": [asdict(BuiltLevel("l6", "fp32", TINY))], "target": asdict(HOPPER), "parts": [None]}
     with tempfile.TemporaryFile() as shared:
         shared.write(json.dumps(task).encode() + b"\n")
         shared.flush()

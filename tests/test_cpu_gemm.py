@@ -16,7 +16,7 @@ from charcnn.model import params
 from charcnn.ops import reference
 from charcnn.ops.common import cpu_gemm, cpu_tile
 from charcnn.ops.common.cpu_conv import CpuConv
-from charcnn.ops.common.cpu_gemm import Packed
+from charcnn.ops.common.cpu_gemm import CpuPacked
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv
 from charcnn.ops.conv1d.winograd_transforms import SPAN
@@ -85,7 +85,7 @@ def convolve(tile, n, length, c_in, c_out, k, stride, dilation, pool_size, *, re
     expected = reference.conv1d(x.transpose(0, 2, 1).astype(np.float64), weight, bias, stride=stride, dilation=dilation)
     expected = reference.maxpool1d(reference.relu(expected) if relu else expected, pool_size).transpose(0, 2, 1)
     out, around = surrounded(expected.shape)
-    packed = Packed(weight.transpose(0, 2, 1)[:, None], bias, cpu_tile.choose_tile(tile))
+    packed = CpuPacked(weight.transpose(0, 2, 1)[:, None], bias, cpu_tile.choose_tile(tile))
     moves = {"stride": (1, stride), "dilation": (1, dilation), "pool_size": pool_size, "relu": relu}
     packed.multiply(x[:, None], out[:, None], **moves)
     assert np.isnan(around).sum() == around.size - out.size

@@ -19,7 +19,7 @@ from charcnn.networks.calls import operator
 from charcnn.networks.lowering import lower
 from charcnn.ops import reference
 from charcnn.ops.conv2d import direct, direct_plan
-from charcnn.ops.conv2d.direct_plan import NO_POOL, Tile
+from charcnn.ops.conv2d.direct_plan import NO_POOL, DirectTile
 
 CASES = {  # x, (C_out, KH, KW), how it moves, pooling
     "vectors": ((3, 2, 7, 12), (3, 3, 3), {"padding": 1}, None),
@@ -99,7 +99,7 @@ def test_any_plan(name, most, monkeypatch, poisoned):
         every = [every[list(CASES).index(name) % len(every)]]
     for one in every:
         monkeypatch.setattr(direct, "plan", lambda *_, one=one: one)
-        monkeypatch.setattr(direct_plan.Plan, "resident", lambda *_: 1)  # so that a block has several items
+        monkeypatch.setattr(direct_plan.DirectPlan, "resident", lambda *_: 1)  # so that a block has several items
         close(run(arrays, found, pool, expected.shape), expected)
 
 
@@ -109,7 +109,7 @@ def test_items_by_turns_use_both_buffers(name, monkeypatch, poisoned):
     arrays, found, pool, _ = draw(name)
     more = [np.concatenate([arrays[0]] * 3), *arrays[1:]]
     more[0] *= np.arange(1, len(more[0]) + 1, dtype=np.float32)[:, None, None, None]  # no image is like another
-    monkeypatch.setattr(direct_plan.Plan, "blocks", lambda *_: 2)
+    monkeypatch.setattr(direct_plan.DirectPlan, "blocks", lambda *_: 2)
     many = reference.relu(reference.conv2d(*map(np.float64, more), stride=found.stride, padding=found.padding))
     many = reference.maxpool2d(many, pool.kernel, stride=pool.stride)
     close(run(more, found, pool, many.shape), many)
@@ -174,7 +174,7 @@ def test_many_images_take_large_tiles_and_few_all_multiprocessors(x, maps, as_on
 
 
 def test_what_a_tile_reads():
-    tile = Tile(1, 2, 6, 5, (1, 1), 1, Window((2, 2), (2, 2)))
+    tile = DirectTile(1, 2, 6, 5, (1, 1), 1, Window((2, 2), (2, 2)))
     assert (tile.conv_rows, tile.conv_columns, tile.accumulators) == (2, 4, 48)
     assert (tile.down, tile.right, tile.span, tile.read, tile.vector) == (2, 4, 8, 8, True)
     tile = replace(tile, columns=1, stride=(2, 3), dilation=2, pool=NO_POOL)

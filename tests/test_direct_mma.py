@@ -98,7 +98,7 @@ def test_any_plan_gives_the_same_bits(name, machine, monkeypatch):
 def test_images_by_turns(name, machine, monkeypatch):
     (x, weight, bias), padding = draw(name)
     x = np.concatenate([x] * 3) * np.arange(1, 3 * len(x) + 1, dtype=np.float32)[:, None, None, None]
-    monkeypatch.setattr(direct_mma_plan.Plan, "grid", lambda self, n: (2, self.map_blocks))
+    monkeypatch.setattr(direct_mma_plan.DirectMmaPlan, "grid", lambda self, n: (2, self.map_blocks))
     out = ops.conv2d_direct_mma(x, weight, bias, padding=padding, precision="fp16x3")
     close(out, expected_of((x, weight, bias), padding), "fp16x3")
 
@@ -198,7 +198,7 @@ def staged_plans(arrays, padding, precision):
 def test_bulk_copies_give_the_same_bits(name, precision, blocks, bulk, monkeypatch):
     monkeypatch.setitem(CASES, name, STAGED[name])
     arrays, padding = draw(name)
-    monkeypatch.setattr(direct_mma_plan.Plan, "grid", lambda self, n: (min(n, blocks), self.map_blocks))
+    monkeypatch.setattr(direct_mma_plan.DirectMmaPlan, "grid", lambda self, n: (min(n, blocks), self.map_blocks))
     straight = next(staged_plans(arrays, padding, precision))
     found = [replace(straight, groups=0), *staged_plans(arrays, padding, precision)]
     assert len(found) > 2

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import cases
 import numpy as np
 import pytest
-from report import documents, limits, plot
+from report import cards, documents, limits, plot
 from report.markdown import anchor, headings
 from report.pictures import PICTURES
 from report.schema import ReportError, results
@@ -47,6 +47,7 @@ EXAMPLES = {
         "docs/documents.md",
         "docs/fusion.md",
         "docs/networks.md",
+        "docs/primer.md",
     )
 }
 NUMBERED = [(name, number) for name, found in EXAMPLES.items() for number in range(len(found))]
@@ -138,12 +139,34 @@ def test_every_level_but_the_first_has_one_before_it():
     }  # fmt: skip
 
 
-def test_the_plot_has_every_measured_level():
-    drawing = ElementTree.fromstring(plot.PLOT.read_text())
+@pytest.mark.parametrize("form", [plot.PLOT, plot.TALL], ids=lambda path: path.stem)
+def test_the_plot_has_every_measured_level(form):
+    drawing = ElementTree.fromstring(form.read_text())
     found = [node.text for node in drawing.iter("{http://www.w3.org/2000/svg}text")]
     assert set(NAMES) <= set(found)
-    marks = [node for node in drawing.iter("{http://www.w3.org/2000/svg}circle") if node.get("r")]
-    assert len(marks) == sum((name, plot.HOST) in results().levels for name in NAMES) + 2  # and the legend's
+    measured = [level for level in catalog.LEVELS if (level.name, plot.HOST) in results().levels]
+    precisions = dict.fromkeys(level.precision() for level in measured if level.device == "cuda")
+    assert set(precisions) <= set(found)
+    marks = list(drawing.iter("{http://www.w3.org/2000/svg}circle"))
+    assert len(marks) == len(measured) + len(precisions) + 1  # and the legend's
+    lines = list(drawing.iter("{http://www.w3.org/2000/svg}polyline"))
+    joined = [sum(level.precision() == one and level.device == "cuda" for level in measured) for one in precisions]
+    assert [len(line.get("points").split()) for line in lines] == joined, "a line joins levels of one precision"
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/levels/README.md"])
+def test_the_plot_has_a_form_for_phones(document):
+    """Which is beside the other: the site copies what `srcset` names."""
+    page = ROOT / document
+    (source,) = re.findall(r'<picture><source media="\(max-width: 600px\)" srcset="([^"]+)">!\[', page.read_text())
+    assert (page.parent / source).resolve() == plot.TALL
+    drawing = ElementTree.fromstring(plot.TALL.read_text())
+    width = float(drawing.get("width"))
+    assert width == 360
+    for node in drawing.iter("{http://www.w3.org/2000/svg}text"):
+        wide = 6.2 * len(node.text)  # a letter of the small ones is no wider
+        begin = float(node.get("x")) - wide * {"start": 0, "middle": 0.5, "end": 1}[node.get("text-anchor")]
+        assert -4 <= begin <= width - wide, node.text
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
@@ -168,6 +191,20 @@ def test_every_picture_in_the_folder_is_drawn():
 
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) - len(catalog.LEVELS) <= 89  # a row a level
+
+
+def test_the_page_on_gpus_says_what_the_catalogue_has():
+    """Each card once, a bound where it was not measured, and no level that its capability does not run."""
+    text = (ROOT / "docs" / "gpus.md").read_text()
+    rows = {cells[1].strip(): cells for line in text.splitlines() if len(cells := line.split("|")) == 9}
+    assert {"T4", "A10G", "L4", "A100", "RTX 3090", "RTX 4090", "RTX 5090", "H100", "H200"} <= set(rows)
+    for card in cards.CARDS:
+        level, precision = cards.taken_of(cards.ways_of(card.capability))
+        assert rows[card.name][5].strip() == f"{level}, {precision}"
+        assert ("measured" in rows[card.name][7]) == bool(card.measured)
+        assert ("at most" in rows[card.name][6]) == (not card.measured)
+    hopper = [row.name for row in catalog.LEVELS if row.hopper]
+    assert not set(hopper) & {name for name, _ in cards.ways_of((12, 0))}
 
 
 def test_every_operator_is_benchmarked():

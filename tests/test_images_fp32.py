@@ -20,19 +20,19 @@ from charcnn.ops import (
 from charcnn.ops.common.epilogues import EPILOGUES
 from charcnn.ops.conv1d import double_buffered, k_splits
 from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
-from charcnn.ops.conv1d.tile import NARROW, Tile, filling
+from charcnn.ops.conv1d.tile import NARROW, RegisterTile, filling
 from charcnn.ops.conv1d.winograd import WinogradConv
-from charcnn.ops.conv1d.winograd_images_plan import ERROR, Axis, WinogradPlan, axes, plan
+from charcnn.ops.conv1d.winograd_images_plan import ERROR, TransformAxis, WinogradPlan, axes, plan
 from charcnn.ops.conv1d.winograd_transforms import growth, matrices
 from charcnn.ops.table import FILTERED, FLOAT32
 
-TILES = (Tile(16, 16, 4, 4, 4), Tile(16, 8, 8, 4, 4, stages=3), Tile(32, 16, 32, 4, 4))
+TILES = (RegisterTile(16, 16, 4, 4, 4), RegisterTile(16, 8, 8, 4, 4, stages=3), RegisterTile(32, 16, 32, 4, 4))
 WINDOWS = (  # (N, H, W, C_in), (KH, KW, C_in / groups, C_out), moves
     ((2, 5, 6, 3), (3, 2, 3, 5), {"padding": (1, 0, 2, 1)}),
     ((1, 6, 7, 4), (3, 3, 4, 8), {"stride": (1, 2), "padding": 1, "dilation": (2, 1)}),
     ((1, 4, 6, 8), (2, 3, 4, 24), {"groups": 2, "padding": "same"}),
 )
-NESTED = Axis(3, 4), Axis(3, 4)
+NESTED = TransformAxis(3, 4), TransformAxis(3, 4)
 
 
 def draw(x, weight, seed=0):
@@ -91,10 +91,10 @@ def test_matrices(taps, span):
 
 PLANS = [
     ((5, 5, 3, 3), 1, WinogradPlan(*NESTED)),
-    ((6, 5, 3, 3), 1, WinogradPlan(Axis(1, 1, 3), Axis(3, 4))),
-    ((6, 6, 5, 5), (2, 1, 0, 3), WinogradPlan(Axis(5, 2), Axis(5, 4))),
-    ((6, 6, 7, 7), 3, WinogradPlan(Axis(4, 2, 2), Axis(4, 4, 2))),
-    ((5, 6, 2, 6), 1, WinogradPlan(Axis(2, 3), Axis(2, 2, 3))),
+    ((6, 5, 3, 3), 1, WinogradPlan(TransformAxis(1, 1, 3), TransformAxis(3, 4))),
+    ((6, 6, 5, 5), (2, 1, 0, 3), WinogradPlan(TransformAxis(5, 2), TransformAxis(5, 4))),
+    ((6, 6, 7, 7), 3, WinogradPlan(TransformAxis(4, 2, 2), TransformAxis(4, 4, 2))),
+    ((5, 6, 2, 6), 1, WinogradPlan(TransformAxis(2, 3), TransformAxis(2, 2, 3))),
 ]
 
 
@@ -111,7 +111,9 @@ def test_any_plan(sizes, padding, found):
 @pytest.mark.parametrize("splits", [2, 4])
 def test_splits_of_the_depth(splits):
     arrays = x, weight, bias = draw((1, 5, 4, 16), (3, 3, 16, 4))
-    conv = prepared(WinogradConv, weight, bias, "relu", plan=WinogradPlan(Axis(3, 2), Axis(3, 2), splits))
+    conv = prepared(
+        WinogradConv, weight, bias, "relu", plan=WinogradPlan(TransformAxis(3, 2), TransformAxis(3, 2), splits)
+    )
     close(conv.apply(x), reference.relu(exact(arrays)), FILTERED)
 
 
@@ -161,7 +163,7 @@ def test_plans():
         assert max(found.down.span, found.across.span) > 1
         assert channels % found.splits == 0
     assert plan(3, 3, 64, 64) == WinogradPlan(*NESTED)
-    assert plan(1, 7, 64, 64).down == Axis(1, 1)
+    assert plan(1, 7, 64, 64).down == TransformAxis(1, 1)
     assert plan(7, 7, 1 << 16, 64).error(1 << 16) == min(
         WinogradPlan(down, across, splits).error(1 << 16)
         for down in axes(7) for across in axes(7) for splits in (1, 2, 4, 8)

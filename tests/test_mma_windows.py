@@ -22,7 +22,7 @@ from charcnn.ops.common.mma_layout import encode
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d import windows
 from charcnn.ops.conv1d.mma.config import Stages
-from charcnn.ops.conv1d.mma.im2col import GEOMETRY_BYTES, LARGEST_N, Geometry, candidates
+from charcnn.ops.conv1d.mma.im2col import GEOMETRY_BYTES, LARGEST_N, MmaGeometry, candidates
 from charcnn.ops.conv1d.mma.layer import MmaConv
 
 ampere = pytest.mark.skipif(not device.has_tensor_cores(), reason="needs a GPU of compute capability 8.0")
@@ -71,7 +71,7 @@ def test_channels_go_to_few_k_blocks_alike(size, expected):
 
 def test_steps_are_of_k_blocks_and_taps_in_turn():
     window = window_of(9, 11, (2, 3), dilation=(4, 5))
-    geometry = Geometry(1, 1, 1, 1, 0, 0, 9, 11, 32, 8)
+    geometry = MmaGeometry(1, 1, 1, 1, 0, 0, 9, 11, 32, 8)
     words = geometry.words(window, 2, 96)
     assert words.dtype == np.uint32
     assert words[: GEOMETRY_BYTES // 4].tolist() == [*astuple(geometry)[:-1], 0, 0]

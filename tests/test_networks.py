@@ -162,7 +162,7 @@ def test_the_longest_fusions_are_taken():
     padded = Conv2d(2, 3, name="a"), Relu(), MaxPool2d(3, 2, 1)
     assert names(padded, (1, 9, 9), "weak") == ["conv2d_relu", "maxpool2d"]
     with pytest.raises(ValueError, match="a has no operator of technique pairs"):
-        cuda.Operator(lowered(padded, (1, 9, 9), "naive")[0], {}, "pairs")
+        cuda.OperatorLayer(lowered(padded, (1, 9, 9), "naive")[0], {}, "pairs")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from charcnn.training.recipe import Recipe
 torch = pytest.importorskip("torch", reason="training needs PyTorch")
 
 from charcnn.training import augment, loop  # noqa: E402
-from charcnn.training.network import Network  # noqa: E402
+from charcnn.training.network import TrainableNetwork  # noqa: E402
 from charcnn.training.step import Trainer, schedule  # noqa: E402
 
 RELU_LAYERS = ["conv1", "conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2"]
@@ -74,7 +74,7 @@ def test_a_leak_lets_a_dead_network_learn():
     config = Config(length=123, channels=4, units=8)
     ids, gradients = torch.randint(0, 70, (4, 123), dtype=torch.uint8), []
     for leak in (0.0, 0.1):
-        model = Network(config, 0.0, torch.float32, leaky=True).train()
+        model = TrainableNetwork(config, 0.0, torch.float32, leaky=True).train()
         model.initialise(0)
         with torch.no_grad():
             model.conv2_bias.fill_(-100)  # all its channels are below 0 for any text
@@ -94,7 +94,7 @@ def test_live_channels_are_those_of_the_reference():
     weights = params.init(config, 3)
     weights["conv2.bias"][:4] -= 50
     weights["fc1.bias"][1] -= 50
-    model = Network(config, 0.0, torch.float32)
+    model = TrainableNetwork(config, 0.0, torch.float32)
     model.load(weights)
     part = examples(30)
     found, expected = loop.live(model, part, 7), {}

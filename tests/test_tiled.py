@@ -18,14 +18,14 @@ from charcnn.ops import (
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.conv1d import double_buffered, k_splits, register_tiled, vectorized
-from charcnn.ops.conv1d.tile import NARROW, WIDE, Tile, fitting, vector_width
+from charcnn.ops.conv1d.tile import NARROW, WIDE, RegisterTile, fitting, vector_width
 
 TILES = (
-    Tile(16, 16, 4, 4, 4),
-    Tile(16, 8, 4, 4, 4, stages=3),
-    Tile(16, 8, 8, 4, 4, stages=4),
-    Tile(32, 16, 32, 4, 4),  # a stage of two loops
-    Tile(32, 16, 16, 4, 8),
+    RegisterTile(16, 16, 4, 4, 4),
+    RegisterTile(16, 8, 4, 4, 4, stages=3),
+    RegisterTile(16, 8, 8, 4, 4, stages=4),
+    RegisterTile(32, 16, 32, 4, 4),  # a stage of two loops
+    RegisterTile(32, 16, 16, 4, 8),
 )
 SHAPES = (  # N, L, C_in, C_out, K
     (2, 11, 3, 5, 3),  # a scalar at a time
@@ -132,7 +132,7 @@ def test_parts_of_the_depth(tile):
 
 @pytest.mark.parametrize("build", [register_tiled.make_kernel, lambda tile: vectorized.make_kernel(tile, 1)])
 def test_one_stage_kernels_in_another_tile(build):
-    tile, arrays = Tile(32, 16, 8, 4, 4), draw(3, 13, 3, 20, 2)
+    tile, arrays = RegisterTile(32, 16, 8, 4, 4), draw(3, 13, 3, 20, 2)
     expected = exact(reference.conv1d_nlc, *arrays)
     call = prepared(arrays, expected.shape)
     call.launch(build(tile), tile.blocks(3 * 12, 20), tile.threads, *call.inputs, call.out)
@@ -217,7 +217,7 @@ def test_pack():
 )
 def test_tiles_that_no_kernel_has(sizes):
     with pytest.raises(ValueError, match=r"need|do not copy"):
-        Tile(*sizes)
+        RegisterTile(*sizes)
 
 
 def test_which_tile_and_width(monkeypatch):

@@ -25,7 +25,7 @@ from charcnn.training.recipe import Recipe
 torch = pytest.importorskip("torch", reason="training needs PyTorch")
 
 from charcnn.training import augment, loop, step  # noqa: E402
-from charcnn.training.network import Network  # noqa: E402
+from charcnn.training.network import TrainableNetwork  # noqa: E402
 
 FORWARD = ENCODINGS["forward"]
 OTHER = Config(length=130, alphabet=5, channels=3, kernel_sizes=(5, 4, 3, 3, 2, 1), units=6, classes=3, layernorm=False)
@@ -64,7 +64,7 @@ def run(*arguments):
 @pytest.mark.parametrize("config", [TINY, OTHER])
 def test_the_network_is_the_reference(config):
     weights = params.init(config, 1)
-    model = Network(config, 0.5, torch.float32).eval()
+    model = TrainableNetwork(config, 0.5, torch.float32).eval()
     model.load(weights)
     back = model.arrays()
     assert all(np.array_equal(back[name], weights[name]) for name in weights)
@@ -76,7 +76,7 @@ def test_the_network_is_the_reference(config):
 
 def test_initial_weights_follow_from_the_seed_and_keep_the_scale():
     config = Config(length=300, channels=48, units=256)
-    first, same, other = (Network(config, 0.5, torch.float32) for _ in range(3))
+    first, same, other = (TrainableNetwork(config, 0.5, torch.float32) for _ in range(3))
     first.initialise(1)
     same.initialise(1)
     other.initialise(2)
@@ -92,7 +92,7 @@ def test_initial_weights_follow_from_the_seed_and_keep_the_scale():
 
 
 def test_mixing_with_a_share_of_one_changes_nothing():
-    model = Network(TINY, 0.5, torch.float32).eval()
+    model = TrainableNetwork(TINY, 0.5, torch.float32).eval()
     model.initialise(0)
     ids = torch.randint(0, 71, (4, TINY.length), dtype=torch.uint8)
     mixed = model(ids, ids.flip(0), torch.tensor([1.0, 0.0, 1.0, 0.0]))
@@ -501,7 +501,7 @@ def test_labels_that_a_terminal_would_trip_over_are_bad_rows(tmp_path):
 
 
 def test_logits_that_are_not_finite_end_a_measurement():
-    model = Network(TINY, 0.0, torch.float32)
+    model = TrainableNetwork(TINY, 0.0, torch.float32)
     model.load(params.init(TINY))
     examples = data.Examples(np.full((2, TINY.length), 25, np.uint8), np.zeros(2, np.int64))
     assert np.isfinite(loop.measure(model, examples, 1).loss)

@@ -26,11 +26,11 @@ from charcnn.ops.conv1d.mma import kernel as mma_kernel
 from charcnn.ops.conv1d.mma import layer as mma_layer
 from charcnn.ops.conv1d.tile import WIDE, candidates
 from charcnn.tuning import layers, measure
-from charcnn.tuning.layers import Layer
+from charcnn.tuning.layers import TunedLayer
 
 simulated = pytest.mark.skipif(not device.SIMULATED, reason="sizes and tiles are the simulator's")
 
-LAYER = Layer("conv3", "conv1d_relu_nlc", "double_buffered", "fp32", 12, 3, 4, 4)
+LAYER = TunedLayer("conv3", "conv1d_relu_nlc", "double_buffered", "fp32", 12, 3, 4, 4)
 
 
 @pytest.fixture(autouse=True)
@@ -181,7 +181,7 @@ def test_on_tensor_cores(monkeypatch):
     first, second = Tile(64, 128, 32, 64, 3, 1), Tile(32, 256, 32, 64, 2, 1)
     monkeypatch.setattr(mma_layer, "PLAIN", (first, second))
     monkeypatch.setattr(layers, "DRAWN", 1)
-    one = Layer("conv3", "conv1d_relu_nlc", "mma", "bf16", 6, 2, 8, 136)
+    one = TunedLayer("conv3", "conv1d_relu_nlc", "mma", "bf16", 6, 2, 8, 136)
     tuned = measure.tune(one, 2, set())
     mma_kernel.make_kernel.cache_clear()
     assert tuned.key == tile_choice.Key("mma relu", "bf16", 2, 8, 136, 16)

@@ -18,7 +18,7 @@ from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma import bands, im2col
 from charcnn.ops.conv1d.wgmma.config import Barrier
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
-from charcnn.ops.conv1d.wgmma.windows import Windows
+from charcnn.ops.conv1d.wgmma.windows import WgmmaWindows
 
 hopper = pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
 
@@ -197,7 +197,7 @@ def test_in_plain_python(name, images, epilogue, machine, monkeypatch):  # noqa:
     def few_threads(self, x):
         return {next(tile for tile in self.im2col_tiles if tile.math_warpgroups == 2): 1.0}
 
-    monkeypatch.setattr(Windows, "candidates", few_threads)
+    monkeypatch.setattr(WgmmaWindows, "candidates", few_threads)
     compare(name, *IMAGES[images], epilogue=epilogue)
 
 
@@ -212,12 +212,12 @@ def test_in_plain_python(name, images, epilogue, machine, monkeypatch):  # noqa:
     ],
 )
 def test_bands_in_plain_python(name, images, machine, monkeypatch):  # noqa: F811
-    every = Windows.candidates
+    every = WgmmaWindows.candidates
 
     def in_bands(self, x):
         return {next(t for t in every(self, x) if isinstance(t, bands.BandTile) and t.math_warpgroups == 2): 1.0}
 
-    monkeypatch.setattr(Windows, "candidates", in_bands)
+    monkeypatch.setattr(WgmmaWindows, "candidates", in_bands)
     compare(name, *BANDS[images])
 
 
@@ -225,12 +225,12 @@ def test_bands_in_plain_python(name, images, machine, monkeypatch):  # noqa: F81
 @pytest.mark.parametrize("exact", [False, True])
 def test_weights_that_stay_in_shared_memory_in_plain_python(exact, machine, monkeypatch):  # noqa: F811
     """Of several tiles of a block the first one copies them."""
-    every = Windows.candidates
+    every = WgmmaWindows.candidates
 
     def staying(self, x):
         return {next(tile for tile in every(self, x) if tile.resident and tile.math_warpgroups == 2): 1.0}
 
-    monkeypatch.setattr(Windows, "candidates", staying)
+    monkeypatch.setattr(WgmmaWindows, "candidates", staying)
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
     shape = (3, 12, 11, 8), (3, 2, 8, 32)
     compare(
@@ -240,12 +240,12 @@ def test_weights_that_stay_in_shared_memory_in_plain_python(exact, machine, monk
 
 @simulated
 def test_exact_features_in_plain_python(machine, monkeypatch):  # noqa: F811
-    every = Windows.candidates
+    every = WgmmaWindows.candidates
 
     def few_threads(self, x):
         return {next(tile for tile in every(self, x) if tile.math_warpgroups == 2): 1.0}
 
-    monkeypatch.setattr(Windows, "candidates", few_threads)
+    monkeypatch.setattr(WgmmaWindows, "candidates", few_threads)
     x, weight, moves = EXACT["padded"]
     compare("fp16x3", x, weight, {**moves, "exact": True})
 

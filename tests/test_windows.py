@@ -17,7 +17,7 @@ from charcnn.config import TINY
 from charcnn.model import params
 from charcnn.text import encodings
 from charcnn.text.strings import PackedStrings
-from charcnn.text.windows import Windows
+from charcnn.text.windows import TextWindows
 
 LENGTH = TINY.length
 SHARED = 31  # a quarter of 123, rounded up
@@ -50,7 +50,7 @@ def cut(size, length=LENGTH, shared=SHARED):
 @pytest.mark.parametrize("keep", ["head", "tail", None])
 def test_where_windows_lie(keep, most):
     offsets = np.cumsum([7, *SIZES])
-    windows = Windows(offsets, LENGTH, keep)
+    windows = TextWindows(offsets, LENGTH, keep)
     assert windows.texts.tolist() == LONG
     assert windows.counts.tolist() == [len(cut(SIZES[n])) for n in LONG]
     own = {"head": lambda n: [offsets[n]], "tail": lambda n: [offsets[n] + SIZES[n] - LENGTH], None: lambda n: []}[keep]
@@ -65,7 +65,7 @@ def test_where_windows_lie(keep, most):
 
 
 def test_no_text_is_longer():
-    assert not list(Windows(np.array([0, 3, 3, LENGTH], np.int32), LENGTH, "head").others(4))
+    assert not list(TextWindows(np.array([0, 3, 3, LENGTH], np.int32), LENGTH, "head").others(4))
 
 
 @pytest.mark.parametrize(("given", "size", "shared"), [(True, LENGTH, SHARED), (50, 50, 13)])

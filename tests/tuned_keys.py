@@ -32,7 +32,7 @@ from charcnn.ops.conv1d.wgmma import layer as wgmma_layer
 from charcnn.ops.conv1d.wgmma.config import WgmmaTile
 from charcnn.tuning import layers
 
-TILES = (tile.Tile, mma_config.Stages, WgmmaTile)
+TILES = (tile.RegisterTile, mma_config.Stages, WgmmaTile)
 
 
 def main() -> None:

@@ -6,12 +6,9 @@ import os
 from pathlib import Path
 
 from charcnn import catalog
-from charcnn.classify.engine import AUTOMATIC
-from charcnn.compiling.networks import runnable
-from charcnn.compiling.stand_in import Target
 from charcnn.model.rounding import ROUNDINGS
+from report.cards import taken_of, ways_of
 from report.markdown import UNMEASURED, sources, table
-from report.operators import blocks_3_to_6
 from report.schema import ReportError, machine_called, results
 
 MEANS = {
@@ -49,13 +46,14 @@ def gpus(document: Path) -> str:
     """Which levels run on which GPU, and what is taken there where nobody asks."""
     head, rows = ["compute capability", "such as", "levels on the GPU", "in FP8", "taken by itself"], []
     for capability, cards in GPUS.items():
-        target = Target.named(".".join(map(str, capability)))
-        room = blocks_3_to_6("whole").shared_bytes <= target.shared_limit
-        ways = [way for way in runnable(target) if room or way[0] != "l10"]
+        ways = ways_of(capability)
         having = [row for row in catalog.LEVELS if row.name in {name for name, _ in ways}]
         eighths = [catalog.level(name) for name, precision in ways if precision == "fp8"]
-        (taken, *_) = [way for precision in AUTOMATIC["cuda"] for way in reversed(ways) if way[1] == precision]
-        cells = catalog.level_ranges(having), catalog.level_ranges(eighths) if eighths else "–", ", ".join(taken)
+        cells = (
+            catalog.level_ranges(having),
+            catalog.level_ranges(eighths) if eighths else "–",
+            ", ".join(taken_of(ways)),
+        )
         rows.append([".".join(map(str, capability)), cards, *cells])
     return table(head, rows, right=5)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from charcnn.files import replacing
 from charcnn.ops.functions import stub
+from report.cards import cards, portable
 from report.checks import agreement, dram, gpus, precisions, sanitizer, validation
 from report.claims import layer_costs, op_times, op_times_here
 from report.classify import accuracy, classify, engines, training
@@ -25,7 +26,7 @@ from report.operators import chain, image_chain, layers, operators, pyramid, ste
 from report.parallel import parallel, parted
 from report.peers import beside, peers
 from report.pictures import PICTURES
-from report.plot import PLOT, drawn
+from report.plot import PLOT, TALL, drawn, drawn_tall
 from report.schema import ROOT, WEIGHTS, ReportError
 from report.tried import tried
 
@@ -36,7 +37,7 @@ _BLOCKS = (
     image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted,
-    parallel, fused_alexnet, ideas, tried, gpus, engines,
+    parallel, fused_alexnet, ideas, tried, gpus, engines, cards, portable,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 
@@ -86,7 +87,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is out of date")
     check = parser.parse_args().check
     try:
-        made = {document: filled(document) for document in documents()} | {PLOT: drawn()}
+        made = {document: filled(document) for document in documents()} | {PLOT: drawn(), TALL: drawn_tall()}
         made |= {file: make() for file, make in {**PICTURES, **SHIPPED, STUB: stub}.items()}
     except ReportError as error:
         print(error, file=sys.stderr)

@@ -6,15 +6,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
+from charcnn import catalog
 from charcnn.charts.svg import Picture, short
 
-WIDTH, HEIGHT = 860, 480
-LEFT, RIGHT, TOP, BOTTOM = 84, 20, 34, 56
+WIDTH, HEIGHT = 800, 500
+LEFT, RIGHT, TOP, BOTTOM = 56, 14, 34, 74
 DECADES = (0, 7)
 """Powers of ten at the ends of the axis of inputs a second."""
 
 KINDS = {"gpu": "c1", "cpu": "s1 thick", "other": "c7 faint", "peer": "s2 thick", "limit": "s3 dashed"}
 """Classes of marks."""
+PRECISIONS = {"fp32": "1", "fp16": "0", "fp8": "4"}
+"""Colours of levels on a GPU, by what they compute in: of dots c1, of lines s1."""
+OTHER_PRECISION = "6"
 
 Point = tuple[float, float]
 Line = tuple[Point, Point]
@@ -23,7 +27,11 @@ Box = tuple[float, float, float, float]
 Place = tuple[float, float, str]
 """Of a text: x, y, and text-anchor."""
 Legend = tuple[str, str, int]
-"""A kind of mark, what is said of it, and where it stands."""
+"""A kind of mark, what is said of it, and where it stands at least."""
+Run = tuple[float, float, float, float]
+"""Levels in a row with the same rate: where it begins and ends, how high it lies, and the rate."""
+Marked = tuple[float, float, str]
+"""A level on a GPU: where it lies, and its precision."""
 
 
 def history(
@@ -35,8 +43,9 @@ def history(
     peers: Sequence[float | None] = (),
     limits: Sequence[float | None] = (),
     others: Mapping[str, float] | None = None,
+    precisions: Mapping[str, str] | None = None,
 ) -> str:
-    """The SVG: levels on a GPU are filled circles, on a CPU empty ones; lines hold where a level's precision does.
+    """The SVG: levels on a GPU are filled circles, on a CPU empty ones. A line joins levels of one precision.
 
     Args:
         title: what it shows, for those who do not see it, too.
@@ -45,6 +54,7 @@ def history(
         legend: of "gpu", "cpu", "other", "peer" and "limit" those that are there.
         peers, limits: inputs/s of the fastest other library and of the hardware, a level each, or none at all.
         others: inputs/s by level on another machine.
+        precisions: what levels computed in; where one is missing, what the catalogue says.
     """
     spacing = (WIDTH - LEFT - RIGHT) / len(levels)
 
@@ -59,20 +69,22 @@ def history(
     for power in range(DECADES[0], DECADES[1] + 1):
         y = up(10**power)
         picture.line(LEFT, y, WIDTH - RIGHT, y)
-        picture.text(LEFT - 8, y + 4, f"{10**power:,}", anchor="end")
-    picture.text(LEFT - 58, TOP - 16, "inputs/s")
+        picture.text(LEFT - 8, y + 4, short(10**power), anchor="end")
+    picture.text(4, TOP - 16, "inputs/s")
     points = [(across(n), up(rates[name]), *level) for n, level in enumerate(levels) if (name := level[0]) in rates]
-    on_gpu = [(x, y) for x, y, _, device in points if device == "cuda"]
-    peer_lines, limit_lines = _runs(peers, across, up), _runs(limits, across, up)
+    on_gpu = [(x, y, precision_of(name, precisions)) for x, y, name, device in points if device == "cuda"]
+    joined = series(on_gpu)
+    peer_lines, limit_lines = runs_of(peers, across, up), runs_of(limits, across, up)
     level_lines = [((x1, y), (x2, y)) for x1, x2, y, _ in peer_lines + limit_lines]
     names = ((LEFT, HEIGHT - BOTTOM + 6), (WIDTH, HEIGHT - BOTTOM + 6))
-    labels = _Labels(
-        picture, [*level_lines, names], list(pairwise(on_gpu)), [(x - 4, y - 4, x + 4, y + 4) for x, y, *_ in points]
-    )
+    path = [line for of in joined.values() for line in pairwise(of)]
+    dots = [(x - 4, y - 4, x + 4, y + 4) for x, y, *_ in points]
+    labels = _Labels(picture, [*level_lines, names], path, dots)
     for kind, runs in (("limit", limit_lines), ("peer", peer_lines)):
         for x1, x2, y, _ in runs:
             picture.line(x1, y, x2, y, KINDS[kind])
-    picture.path(on_gpu, "s1")
+    for precision, of in joined.items():
+        picture.path(of, f"s{colour(precision)}")
     for place, (name, _) in enumerate(levels):
         x, bottom = across(place), HEIGHT - BOTTOM
         picture.text(x, bottom + 18, name, anchor="middle")
@@ -80,32 +92,85 @@ def history(
             picture.dot(x, up(others[name]), KINDS["other"])
         elif name not in rates:
             picture.text(x + 4, bottom - 8, "not measured", "small", turned=-90)
-    for _, x2, y, rate in peer_lines:
-        labels.put(short(rate), "small c2", [(x2 + 5, y + 4, "start")])
+    for x1, _, y, rate in first_of_each(peer_lines):
+        labels.put(short(rate), "small c2", [(x1, y + 14, "start"), (x1, y - 5, "start")])
     for x, y, name, device in points:
-        picture.dot(x, y, KINDS["gpu" if device == "cuda" else "cpu"])
-        around = [(x - left, y + down, kind) for down in (15, 13) for left, kind in ((0, "middle"), (2, "start"))]
-        around += [(x + 4, y - 8, "end"), (x, y - 8, "middle")]
+        kind = f"c{colour(precision_of(name, precisions))}" if device == "cuda" else KINDS["cpu"]
+        picture.dot(x, y, kind, f"{name}: {short(rates[name])} inputs/s")
+        sides = ((0, "middle"), (2, "start"), (-3, "start"))
+        around = [(x - left, y + down, anchor) for down in (15, 13) for left, anchor in sides]
+        around += [(x + 4, y - 8, "end"), (x, y - 8, "middle"), (x - 7, y + 4, "end"), (x + 7, y + 4, "start")]
         labels.put(short(rates[name]), "small value", around, near=y)
-    for x1, x2, y, rate in limit_lines:
+    for x1, x2, y, rate in first_of_each(limit_lines):
         middle = (x1 + x2) / 2
         above = [(middle, y - 5, "middle"), (middle + 5, y - 5, "end"), (x1, y - 5, "start"), (x2, y - 5, "end")]
         labels.put(short(rate), "small c3", above)
-    for kind, said, left in legend:  # below the axis
-        y = HEIGHT - 10
-        if kind in ("gpu", "cpu", "other"):
-            picture.dot(left + 6, y - 4, KINDS[kind])
-        else:
-            picture.line(left - 8, y - 4, left + 14, y - 4, KINDS[kind])
-        picture.text(left + 19, y, said, "small")
+    x, y = 12.0, HEIGHT - 28
+    for kind, said, least in legend:  # below the axis
+        wide = legend_width(kind, said, joined)
+        x = max(x, float(least)) if y < HEIGHT - 10 else x
+        if x + wide > WIDTH and x > 12:
+            x, y = 12.0, y + 18
+        entry(picture, x, y, kind, said, joined)
+        x += wide + 22
     return str(picture)
 
 
-Run = tuple[float, float, float, float]
-"""Levels in a row with the same rate: where it begins and ends, how high it lies, and the rate."""
+def precision_of(level: str, given: Mapping[str, str] | None = None) -> str:
+    """What a level computed in."""
+    return given[level] if given and level in given else catalog.level(level).precision()
 
 
-def _runs(rates: Sequence[float | None], across: Callable[[float], float], up: Callable[[float], float]) -> list[Run]:
+def colour(precision: str) -> str:
+    """The number of its class."""
+    return PRECISIONS.get(precision, OTHER_PRECISION)
+
+
+def series(marks: Sequence[Marked]) -> dict[str, list[Point]]:
+    """By precision, in the order of levels: what a line joins."""
+    found: dict[str, list[Point]] = {}
+    for x, y, precision in marks:
+        found.setdefault(precision, []).append((x, y))
+    return found
+
+
+def first_of_each(lines: Sequence[Run]) -> list[Run]:
+    """Lines at heights that none before them has: a height is labelled once."""
+    rates = [line[-1] for line in lines]
+    return [line for place, line in enumerate(lines) if line[-1] not in rates[:place]]
+
+
+LETTER = 5.7
+"""Width of a small letter, about."""
+
+
+def entry(picture: Picture, x: float, y: float, kind: str, said: str, joined: Mapping[str, object]) -> None:
+    """A line of the legend: a mark and what is said of it; of a GPU with several precisions a mark each."""
+    if kind in ("peer", "limit"):
+        picture.line(x, y - 4, x + 22, y - 4, KINDS[kind])
+        picture.text(x + 28, y, said, "small")
+        return
+    if kind != "gpu" or not joined:
+        picture.dot(x + 6, y - 4, KINDS[kind])
+        picture.text(x + 17, y, said, "small")
+        return
+    for precision in joined:
+        picture.dot(x + 6, y - 4, f"c{colour(precision)}")
+        picture.text(x + 17, y, precision, "small")
+        x += 24 + LETTER * len(precision)
+    picture.text(x, y, said, "small")
+
+
+def legend_width(kind: str, said: str, joined: Mapping[str, object]) -> float:
+    """How wide an entry is."""
+    marks = 28.0 if kind in ("peer", "limit") else 17.0
+    if kind == "gpu" and joined:
+        marks = sum(24 + LETTER * len(precision) for precision in joined)
+    return marks + LETTER * len(said)
+
+
+def runs_of(rates: Sequence[float | None], across: Callable[[float], float], up: Callable[[float], float]) -> list[Run]:
+    """Levels in a row with one rate: where they begin and end, `across` of the levels and `up` of the rate."""
     found, begin = [], 0
     for place in range(1, len(rates) + 1):
         if place < len(rates) and rates[place] == rates[begin]:
@@ -143,10 +208,10 @@ class _Labels:
 
 
 def _box(text: str, x: float, y: float, anchor: str) -> Box:
-    """Of a small text: a letter is 6.2 wide at most, and 8 high."""
+    """Of a small text: a letter is 6.2 wide at most, and 8 high; two texts stand a little apart."""
     width = 6.2 * len(text)
     left = x - width * {"start": 0, "middle": 0.5, "end": 1}[anchor]
-    return left, y - 8, left + width, y + 2
+    return left, y - 8, left + width + 3, y + 2
 
 
 def _crosses(line: Line, box: Box) -> bool:

@@ -25,8 +25,8 @@ Report = Mapping[str, Any]
 GPU = "nvidia-h200"
 """Of the machines whose results ship, the one that the pictures have beside."""
 
-COLOURS = {"l12": "c0", "l13": "c6", "l14": "c3", "l15": "c1", "l17": "c2"}
-"""Of levels in the roofline of a GPU; of one on the CPU c4, c5 and on."""
+COLOURS = {"l12": "c0", "l13": "c6", "l14": "c3", "l15": "c1", "l16": "c5", "l17": "c2", "l19": "c4"}
+"""Of levels in the roofline of a GPU."""
 
 CPU_USES, CPU_RATES = (0.1, 1e4), (1e8, 2e13)
 """FLOP a byte and FLOP a second at the ends of a CPU's roofline."""
@@ -163,6 +163,7 @@ def _pictures(found: Report, ran: Report) -> Iterator[str]:
     drawn = history(
         f"Inputs a second by level on {where}, on a log scale",
         [(level.name, level.device) for level in catalog.LEVELS], rates, others=others, legend=legend,
+        precisions={name: row["precision"] for name, row in ran.items()},
     )  # fmt: skip
     yield "<h2>The history</h2>"
     yield from figure(drawn, ", ".join(f"{name}: {short(rate)}" for name, rate in rates.items()))
@@ -217,9 +218,11 @@ def _rooflines(found: Report, ran: Report, where: str) -> Iterator[str]:
         for row in kept
     ]
     legend = [(kind, f"{name}, {catalog.level(name).precision()}") for name, kind in COLOURS.items()]
-    roofs = {name: shipped["peaks"][name] for name in ("fp32", "fp16", "fp8")}
+    roofs = {"fp32": shipped["units"], **{name: shipped["peaks"][name] for name in ("fp16", "fp8")}}
     drawn = roofline(f"Roofline of an {shipped['called']}: layers of levels", points, roofs, shipped["memory"], legend)
-    yield from figure(drawn, "Roofs are products of large matrices by cuBLAS, and the memory's data sheet.")
+    yield from figure(
+        drawn, "Roofs: float32's units at their clock; products of large matrices by cuBLAS; the memory's data sheet."
+    )
     yield "</details>"
 
 
@@ -244,7 +247,7 @@ def _kernels(name: str, precision: str, report: Report) -> Iterator[Point]:
         if row["flop"] and row["bytes"]:
             rate, use = row["flop"] / row["microseconds"] * 1e6, row["flop"] / row["bytes"]
             title = f"{name}, {row['layer']}, {precision}: {short(rate, 'FLOP/s')} at {use:.0f} FLOP a byte"
-            yield Point(use, rate, COLOURS.get(name, "c4"), title)
+            yield Point(use, rate, COLOURS.get(name, "c7"), title)
 
 
 def _missing(found: Report) -> Iterator[str]:

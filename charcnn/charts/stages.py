@@ -23,7 +23,9 @@ def stages(title: str, rows: Sequence[Row]) -> str:
     picture = Picture(title, TOP + ROW * len(rows))
     width = picture.width - LEFT - RIGHT
     colours = [(f"c{i}", block) for i, block in enumerate(BLOCKS)]
-    picture.legend([*colours, (JOINED["conv_block_3 to 6"], "blocks 3 to 6, fused")], LEFT, 14, 108)
+    if any("conv_block_3 to 6" in spans for _, spans, _ in rows):
+        colours.append((JOINED["conv_block_3 to 6"], "blocks 3 to 6, fused"))
+    picture.legend(colours, LEFT, 14, 108)
     picture.text(picture.width - 4, 32, "an input", "small", "end")
     for number, (level, spans, rate) in enumerate(rows):
         y, x, whole = TOP + ROW * number, float(LEFT), sum(spans.values())

@@ -75,11 +75,14 @@ class Picture:
         self.marks.append(f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>')
 
     def legend(self, entries: Sequence[tuple[str, str]], x: float, y: float, step: float) -> None:
-        """What colours are: (class, label), `step` apart, as many rows as it takes."""
+        """What colours are: (class, label), `step` apart, as many rows as it takes; of a line's class a line."""
         across = max(1, int((self.width - x) // step))
         for i, (kind, label) in enumerate(entries):
             left, top = x + i % across * step, y + i // across * 18
-            self.rect(left, top - 10, 11, 11, kind)
+            if "thick" in kind or "dashed" in kind:
+                self.line(left - 5, top - 4, left + 12, top - 4, kind)
+            else:
+                self.rect(left, top - 10, 11, 11, kind)
             self.text(left + 16, top, label, "small")
 
     def __str__(self) -> str:

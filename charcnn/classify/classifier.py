@@ -25,7 +25,7 @@ from charcnn.text.columns import columns
 from charcnn.text.encodings import Encoding
 from charcnn.text.names import check_classes
 from charcnn.text.strings import PackedStrings
-from charcnn.text.windows import Windows
+from charcnn.text.windows import TextWindows
 
 if TYPE_CHECKING:
     from charcnn.text.encode_gpu import StringsToEncode
@@ -207,7 +207,7 @@ class Classifier:
         """The logits of each text of more bytes than `size` become the mean of all its windows'."""
         length = self.config.length
         known = self.encoding.keep if size == length else None
-        windows = Windows(texts.offsets, size, known)
+        windows = TextWindows(texts.offsets, size, known)
         sums = logits[windows.texts].astype(np.float64)
         if known is None:
             sums[:] = 0

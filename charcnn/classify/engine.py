@@ -308,7 +308,7 @@ def _compile_ahead(choice: Choice, config: Config, batch: int, params: Params | 
 
     Of these params, or of nearly all: a level may hold other numbers of others.
     """
-    from charcnn.compiling.networks import Network
+    from charcnn.compiling.networks import BuiltLevel
     from charcnn.compiling.stand_in import Target
     from charcnn.compiling.workers import compiled
 
@@ -319,7 +319,7 @@ def _compile_ahead(choice: Choice, config: Config, batch: int, params: Params | 
         ranges, held_as = getattr(choice.level.module, "half_range", None), None
         if ranges and params is not None:
             _, held_as = ranges.held(params, config, choice.precision)
-        network = Network(choice.level.name, choice.precision, config, batch, held_as)
+        network = BuiltLevel(choice.level.name, choice.precision, config, batch, held_as)
         for _ in compiled([network], Target.current(), jobs, [1], [batch]):
             pass  # of a level that cannot be built, `build` itself says why
     except (RuntimeError, OSError, ValueError) as error:

@@ -20,7 +20,7 @@ from charcnn.cli.sizes import HELP, config_of
 from charcnn.host.arguments import count
 
 if TYPE_CHECKING:
-    from charcnn.compiling.networks import ImageNetwork, Network
+    from charcnn.compiling.networks import BuiltLevel, ImageNetwork
     from charcnn.compiling.stand_in import Target
 
 EPILOG = """examples:
@@ -100,26 +100,26 @@ def target_of(capability: str | None) -> Target:
     return Target.current()
 
 
-def _networks(options: argparse.Namespace, target: Target) -> list[Network | ImageNetwork]:
+def _networks(options: argparse.Namespace, target: Target) -> list[BuiltLevel | ImageNetwork]:
     """The levels, or networks of images, with their precisions: those that are named, or all that such a GPU runs.
 
     Raises:
         ValueError: none fits, or one that is named does not.
     """
     from charcnn import catalog
-    from charcnn.compiling.networks import ImageNetwork, Network, runnable, runnable_techniques
+    from charcnn.compiling.networks import BuiltLevel, ImageNetwork, runnable, runnable_techniques
 
     if options.networks is None:
         if options.techniques:
             raise ValueError(f"--as {' '.join(options.techniques)}: needs --networks")
         config = config_of(options.config)
         chosen = _chosen(options, target, "--levels", options.levels, list(runnable(target)))
-        return [Network(level, precision, config, options.batch) for level, precision in chosen]
+        return [BuiltLevel(level, precision, config, options.batch) for level, precision in chosen]
     if options.levels:
         raise ValueError("--networks: leave out --levels")
     named = [_named(name) for name in options.networks]
     chosen = _chosen(options, target, "--as", options.techniques, list(runnable_techniques(target)))
-    found: list[Network | ImageNetwork] = []
+    found: list[BuiltLevel | ImageNetwork] = []
     for name, variant in named:
         able = [how for how in chosen if catalog.network_technique(how[0]).computes(name, target.shared_limit)]
         if not able:

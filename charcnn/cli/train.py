@@ -41,7 +41,7 @@ from charcnn.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from charcnn.training import loop
-    from charcnn.training.network import Network
+    from charcnn.training.network import TrainableNetwork
 
 __all__ = ["add_arguments", "run", "spelled"]
 
@@ -165,12 +165,12 @@ class _Job:
         if options.test is not None:
             self.test = self._examples(options.test, self._rows(options.test), index)
 
-    def _rows(self, path: str) -> data.Rows:
+    def _rows(self, path: str) -> data.TrainingRows:
         rows = data.read_rows(path, self.encoding, layout_of(self.options), multi_label=self.options.multi_label)
         tell(f"{path}: {rows.said}")
         return rows
 
-    def _examples(self, path: str, rows: data.Rows, index: dict[str, int]) -> data.Examples:
+    def _examples(self, path: str, rows: data.TrainingRows, index: dict[str, int]) -> data.Examples:
         examples, unknown = data.to_examples(
             rows, index, self.encoding, self.config.length, multi_label=self.config.multi_label
         )
@@ -344,13 +344,13 @@ class _Job:
             )
         print(f"\nwrote {printable(out)}, {os.path.getsize(out) / 1e6:.1f} MB")
 
-    def _network(self, arrays: Mapping[str, np.ndarray]) -> Network:
+    def _network(self, arrays: Mapping[str, np.ndarray]) -> TrainableNetwork:
         """What is stored: rounded, and computed in float32."""
         import torch
 
-        from charcnn.training.network import Network
+        from charcnn.training.network import TrainableNetwork
 
-        network = Network(self.config, 0.0, torch.float32)
+        network = TrainableNetwork(self.config, 0.0, torch.float32)
         network.load({name: array.astype(self.options.store).astype(np.float32) for name, array in arrays.items()})
         return network.to(self.device)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from charcnn import catalog
 from charcnn.compiling import cubin
-from charcnn.compiling.networks import ImageNetwork, Network, record, runnable, runnable_techniques
+from charcnn.compiling.networks import BuiltLevel, ImageNetwork, record, runnable, runnable_techniques
 from charcnn.compiling.stand_in import Memory, Target, compiling_for, standing_in
 from charcnn.config import SMALL
 from charcnn.gpu import device
@@ -68,13 +68,13 @@ def launched(layer: catalog.Layer, precision: str, target: Target, batch: int | 
     if issubclass(kind, StepConv1d):
         return "the ladder's steps at conv2", _steps(kind, target)
     levels = [
-        Network(level, offered, replace(SMALL, layernorm=layernorm), batch)
+        BuiltLevel(level, offered, replace(SMALL, layernorm=layernorm), batch)
         for layernorm in (True, False)
         for level, offered in runnable(target)
         if offered == precision
     ]
     levels.sort(key=lambda one: not hasattr(one.row.module, layer.name))  # those that surely have it first
-    programs: list[Network | ImageNetwork] = [
+    programs: list[BuiltLevel | ImageNetwork] = [
         *levels,
         *(
             ImageNetwork(row.name, technique, offered, None, batch)
@@ -92,7 +92,7 @@ def launched(layer: catalog.Layer, precision: str, target: Target, batch: int | 
                 except (ValueError, device.DeviceError):  # a network without such a technique
                     break
             if found:
-                bare = isinstance(program, Network) and not program.config.layernorm
+                bare = isinstance(program, BuiltLevel) and not program.config.layernorm
                 return f"{program} without LayerNorm" if bare else str(program), found
     raise ValueError(f"{layer.name}: no level or network launches it in {precision} on a GPU of {target}")
 

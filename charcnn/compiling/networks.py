@@ -29,7 +29,7 @@ BATCHES = (1, 2, 3, 8, 9, 16, 17, 24, 25, 32, 33, 40, 48, 56, 64, 65, 96, 128, 2
 
 
 @dataclass(frozen=True)
-class Network:
+class BuiltLevel:
     """A level, as it is built."""
 
     level: str
@@ -65,7 +65,7 @@ class ImageNetwork:
     variant: str | None = None
     """None for the first one."""
     batch: int | None = None
-    """See `Network`."""
+    """See `BuiltLevel`."""
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.name, self.variant, self.technique, self.precision)))
@@ -86,10 +86,10 @@ class ImageNetwork:
         return catalog.network(self.name).architecture(self.variant)
 
 
-def from_dict(fields: Record) -> Network | ImageNetwork:
+def from_dict(fields: Record) -> BuiltLevel | ImageNetwork:
     """What `dataclasses.asdict` made of one, back."""
     if "level" in fields:
-        return Network(**{**fields, "config": Config(**fields["config"])})
+        return BuiltLevel(**{**fields, "config": Config(**fields["config"])})
     return ImageNetwork(**fields)
 
 
@@ -112,7 +112,7 @@ def _runnable(rows: Sequence[catalog.Program], target: Target) -> Iterator[tuple
 
 
 def record(
-    network: Network | ImageNetwork, target: Target, launched: Launched, sizes: Sequence[int] | None = None
+    network: BuiltLevel | ImageNetwork, target: Target, launched: Launched, sizes: Sequence[int] | None = None
 ) -> None:
     """Hand over all that it launches, from its weights on; inputs on the GPU, a level's texts to be encoded there, too.
 
@@ -129,7 +129,7 @@ def record(
     wanted = sorted({min(n, batch) for n in (sizes or (*BATCHES, batch))})
     params = Params({name: np.zeros(shape, np.float32) for name, shape in config.parameter_shapes.items()}, config)
     with ExitStack() as stack:
-        if isinstance(network, Network):
+        if isinstance(network, BuiltLevel):
             _leave_out_the_host(stack, network.row.module, network.held_as)
         stack.enter_context(standing_in(target, launched))
         options: Record = {"batch": batch, "gpus": [0], **network.row.build_options(network.precision)}
@@ -145,7 +145,7 @@ def record(
                     run.submit(ids, np.zeros((n, config.classes), np.float32)).result()
                 else:
                     run(ids)
-            if isinstance(network, Network) and isinstance(run, BatchRun) and run.takes_text:
+            if isinstance(network, BuiltLevel) and isinstance(run, BatchRun) and run.takes_text:
                 _encode(config)
             if isinstance(run, BatchRun) and run.few > 1:
                 _copy(config)

@@ -116,7 +116,7 @@ class Stream:
         return 0.0
 
 
-class Graph:
+class StandInGraph:
     """Stands in for `graph.Graph`: the work is started once."""
 
     def __init__(self, start: Callable[[Any], Any], stream: Any) -> None:
@@ -196,7 +196,7 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
             to_host=lambda array, stream=0: np.asarray(array),
             empty=lambda shape, dtype, stream=0: np.empty(shape, dtype).view(Memory),
         )  # fmt: skip
-        replaced(stack, graph, copy=lambda to, source, stream: None, Graph=Graph)
+        replaced(stack, graph, copy=lambda to, source, stream: None, Graph=StandInGraph)
         replaced(
             stack, launching.Call,
             launch=launch,

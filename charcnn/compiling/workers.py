@@ -29,7 +29,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from charcnn.aliases import Record
-from charcnn.compiling.networks import ImageNetwork, Network, from_dict, record
+from charcnn.compiling.networks import BuiltLevel, ImageNetwork, from_dict, record
 from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.gpu import device
 from charcnn.gpu.launch import title
@@ -70,7 +70,7 @@ class Compiled:
 
 
 def compiled(
-    networks: Sequence[Network | ImageNetwork],
+    networks: Sequence[BuiltLevel | ImageNetwork],
     target: Target,
     jobs: int | None = None,
     sizes: Sequence[int] | None = None,
@@ -114,7 +114,7 @@ def compiled(
         with tempfile.TemporaryFile() as shared:
             shared.write(json.dumps(task).encode() + b"\n")
             shared.flush()
-            if any(isinstance(network, Network) for network in networks) or not networks:  # which read texts
+            if any(isinstance(network, BuiltLevel) for network in networks) or not networks:  # which read texts
                 start(CPU_FUNCTIONS, *FILES[: None if later is None else 1], shared=shared.fileno())
             for number in range(jobs):
                 start(__name__, str(shared.fileno()), str(number), shared=shared.fileno())
@@ -166,7 +166,7 @@ def _task(shared: int) -> Record:
     return found
 
 
-def _compile(network: Network | ImageNetwork, target: Target, sizes: Sequence[int] | None, shared: int) -> None:
+def _compile(network: BuiltLevel | ImageNetwork, target: Target, sizes: Sequence[int] | None, shared: int) -> None:
     found: dict[tuple[Any, ...], None] = {}
     try:
         record(network, target, lambda *launch: found.setdefault(launch), sizes)

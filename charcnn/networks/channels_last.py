@@ -31,7 +31,7 @@ from charcnn.layers import (
 from charcnn.networks import channels as packing
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.channels_last_layers import TECHNIQUES, Layers, ask_ahead
-from charcnn.networks.cuda import Operator, Viewed
+from charcnn.networks.cuda import OperatorLayer, Viewed
 from charcnn.networks.lowering import Op, Ops, Params, Rewrite, lower, weights_of
 from charcnn.networks.lowering.channels_last import (
     choose_by_batch,
@@ -42,7 +42,7 @@ from charcnn.networks.lowering.channels_last import (
 )  # fmt: skip
 from charcnn.networks.lowering.fusing import SIMPLIFY, absorb_pointwise
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.layer import ByBatch, Launched, Layer, by_batch
+from charcnn.ops.common.layer import ByBatch, Launched, PreparedLayer, by_batch
 from charcnn.ops.common.pixel_tables import ExactTables, exact_tables, pixel_tables
 from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d.layers import Cast
@@ -84,14 +84,14 @@ def _stages(op: Op, params: Params, technique: Layers) -> list[Stage]:
         return [(op.label, _layers(op, params, technique))]
     (*before, large), weights = _product(op.many[0], params, technique)
     small, behind = technique.few(op, *weights, large), [_layers(after, params, technique) for after in op.many[1:]]
-    every: list[Sequence[Layer | ByBatch]] = [[*before, large], *behind]
+    every: list[Sequence[PreparedLayer | ByBatch]] = [[*before, large], *behind]
     if small is not None:
         first = by_batch([small], [large], upto=op.most)
         every = [[*before, first], *([by_batch([], layers, upto=op.most)] for layers in behind)]
     return [(after.label, layers) for after, layers in zip(op.many, every, strict=True)]
 
 
-def _layers(op: Op, params: Params, technique: Layers) -> list[Layer]:
+def _layers(op: Op, params: Params, technique: Layers) -> list[PreparedLayer]:
     how: Record = {"precision": op.reads, "octets": technique.octets}
     match op.layer:
         case Pixels() as pixels:
@@ -103,11 +103,11 @@ def _layers(op: Op, params: Params, technique: Layers) -> list[Layer]:
         case MaxPool2d() | AvgPool2d() | GlobalAvgPool2d() | LocalResponseNorm():
             return [VectorizedImageLayer(op.layer, **how)]
         case Softmax():
-            return [Operator(op, params)]
+            return [OperatorLayer(op, params)]
     return [Launched(getattr(ops, f"{op.layer.epilogue}_naive"), lambda x: tuple(x.shape))]
 
 
-def _pixels(op: Op, pixels: Pixels, how: Record) -> Layer:
+def _pixels(op: Op, pixels: Pixels, how: Record) -> PreparedLayer:
     tables = pixel_tables(pixels.mean, pixels.std).astype(np.float32)
     if op.exact is not None and (entries := exact_tables(pixels.mean, pixels.std)) is not None:
         tables, how = entries.tables, {**how, "precision": "fp16"}
@@ -118,9 +118,9 @@ def _pixels(op: Op, pixels: Pixels, how: Record) -> Layer:
 Packed = tuple[np.ndarray, np.ndarray]
 
 
-def _product(op: Op, params: Params, technique: Layers) -> tuple[list[Layer], Packed]:
+def _product(op: Op, params: Params, technique: Layers) -> tuple[list[PreparedLayer], Packed]:
     """A convolution or a linear layer, behind what casts float32 features for it; and its packed weight and bias."""
-    before: list[Layer] = []
+    before: list[PreparedLayer] = []
     if op.reads != technique.precision:
         before.append(Cast(technique.precision))
     if isinstance(op.layer, Linear):

@@ -14,7 +14,7 @@ from charcnn.layers.windows import Window
 from charcnn.networks.lowering import Op
 from charcnn.networks.lowering.channels_last import Technique
 from charcnn.ops.common.epilogues import pattern_of
-from charcnn.ops.common.layer import ByBatch, Layer, flat
+from charcnn.ops.common.layer import ByBatch, PreparedLayer, flat
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
 from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv1d.mma.layer import MmaConv
@@ -29,15 +29,15 @@ from charcnn.ops.linear.split_k import SplitKLinear
 class Layers(Technique):
     """A technique's layers, in a precision."""
 
-    def conv(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
+    def conv(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> PreparedLayer:
         """A convolution with its epilogue. Weight (KH, KW, C_in / groups, C_out)."""
         raise NotImplementedError
 
-    def linear(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
+    def linear(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> PreparedLayer:
         """A linear layer with its epilogue. Weight (C_in, C_out)."""
         raise NotImplementedError
 
-    def few(self, op: Op, weight: np.ndarray, bias: np.ndarray, many: Layer) -> Layer | None:
+    def few(self, op: Op, weight: np.ndarray, bias: np.ndarray, many: PreparedLayer) -> PreparedLayer | None:
         """What computes the op of `most` inputs, its pooling included; None where `many` does it as well."""
         raise NotImplementedError
 
@@ -57,7 +57,7 @@ class MmaLayers(Layers):
     octets = True
     layer: type[MmaConv | WgmmaConv] = MmaConv
 
-    def conv(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
+    def conv(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> PreparedLayer:
         """`MmaConv`, or Hopper's."""
         options: Record = {"exact": True} if op.exact else {}
         options |= {"precision": self.precision, "results": FP32.name if op.writes == "fp32" else None}
@@ -88,7 +88,7 @@ class WgmmaLayers(MmaLayers):
             return SmallBatchConv.most if op.writes == self.precision else 0
         return SplitKLinear.most if op.depth >= self.deep else 0
 
-    def few(self, op: Op, weight: np.ndarray, bias: np.ndarray, many: Layer) -> Layer | None:
+    def few(self, op: Op, weight: np.ndarray, bias: np.ndarray, many: PreparedLayer) -> PreparedLayer | None:
         """`SplitKLinear`, or `SmallBatchConv` where tiles of one image would leave multiprocessors idle."""
         if not isinstance(op.layer, Conv2d):
             float32 = op.writes == "fp32"
@@ -105,13 +105,13 @@ class WinogradLayers(Layers):
 
     together = columns = 4  # a thread's
 
-    def conv(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
+    def conv(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> PreparedLayer:
         """`WinogradConv`, or `DoubleBufferedConv`."""
         found, weights = pattern(op, weight), {"weight": weight, "bias": bias}
-        layer: Layer = fastest(found, "fp32", ("winograd", "double_buffered"))(found, weights)
+        layer: PreparedLayer = fastest(found, "fp32", ("winograd", "double_buffered"))(found, weights)
         return layer
 
-    def linear(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> Layer:
+    def linear(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> PreparedLayer:
         """`DoubleBufferedConv`."""
         return DoubleBufferedConv(pattern(op, weight), {"weight": weight, "bias": bias})
 
@@ -120,7 +120,7 @@ AHEAD_BYTES = 24 << 20
 """Of a linear layer's weights, that convolutions before it ask for: half of an H200's second-level cache."""
 
 
-def ask_ahead(layers: Sequence[Layer | ByBatch]) -> None:
+def ask_ahead(layers: Sequence[PreparedLayer | ByBatch]) -> None:
     """Have a few images' convolutions ask for the first weights of the linear layer that comes after them.
 
     Those take longer to come from memory than all convolutions of a few images take, which hardly use it.

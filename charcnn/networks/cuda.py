@@ -28,7 +28,7 @@ from charcnn.networks.lowering.fusing import CHAINED, SIMPLIFY, absorb_linear, j
 from charcnn.ops.chain.plan2d import Plan2d, plan2d
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.epilogues import pattern_of
-from charcnn.ops.common.layer import ArraySpec, Layer, NoScratch, Space
+from charcnn.ops.common.layer import ArraySpec, NoScratch, PreparedLayer, Space
 from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv2d.direct_plan import FEW
 from charcnn.ops.table import function_name
@@ -37,7 +37,7 @@ from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline
 
 
-class Operator(NoScratch):
+class OperatorLayer(NoScratch):
     """An operator as a layer, its weights on the current GPU."""
 
     def __init__(self, op: Op, params: Params, technique: str = "naive") -> None:
@@ -75,7 +75,7 @@ class Viewed(NoScratch):
         return x.view(self._dtype).reshape((x.shape[0], *self._shape))
 
 
-class Chain:
+class ChainLayer:
     """Convolutions, pooling and pointwise layers that follow one another, as `charcnn.ops.chain` planned them."""
 
     def __init__(self, op: Op, params: Params) -> None:
@@ -139,13 +139,13 @@ ABSORB = absorb(fused_directly)
 """The rewrites of `direct` that fuse."""
 
 
-def direct(op: Op, params: Params) -> Layer:
+def direct(op: Op, params: Params) -> PreparedLayer:
     """The layer of technique `direct` that computes the op, or of `naive`."""
     if isinstance(op.layer, Linear):
         weight, bias = weights_of(op.nodes[0], params)
         packed = pack(weight)
         return DoubleBufferedConv(pattern_of(packed, op.epilogue), {"weight": packed, "bias": bias})
-    return Operator(op, params, "direct" if few(op.nodes) else "naive")
+    return OperatorLayer(op, params, "direct" if few(op.nodes) else "naive")
 
 
 def rewrites(technique: str, config: Architecture, *, batch: int, precision: str | None = None) -> tuple[Rewrite, ...]:
@@ -162,13 +162,13 @@ def rewrites(technique: str, config: Architecture, *, batch: int, precision: str
     return *SIMPLIFY, *chains, *absorb(takes), partial(absorb_linear, takes=takes)
 
 
-def layer(op: Op, params: Params, technique: str) -> Layer:
+def layer(op: Op, params: Params, technique: str) -> PreparedLayer:
     """What computes the op, its weights on the current GPU."""
     if isinstance(op.layer, Features):
         return Viewed(op.layer.shape)
     if op.plan is not None:
-        return Chain(op, params)
-    return direct(op, params) if technique == "direct" else Operator(op, params)
+        return ChainLayer(op, params)
+    return direct(op, params) if technique == "direct" else OperatorLayer(op, params)
 
 
 def build(

@@ -38,7 +38,7 @@ FUSED = 2
 PlanOf = Callable[[Sequence[Node]], Plan2d | StripPlan]
 
 
-class Strips(strong_mma.Chain):
+class Strips(strong_mma.MmaChainLayer):
     """The kernel on tensor cores as a layer: from bytes to features, channels last."""
 
     def writes(self, x: Shape) -> list[ArraySpec]:
@@ -135,9 +135,9 @@ def stages(ops: Ops, params: Params, precision: str) -> list[Stage]:
     found: list[Stage] = []
     for op in ops[:end]:
         if op.plan is None:
-            found.append((op.label, [channels_first.Operator(op, params)]))
+            found.append((op.label, [channels_first.OperatorLayer(op, params)]))
         elif isinstance(op.plan, Plan2d):
-            found.append((op.label, [channels_first.Chain(op, params), ChannelsLast(op.outputs.width)]))
+            found.append((op.label, [channels_first.ChainLayer(op, params), ChannelsLast(op.outputs.width)]))
         else:
             found.append((op.label, [Strips(op, params)]))
     return found + channels_last.stages(ops[end:], params, TECHNIQUES[behind_of(precision)](precision))

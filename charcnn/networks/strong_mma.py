@@ -23,14 +23,14 @@ from charcnn.networks.cuda import ABSORB, Viewed, direct
 from charcnn.networks.lowering import Op, Params, Rewrite, chain_weights, lower
 from charcnn.networks.lowering.fusing import SIMPLIFY, absorb_pixels, join_chains, plan_chains
 from charcnn.ops.chain.plan_mma import MmaPlan, make_mma_plan
-from charcnn.ops.common.layer import ArraySpec, Layer, NoScratch, Space
+from charcnn.ops.common.layer import ArraySpec, NoScratch, PreparedLayer, Space
 from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline
 
 
-class Chain(NoScratch):
+class MmaChainLayer(NoScratch):
     """A chain as a layer, its weights on the current GPU.
 
     Args:
@@ -68,11 +68,11 @@ def rewrites(technique: str, config: Architecture, *, batch: int, precision: str
     return *SIMPLIFY, join_chains, partial(plan_chains, plan=plan), absorb_pixels, *ABSORB
 
 
-def layer(op: Op, params: Params) -> Layer:
+def layer(op: Op, params: Params) -> PreparedLayer:
     """What computes the op, its weights on the current GPU."""
     if isinstance(op.layer, Features):
         return Viewed(op.layer.shape)
-    return direct(op, params) if op.plan is None else Chain(op, params)
+    return direct(op, params) if op.plan is None else MmaChainLayer(op, params)
 
 
 def build(

@@ -18,7 +18,7 @@ from charcnn.gpu.device import int32, uint32, uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes2d
-from charcnn.ops.common.features import STORED, Layout, channels_of, narrowed, places, reader, widened, writer
+from charcnn.ops.common.features import STORED, FeatureLayout, channels_of, narrowed, places, reader, widened, writer
 from charcnn.ops.common.precision import choose
 
 THREADS = device.block_size(256)
@@ -84,7 +84,11 @@ def _make_kernel(layout, size, power):
 
 def _start(call, x, y, size, alpha, beta, k, precision, octets, vectors):
     channels = channels_of("x", x, precision, octets)
-    layout = Layout.of(precision, channels, x, y, octets=octets) if vectors else Layout(STORED[precision], False, 1)
+    layout = (
+        FeatureLayout.of(precision, channels, x, y, octets=octets)
+        if vectors
+        else FeatureLayout(STORED[precision], False, 1)
+    )
     work = y.size // (layout.form.terms * layout.width)
     if work >= 1 << 31:
         raise ValueError(f"x has shape {tuple(x.shape)}: that many values need a smaller batch")

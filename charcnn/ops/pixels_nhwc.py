@@ -13,7 +13,7 @@ from charcnn.gpu.indices import block_idx_x, extents, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes2d
-from charcnn.ops.common.features import STORED, Layout, channels_of, places, widened, writer
+from charcnn.ops.common.features import STORED, FeatureLayout, channels_of, places, widened, writer
 from charcnn.ops.common.precision import choose
 
 THREADS = device.block_size(256)
@@ -81,7 +81,7 @@ def _start(call, y, precision, octets):
         )
     if n * height * width >= 1 << 31:
         raise ValueError(f"images has shape {tuple(images.shape)}: that many pixels need a smaller batch")
-    layout = Layout.of(precision, c_out, y, octets=octets)
+    layout = FeatureLayout.of(precision, c_out, y, octets=octets)
     blocks = -(-n * height * width // THREADS)
     blocks = min(blocks, max(-(-blocks // PIXELS), 8 * device.multiprocessors()))
     call.launch(_make_kernel(layout, c_in, c_out), blocks, THREADS, images, tables, layout.seen(y))

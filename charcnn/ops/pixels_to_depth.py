@@ -23,7 +23,7 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Window
 from charcnn.ops.common import shapes2d
-from charcnn.ops.common.features import STORED, Layout, channels_of, places, writer
+from charcnn.ops.common.features import STORED, FeatureLayout, channels_of, places, writer
 from charcnn.ops.common.precision import choose
 
 THREADS = device.block_size(256)
@@ -204,7 +204,7 @@ def block_features(
     device.require_capability((8, 0), "vectorized", "use coalesced")
     (images, tables), y = call.inputs, call.out
     c_in, c_out = int(tables.shape[0]), channels_of("y", y, precision, octets)
-    layout = Layout.of(precision, c_out, y, octets=octets)
+    layout = FeatureLayout.of(precision, c_out, y, octets=octets)
     vectors = y.size // (form.terms * layout.width)
     if c_in > CHANNELS or vectors >= 1 << 31:
         raise ValueError(

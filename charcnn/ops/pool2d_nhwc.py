@@ -20,7 +20,7 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import shapes2d
-from charcnn.ops.common.features import STORED, Layout, channels_of, narrowed, places, reader, widened, writer
+from charcnn.ops.common.features import STORED, FeatureLayout, channels_of, narrowed, places, reader, widened, writer
 from charcnn.ops.common.precision import choose
 
 THREADS = device.block_size(384)
@@ -117,7 +117,11 @@ def _make_kernel(layout, pooled):
 def _start(call, x, y, window, mean, area, precision, octets, quick):
     """`quick`: by instructions of compute capability 8.0 and vectors."""
     channels = channels_of("x", x, precision, octets)
-    layout = Layout.of(precision, channels, x, y, octets=octets) if quick else Layout(STORED[precision], False, 1)
+    layout = (
+        FeatureLayout.of(precision, channels, x, y, octets=octets)
+        if quick
+        else FeatureLayout(STORED[precision], False, 1)
+    )
     n, height, width, _ = y.shape
     work = width * channels // layout.width
     parts = -(-work // THREADS)

@@ -18,12 +18,12 @@ from charcnn.layers import Network
 from charcnn.layers.layer import Shape
 from charcnn.model.params import Params
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.layer import ArraySpec, ByBatch, Layer, bounds, flat, held_bytes, writes_host
+from charcnn.ops.common.layer import ArraySpec, ByBatch, PreparedLayer, bounds, flat, held_bytes, writes_host
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import Compute, GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
 from charcnn.runtime.zero_copy import ZeroCopy, few_of
 
-Stage = tuple[str, Sequence[Layer | ByBatch]]
+Stage = tuple[str, Sequence[PreparedLayer | ByBatch]]
 """What its time is counted as, and its layers."""
 
 
@@ -63,9 +63,9 @@ class LayerSequence:
         self.layers = [layer for _, layers in self.stages for layer in layers]
         self.nbytes = held_bytes(self.layers)
 
-    def room(self, batch: int, length: int) -> tuple[int, dict[Layer, dict[str, ArraySpec]]]:
+    def room(self, batch: int, length: int) -> tuple[int, dict[PreparedLayer, dict[str, ArraySpec]]]:
         """Bytes of the largest features of up to so many inputs, and what layers write besides."""
-        largest, scratch = batch * length, dict[Layer, dict[str, ArraySpec]]()
+        largest, scratch = batch * length, dict[PreparedLayer, dict[str, ArraySpec]]()
         for n in {batch, *(min(batch, most) for most in bounds(self.layers))}:
             x: Shape = (n, length)
             for layer in flat(self.layers, n):
@@ -80,7 +80,7 @@ class LayerSequence:
     def forward(self, buffers: StreamBuffers, *, timed: bool) -> Callable[[Any], Any]:
         """Token ids (n, L) uint8 on the GPU -> logits (n, classes) float32 there, started on the buffers' stream."""
 
-        def run(layers: Sequence[Layer | ByBatch], x: Array, n: int) -> Array:
+        def run(layers: Sequence[PreparedLayer | ByBatch], x: Array, n: int) -> Array:
             for layer in flat(layers, n):
                 x = layer(x, buffers)
             return x

@@ -21,7 +21,7 @@ from charcnn.aliases import Array, DType, Record, Stream
 from charcnn.gpu import device, launch
 from charcnn.gpu import graph as cuda_graph
 from charcnn.layers.layer import Shape
-from charcnn.ops.common.layer import ArraySpec, Layer
+from charcnn.ops.common.layer import ArraySpec, PreparedLayer
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
 from charcnn.runtime.zero_copy import ZeroCopy
@@ -57,7 +57,7 @@ class StreamBuffers:
 
     def __init__(
         self, gpu: int, number: int, monitor: Monitor, *, pinned: int, features: int,
-        scratch: Mapping[Layer, Mapping[str, ArraySpec]] = MappingProxyType({}),
+        scratch: Mapping[PreparedLayer, Mapping[str, ArraySpec]] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         device.require_memory(2 * features, f"the features of one batch, twice, on stream {number} of GPU {gpu}")
         monitor.hold(gpu, 2 * features)
@@ -83,7 +83,7 @@ class StreamBuffers:
         """GPU memory, the two buffers by turns."""
         return self._turn("device", shape, dtype)
 
-    def scratch(self, layer: Layer) -> Record:
+    def scratch(self, layer: PreparedLayer) -> Record:
         """The arrays on the GPU that this layer writes besides features."""
         return self._scratch[layer]
 

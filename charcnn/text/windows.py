@@ -14,7 +14,7 @@ OVERLAP = 4
 """A window shares at least one part in so many with the next: what one cut tears stands whole in its neighbour."""
 
 
-class Windows:
+class TextWindows:
     """The windows of texts that lie one after the other.
 
     Args:

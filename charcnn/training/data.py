@@ -31,7 +31,7 @@ class Bad:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TrainingRows:
     """What a file holds."""
 
     texts: list[bytes]
@@ -68,7 +68,7 @@ def read_rows(
     layout: Layout = Layout(),  # noqa: B008 - frozen
     *,
     multi_label: bool = False,
-) -> Rows:
+) -> TrainingRows:
     """Every row of a file: its label as it is written, and its text columns joined as the encoding says.
 
     Args:
@@ -88,7 +88,7 @@ def read_rows(
         raise ValueError(f"{path}: need a name that ends in {', '.join(formats)}")
     with open(path, "rb", buffering=0) as file, unchanged(file, path):
         reader = open_reader(formats[suffix], os.fspath(path), file, layout, encoding, guessed=True)
-        rows = Rows([], [], [], [], reader.said)
+        rows = TrainingRows([], [], [], [], reader.said)
         for block in reader.blocks():
             try:
                 _take(block, reader, rows, multi_label)
@@ -99,7 +99,7 @@ def read_rows(
     return rows
 
 
-def _take(block: Block, reader: Reader, rows: Rows, multi_label: bool) -> None:
+def _take(block: Block, reader: Reader, rows: TrainingRows, multi_label: bool) -> None:
     texts = reader.texts(block).tolist()
     readable = (block.kinds == READABLE).any()
     labels: list[Any] = [None] * len(texts)
@@ -162,7 +162,7 @@ def name_labels(labels: Sequence[str], names: Sequence[str]) -> dict[str, int]:
 
 
 def to_examples(
-    rows: Rows, index: Mapping[str, int], encoding: Encoding, length: int, *, multi_label: bool = False
+    rows: TrainingRows, index: Mapping[str, int], encoding: Encoding, length: int, *, multi_label: bool = False
 ) -> tuple[Examples, list[Bad]]:
     """The rows encoded, and those that have a label that is no class."""
     known, bad = [], []

@@ -18,7 +18,7 @@ from charcnn.host.progress import LOG_EVERY
 from charcnn.model.model_files import check_sums, open_archive, to_torch
 from charcnn.training.data import Examples
 from charcnn.training.measure import Measured, MultiLabelMeasured, calibration_error, counts_of
-from charcnn.training.network import Network
+from charcnn.training.network import TrainableNetwork
 from charcnn.training.recipe import Recipe
 from charcnn.training.step import Trainer
 
@@ -169,7 +169,7 @@ def read_checkpoint(path: Path, settings: Record) -> Record:
     return state
 
 
-def measure(network: Network, examples: Examples, batch: int) -> Measured | MultiLabelMeasured:
+def measure(network: TrainableNetwork, examples: Examples, batch: int) -> Measured | MultiLabelMeasured:
     """A network's answers to examples, `batch` at a time; ValueError where logits are not finite."""
     classes, labels = network.config.classes, examples.labels
     logits = answers(network, examples, batch)
@@ -185,7 +185,7 @@ def measure(network: Network, examples: Examples, batch: int) -> Measured | Mult
 
 
 @torch.no_grad()
-def answers(network: Network, examples: Examples, batch: int) -> np.ndarray:
+def answers(network: TrainableNetwork, examples: Examples, batch: int) -> np.ndarray:
     """A network's logits for examples, float32 (N, classes), `batch` at a time; ValueError where one is not finite."""
     network.eval()
     device = network.one_hot.device
@@ -200,7 +200,7 @@ def answers(network: Network, examples: Examples, batch: int) -> np.ndarray:
 
 
 @torch.no_grad()
-def live(network: Network, examples: Examples, batch: int) -> dict[str, int]:
+def live(network: TrainableNetwork, examples: Examples, batch: int) -> dict[str, int]:
     """How many channels and units of each layer with ReLU give more than 0 for any example."""
     network.eval()
     found: dict[str, torch.Tensor] = {}

@@ -42,7 +42,7 @@ def _maximum(x: torch.Tensor, *, size: int) -> torch.Tensor:
     return largest
 
 
-class Network(torch.nn.Module):
+class TrainableNetwork(torch.nn.Module):
     """Token ids (N, L) uint8 -> float32 logits (N, classes).
 
     Features are (N, C, 1, L) and lie as (N, L, C); the parameters lie to fit, and are float32 whatever the arithmetic.

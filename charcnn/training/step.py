@@ -15,7 +15,7 @@ from charcnn.config import Config
 from charcnn.host.progress import LOG_EVERY, Progress
 from charcnn.training.augment import blank_words, join, replace_characters, shift
 from charcnn.training.data import Examples
-from charcnn.training.network import Network
+from charcnn.training.network import TrainableNetwork
 from charcnn.training.recipe import Recipe
 
 _RESIDENT = 0.25  # share of the GPU's free memory that the training part's ids may take
@@ -84,21 +84,21 @@ class Trainer:
         self._steps = -(-len(examples) // self._batch)
         self._weights = torch.tensor(weights, dtype=torch.float32, device=device)
 
-        def prepared(network: Network) -> Any:
+        def prepared(network: TrainableNetwork) -> Any:
             if not compiled:
                 return network
             torch._dynamo.config.recompile_limit = 64  # of one function; teachers are networks each
             return torch.compile(network, dynamic=False)
 
-        self._network = Network(config, recipe.dropout, dtype, leaky=recipe.leak > 0)
+        self._network = TrainableNetwork(config, recipe.dropout, dtype, leaky=recipe.leak > 0)
         self._network.initialise(recipe.seed)
         self._network.to(device)
         self._forward = prepared(self._network)
-        self.average = Network(config, 0.0, dtype).to(device).requires_grad_(False)
+        self.average = TrainableNetwork(config, 0.0, dtype).to(device).requires_grad_(False)
         self.average.load_state_dict(self._network.state_dict())
         self._teachers = []
         for arrays in teachers:
-            teacher = Network(config, 0.0, dtype).eval()
+            teacher = TrainableNetwork(config, 0.0, dtype).eval()
             teacher.load(arrays)
             self._teachers.append(prepared(teacher.to(device).requires_grad_(False)))
 

@@ -33,7 +33,7 @@ UNIT = {"fp8": 5 / LARGEST_E4M3}
 
 
 @dataclass(frozen=True)
-class Layer:
+class TunedLayer:
     """A convolution or linear layer, and what computes it."""
 
     name: str
@@ -61,7 +61,7 @@ class Layer:
 
 
 @dataclass
-class Work:
+class LoadedLayer:
     """A layer with its arrays on the current GPU."""
 
     start: Callable[[Any], Any]
@@ -92,7 +92,7 @@ class Work:
         return float(np.max(errors))
 
 
-def of_level(level: str, config: Config, precision: str | None = None) -> Iterator[Layer]:
+def of_level(level: str, config: Config, precision: str | None = None) -> Iterator[TunedLayer]:
     """The level's layers at these sizes, in the order of the network.
 
     Raises:
@@ -111,15 +111,15 @@ def of_level(level: str, config: Config, precision: str | None = None) -> Iterat
             operator = "conv1d_relu_maxpool1d_nlc"
         c_in = -(-config.in_channels(block) // 4) * 4 if block == 1 else config.in_channels(block)
         sizes = lengths[block - 1], config.kernel_sizes[block - 1], c_in, config.block_channels[block - 1]
-        yield Layer(f"conv{block}", operator, conv, arithmetic, *sizes)
+        yield TunedLayer(f"conv{block}", operator, conv, arithmetic, *sizes)
     units = config.features, *config.fc_units
     few = row.small_batches and few_outputs.takes(arithmetic, config.classes)
     for i in (1, 2) if few else (1, 2, 3):  # the last one of few classes has no tiles
         operator = "linear_nlc" if i == 3 else "linear_relu_nlc"
-        yield Layer(f"fc{i}", operator, linear, arithmetic, 1, 1, units[i - 1], units[i])
+        yield TunedLayer(f"fc{i}", operator, linear, arithmetic, 1, 1, units[i - 1], units[i])
 
 
-def prepare(layer: Layer, batch: int) -> Work:
+def prepare(layer: TunedLayer, batch: int) -> LoadedLayer:
     """Draw numbers, compute what is expected, and lay out weights and features."""
     draw = np.random.default_rng(0)
     x = draw.standard_normal((DRAWN, layer.length, layer.c_in), np.float32)
@@ -156,7 +156,9 @@ def _floats(layer, x, weight, bias, pooled, expected, batch):
         given["space"] = lambda shape: next(two)(shape)  # each run takes the same two
     else:
         method, arguments = getattr(ops, f"{layer.operator}_{layer.technique}"), (x, weight, bias, *pooled)
-    return Work(lambda s: method(*arguments, **given, stream=s), (y, *stat), device.to_host, expected, allocates=True)
+    return LoadedLayer(
+        lambda s: method(*arguments, **given, stream=s), (y, *stat), device.to_host, expected, allocates=True
+    )
 
 
 def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
@@ -197,7 +199,7 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
         cast.widen(widened, y, widened.out, results, y_unit)
         return widened.out.copy_to_host()
 
-    return Work(lambda s: run(x, **given, stream=s), (y, *stat), decode, expected, allocates=False)
+    return LoadedLayer(lambda s: run(x, **given, stream=s), (y, *stat), decode, expected, allocates=False)
 
 
 def decoded(array: np.ndarray, of: NumberFormat) -> np.ndarray:

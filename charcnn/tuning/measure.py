@@ -16,7 +16,7 @@ from numba import cuda
 from charcnn.aliases import Record
 from charcnn.gpu import device, graph
 from charcnn.ops.common import tile_choice
-from charcnn.tuning.layers import Layer, Work, prepare
+from charcnn.tuning.layers import LoadedLayer, TunedLayer, prepare
 
 ROUNDS = 9
 
@@ -40,7 +40,7 @@ class Candidate:
 class Tuned:
     """A layer's candidates, and which one is taken: None where none is right."""
 
-    layer: Layer
+    layer: TunedLayer
     key: tile_choice.Key
     candidates: list[Candidate]
     before: Candidate
@@ -61,7 +61,7 @@ class Tuned:
         return {**entry, "us": round(self.chosen.microseconds, 2), "gain": self.gain and round(self.gain, 4)}
 
 
-def asked(work: Work) -> tuple[tile_choice.Key, tuple[Any, ...]] | None:
+def asked(work: LoadedLayer) -> tuple[tile_choice.Key, tuple[Any, ...]] | None:
     """What the layer has to choose among, by running it; None where there is one way alone."""
     found: dict[tile_choice.Key, tuple[Any, ...]] = {}
 
@@ -78,7 +78,7 @@ def asked(work: Work) -> tuple[tile_choice.Key, tuple[Any, ...]] | None:
     return next(iter(found.items()), None)
 
 
-def tune(layer: Layer, batch: int, seen: set[Any]) -> Tuned | None:
+def tune(layer: TunedLayer, batch: int, seen: set[Any]) -> Tuned | None:
     """Check and time what the layer has to choose among; None where that is nothing, or `seen` already.
 
     What was tuned is added to `seen`.
@@ -113,7 +113,7 @@ def _taking(tile: Any) -> Iterator[None]:
         yield
 
 
-def _problem(work: Work, tolerance: float, tile: Any) -> str | None:
+def _problem(work: LoadedLayer, tolerance: float, tile: Any) -> str | None:
     """Run it once into poisoned results; why it cannot be taken, or None."""
     try:
         work.poison()
@@ -126,7 +126,7 @@ def _problem(work: Work, tolerance: float, tile: Any) -> str | None:
     return None if error <= tolerance else f"wrong: relative error {error:.1e}, allowed {tolerance:g}"
 
 
-def _timed(work: Work, tiles: list[Any]) -> list[float]:
+def _timed(work: LoadedLayer, tiles: list[Any]) -> list[float]:
     """Seconds of a run with each tile: the median of rounds, in which all take turns."""
     stream = cuda.stream()
     starts: list[Callable[[], Any]] = []

@@ -24,6 +24,8 @@ NOTEBOOKS = "docs/notebooks/*.ipynb"
 COPIED = {".json", ".gz", ".svg"}
 LANGUAGES = {".py": "python", ".pyi": "python"}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
+SOURCE = re.compile(r'(?<=srcset=")([^"]+)')
+"""Of a picture that has another form for phones."""
 NAMED = re.compile(r"\[(`?)([\w./-]+\.md)\1\]\(([^)\s#]+)(?=[)#])")
 OPTION = re.compile(r"(?<![^\s(\[>])-{1,2}[A-Za-z][\w-]{0,30}")
 WRAPPED = re.compile(r'(?<!</span>)<code>[^<]*</code>|<div class="language-sh highlight">.*?</div>', re.DOTALL)
@@ -55,7 +57,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     for name in _found(NOTEBOOKS):
         files.append(File.generated(config, f"{name}.md", content=_notebook(ROOT / name)))
-    linked = {_target(name, link) for name in pages for link in LINK.findall(_prose((ROOT / name).read_text("utf-8")))}
+    prose = {name: _prose((ROOT / name).read_text("utf-8")) for name in pages}
+    linked = {
+        _target(name, link) for name in pages for pattern in (LINK, SOURCE) for link in pattern.findall(prose[name])
+    }
     wanted = sorted(linked - set(pages))
     while wanted:
         name = wanted.pop()

@@ -62,7 +62,7 @@ def _drawn(
         *((kind, layer) for layer, kind in LAYERS.items()),
         *((kind, said) for kind, (said, _) in limits.items()),
     ]
-    picture.legend([(f"{kind} thick" if kind[0] == "s" else kind, said) for kind, said in entries], LEFT, 14, 112)
+    picture.legend([(f"{kind} dashed" if kind[0] == "s" else kind, said) for kind, said in entries], LEFT, 14, 112)
     tick = 100 if most > 100 else 10
     for value in range(0, int(across.high) + 1, tick):
         picture.line(across(value), TOP - 6, across(value), bottom)

@@ -8,9 +8,10 @@ from typing import Any
 from charcnn.charts import roofline as drawing
 from charcnn.charts.roofline import Point
 from charcnn.charts.svg import short
+from charcnn.host import machine
 from charcnn.ops.chain import Roofline
 from report.levels import HOST
-from report.limits import flops, peak_of
+from report.limits import ceiling, flops
 from report.schema import results
 
 SHOWN = {
@@ -18,7 +19,9 @@ SHOWN = {
     ("l13", "fp32"): "c6",
     ("l14", "fp16"): "c3",
     ("l15", "fp16"): "c1",
+    ("l16", "fp16"): "c5",
     ("l17", "fp8"): "c2",
+    ("l19", "fp16"): "c4",
 }
 """Levels whose prepared layers are shown, in the precision of each, and their colours."""
 FEW = 10
@@ -26,17 +29,20 @@ FEW = 10
 
 
 def roofline() -> str:
-    """Prepared layers of levels from l12 on; of l8 to l10 the whole network, with the bytes that were counted."""
+    """Prepared layers of levels from l12 on; of l8 to l10 the whole network, with the bytes that were counted.
+
+    A level shows the layers that it has itself: l16 its last one, l19 its second; the others are those of l15.
+    """
     ((_, raw),) = results().layers.items()
     gpu = raw["machine"]["gpus"][0]
-    peaks = {precision: peak_of(raw, precision) for precision in drawing.ROOFS}
+    peaks = {precision: ceiling(machine.name(raw["machine"]), precision) for precision in drawing.ROOFS}
     entries = [(kind, f"{level}, {precision}") for (level, precision), kind in SHOWN.items()]
     return drawing.roofline(
         f"Roofline of one {gpu}: operations a second by operations a byte of DRAM",
         [*_layers(raw), *_networks()],
-        {precision: 1e12 * peak for precision, peak in peaks.items() if peak},
+        {precision: peak for precision, peak in peaks.items() if peak},
         Roofline().bytes,
-        [*entries, ("c4", "l8–l10, whole")],
+        [*entries, ("c7", "l8–l10, whole")],
     )
 
 
@@ -47,8 +53,8 @@ def _layers(raw: dict[str, Any]) -> Iterator[Point]:
                 rate = 1e12 * row["tflop_per_second"]
                 use = rate * row["microseconds"] * 1e-6 / row["bytes"]
                 told = f"{level}, {row['layer']}, {precision}: {short(rate, 'FLOP/s')} at {use:.0f} FLOP a byte"
-                named = use < FEW and level != "l13"  # whose linear layers are l12's
-                yield Point(use, rate, kind, told, row["layer"] if named else "")
+                label = row["layer"] if use < FEW and level != "l13" else ""  # whose linear layers are l12's
+                yield Point(use, rate, kind, told, "l19, conv2" if level == "l19" else label)
 
 
 def _networks() -> Iterator[Point]:
@@ -57,7 +63,7 @@ def _networks() -> Iterator[Point]:
             rate = results().levels[level, HOST].inputs_per_second * flops(level)
             use = flops(level) / (row["read"] + row["written"])
             told = f"{level}: {short(rate, 'FLOP/s')} at {use:.0f} FLOP a byte, as counted"
-            yield Point(use, rate, "c4", told, level, bright=True)
+            yield Point(use, rate, "c7", told, level, bright=True)
 
 
 def _multiplies(row: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from itertools import product
 
 from charcnn.charts.svg import Picture
 from charcnn.config import SMALL
-from charcnn.ops.conv1d.tile import Tile
+from charcnn.ops.conv1d.tile import RegisterTile
 from report.schema import ROOT
 
 SHIPPED = ROOT / "charcnn" / "tuning" / "nvidia-h200.json"
@@ -20,15 +20,13 @@ def tiles() -> str:
     """The tile of conv2 on an H200: where results of its first warp and thread lie, and what the thread multiplies."""
     tile = _shipped()
     threads = {number: _place(number, tile) for number in range(tile.threads)}
-    picture = Picture(
-        "A block's tile of the product, a warp's and a thread's part of it", TOP + SIDE * tile.columns + 70
-    )
+    picture = Picture("A block's tile of the product, a warp's and a thread's part of it", TOP + SIDE * tile.rows + 70)
     picture.text(
         LEFT, 16, f"A block of {tile.threads} threads: {tile.rows} positions × {tile.columns} channels", "said"
     )
-    picture.legend(
-        [("c0 faint", "a block"), ("c0", f"its first warp, {WARP} threads"), ("c2", "its first thread")], LEFT, 38, 170
-    )
+    legend = [("c0 faint", "a block"), ("c0", f"its first warp, {WARP} threads"), ("c2", "its first thread")]
+    for entry, x in zip(legend, (LEFT, LEFT + 72, LEFT + 248), strict=True):
+        picture.legend([entry], x, 38, picture.width)
     picture.rect(LEFT, TOP, SIDE * tile.columns, SIDE * tile.rows, "c0 faint")
     warp = {place for number in range(WARP) for place in _results(threads[number], tile)}
     rows, columns = ({place[axis] for place in warp} for axis in (0, 1))
@@ -48,7 +46,7 @@ def tiles() -> str:
         below += 16
     x, y = LEFT + SIDE * tile.columns + 60, TOP + SMALL_SIDE + 8
     m, n = tile.thread_rows, tile.thread_columns
-    picture.text(x - 24, 54, f"A thread: {m} × {n} sums in registers", "said")
+    picture.text(x - 24, 62, f"A thread: {m} × {n} sums in registers", "said")
     for j in range(n):
         picture.rect(x + j * SMALL_SIDE, y - SMALL_SIDE - 6, SMALL_SIDE - 2, SMALL_SIDE - 2, "c4", "a weight")
     for i in range(m):
@@ -67,7 +65,7 @@ def tiles() -> str:
     return str(picture)
 
 
-def _shipped() -> Tile:
+def _shipped() -> RegisterTile:
     """Of conv2, as `charcnn.tuning` has it for an H200."""
     sizes = f"{SMALL.kernel_sizes[1]} x {SMALL.channels} x {SMALL.channels}"
     (found,) = [
@@ -75,16 +73,16 @@ def _shipped() -> Tile:
         for key, row in json.loads(SHIPPED.read_text("utf-8"))["tiles"].items()
         if f"double_buffered pool fp32, {sizes}" in key
     ]
-    return Tile(**found["tile"])
+    return RegisterTile(**found["tile"])
 
 
-def _place(thread: int, tile: Tile) -> tuple[int, int]:
+def _place(thread: int, tile: RegisterTile) -> tuple[int, int]:
     """A thread's row and column among the block's threads, as the kernel has it: four are neighbours two by two."""
     half = tile.down // 2
     return thread // 4 % half * 2 + thread // 2 % 2, thread // 4 // half * 2 + thread % 2
 
 
-def _results(place: tuple[int, int], tile: Tile) -> list[tuple[int, int]]:
+def _results(place: tuple[int, int], tile: RegisterTile) -> list[tuple[int, int]]:
     """Rows, and first columns of four, of what a thread computes."""
     down, across = place
     rows = [down + i * tile.down for i in range(tile.thread_rows)]

@@ -24,7 +24,7 @@ from charcnn.ops.chain.links import Layer2d, Link, linked
 from charcnn.ops.chain.octets import OCTET, REACH
 from charcnn.ops.chain.plan2d import METHODS
 from charcnn.ops.chain.planned import limited, tabulated
-from charcnn.ops.chain.strip_sizes import WARPS, Product, Rows, dense, product_of, words_of
+from charcnn.ops.chain.strip_sizes import WARPS, MapRows, Product, dense, product_of, words_of
 from charcnn.ops.chain.tensor_plan import TensorPlan, half_precision
 from charcnn.ops.pixels_to_depth import Blocks, to_depth
 
@@ -137,17 +137,17 @@ class StripPlan(TensorPlan):
         return {"pixels": pixels, "rows": tuple(rows)}
 
     @cached_property
-    def maps(self) -> tuple[Rows, Rows, Rows, Rows]:
+    def maps(self) -> tuple[MapRows, MapRows, MapRows, MapRows]:
         """The image by blocks of pixels, and what both convolutions and the first pooling make."""
         (conv1, pool1, conv2, pool2), rows, (one, two) = self.links, self.counted["rows"], self.products
         _, _, left, right = conv2.window.padding
         octets = lambda shape: -(-shape[0] // OCTET)  # noqa: E731
         return (
-            Rows(one.octets_in, rows[0], self.lattice.counts[1]),
-            Rows(octets(conv1.out_shape), rows[1], conv1.out_shape[2], step=pool1.window.stride[1]),
-            Rows(two.octets_in * two.groups, rows[2], pool1.out_shape[2], left=max(left, right),
+            MapRows(one.octets_in, rows[0], self.lattice.counts[1]),
+            MapRows(octets(conv1.out_shape), rows[1], conv1.out_shape[2], step=pool1.window.stride[1]),
+            MapRows(two.octets_in * two.groups, rows[2], pool1.out_shape[2], left=max(left, right),
                  zeros=1),
-            Rows(octets(conv2.out_shape), rows[3], conv2.out_shape[2], step=pool2.window.stride[1]),
+            MapRows(octets(conv2.out_shape), rows[3], conv2.out_shape[2], step=pool2.window.stride[1]),
         )  # fmt: skip
 
     @cached_property

@@ -27,7 +27,7 @@ DEPTH = 2
 
 
 @dataclass(frozen=True)
-class Rows:
+class MapRows:
     """A map in shared memory, some of its rows: of each an octet after the other."""
 
     octets: int

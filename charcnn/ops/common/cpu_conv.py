@@ -14,8 +14,8 @@ import numpy as np
 from charcnn.layers import Conv1d, Conv2d, Linear, windows
 from charcnn.layers.windows import Window
 from charcnn.ops.common import epilogues
-from charcnn.ops.common.cpu_gemm import Packed
-from charcnn.ops.common.cpu_tile import Tile, tile_of_columns
+from charcnn.ops.common.cpu_gemm import CpuPacked
+from charcnn.ops.common.cpu_tile import CpuTile, tile_of_columns
 from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
 
 BATCH = 32
@@ -113,7 +113,7 @@ class CpuConv(PreparedCpuConv):
         ValueError: it does not compute the pattern; or a group has one input channel, which makes no matrix product.
     """
 
-    def __init__(self, pattern: Pattern, weights: Mapping[str, np.ndarray], tile: Tile | None = None) -> None:
+    def __init__(self, pattern: Pattern, weights: Mapping[str, np.ndarray], tile: CpuTile | None = None) -> None:
         weight, bias = self._read(pattern, weights)
         groups = getattr(self.product, "groups", 1)
         if groups > 1 and weight.shape[3] == 1:
@@ -123,7 +123,7 @@ class CpuConv(PreparedCpuConv):
             )
         if isinstance(self.product, Linear):
             tile = tile or tile_of_columns(len(bias), BATCH)
-        self._packed = Packed(weight, bias, tile, groups)
+        self._packed = CpuPacked(weight, bias, tile, groups)
 
     def _multiply(self, x: np.ndarray, out: np.ndarray) -> None:
         how, epilogue = self._window(x), self.epilogue

@@ -19,7 +19,7 @@ from numba import njit, prange, types
 
 from charcnn.gpu.arrays import apart
 from charcnn.ops.common import threads
-from charcnn.ops.common.cpu_tile import PART, Tile, add_product, add_product_plain, tile_of_columns
+from charcnn.ops.common.cpu_tile import PART, CpuTile, add_product, add_product_plain, tile_of_columns
 from charcnn.ops.common.tasks import share_out
 
 TASK_ROWS = 240
@@ -167,7 +167,7 @@ def _pack(weight, packed):
                         packed[n, p, k * c_in + c, i] = weight[n, p * panel + i, k, c]
 
 
-def pack(weights: np.ndarray, tile: Tile) -> np.ndarray:
+def pack(weights: np.ndarray, tile: CpuTile) -> np.ndarray:
     """Several matrices in the order in which the micro-kernel reads them.
 
     Args:
@@ -182,14 +182,14 @@ def pack(weights: np.ndarray, tile: Tile) -> np.ndarray:
     return packed
 
 
-def pack_bias(bias: np.ndarray, tile: Tile) -> np.ndarray:
+def pack_bias(bias: np.ndarray, tile: CpuTile) -> np.ndarray:
     """The bias (C_out,) of whole panels."""
     packed = np.zeros(-(-len(bias) // tile.panel) * tile.panel, np.float32)
     packed[: len(bias)] = bias
     return packed
 
 
-class Packed:
+class CpuPacked:
     """Weights in the order in which the micro-kernel reads them, and the convolution with them.
 
     Args:
@@ -199,7 +199,7 @@ class Packed:
         groups: of channels.
     """
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None, groups: int = 1) -> None:
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: CpuTile | None = None, groups: int = 1) -> None:
         c_out, *_, c_in = weight.shape
         self.tile, self.groups = tile or tile_of_columns(c_out // groups), groups
         self.kernel = weight.shape[1:3]
@@ -243,7 +243,7 @@ class Packed:
 
 
 @lru_cache(1024)
-def _of_few(tile: Tile, rows: int) -> Tile:
+def _of_few(tile: CpuTile, rows: int) -> CpuTile:
     """The tile, or for few rows one of half as many, or of one: such layers wait for their weights, and for no sums.
 
     No more sizes, each of which is compiled for seconds, once.

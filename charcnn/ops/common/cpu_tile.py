@@ -24,7 +24,7 @@ PART = 512
 
 
 @dataclass(frozen=True)
-class Tile:
+class CpuTile:
     """What the micro-kernel keeps in registers: `rows` times `vectors` sums of `width` floats."""
 
     rows: int
@@ -40,9 +40,9 @@ class Tile:
 
 
 TILES = {
-    "avx512": Tile(6, 4, 16, needs=("avx512f",)),  # 24 sums, 4 weights and a broadcast value, of 32 registers
-    "avx2": Tile(6, 2, 8, needs=("avx2", "fma")),  # 12, 2 and 1 of 16
-    "plain": Tile(4, 4, 4, needs=None),
+    "avx512": CpuTile(6, 4, 16, needs=("avx512f",)),  # 24 sums, 4 weights and a broadcast value, of 32 registers
+    "avx2": CpuTile(6, 2, 8, needs=("avx2", "fma")),  # 12, 2 and 1 of 16
+    "plain": CpuTile(4, 4, 4, needs=None),
 }
 
 
@@ -53,7 +53,7 @@ def _features(text: str | None) -> set[str]:
     return {part[1:] for part in text.split(",") if part.startswith("+")}
 
 
-def choose_tile(name: str | None = None) -> Tile:
+def choose_tile(name: str | None = None) -> CpuTile:
     """The tile of this name; else of the environment's CHARCNN_CPU_TILE; else the first that this processor can run.
 
     Raises:
@@ -75,7 +75,7 @@ NARROW = (8, 3)
 """Rows and vectors of a tile of as many sums as avx512's, for columns of which its own would have many too many."""
 
 
-def tile_of_columns(columns: int, rows: int | None = None) -> Tile:
+def tile_of_columns(columns: int, rows: int | None = None) -> CpuTile:
     """`choose_tile`, or where that has a tenth too much of several panels, a narrower one.
 
     Too much are columns beyond the last one, and where `rows` are given, rows likewise.
@@ -85,7 +85,7 @@ def tile_of_columns(columns: int, rows: int | None = None) -> Tile:
     if tile.width != 16 or columns <= tile.panel:
         return tile
 
-    def computed(of: Tile) -> int:
+    def computed(of: CpuTile) -> int:
         return -(-columns // of.panel) * of.panel * (-(-rows // of.rows) * of.rows if rows else 1)
 
     return narrow if computed(narrow) <= 0.9 * computed(tile) else tile

@@ -30,7 +30,7 @@ ROUNDED = {name: form for name, form in STORED.items() if form.ptx_type != "tf32
 VECTOR_BYTES = 16
 
 
-class Layout(NamedTuple):
+class FeatureLayout(NamedTuple):
     """How features lie, and what a thread takes of them: constants of a kernel."""
 
     form: NumberFormat
@@ -40,7 +40,7 @@ class Layout(NamedTuple):
     """Channels of a thread: those of 16 bytes, or 1."""
 
     @classmethod
-    def of(cls, precision: str, channels: int, *arrays: Any, octets: bool = False) -> Layout:
+    def of(cls, precision: str, channels: int, *arrays: Any, octets: bool = False) -> FeatureLayout:
         """Of device arrays of so many channels in this precision, one of STORED.
 
         Raises:
@@ -72,7 +72,7 @@ def channels_of(name: str, array: Array, precision: str, octets: bool = False) -
 
 
 @cache
-def places(layout: Layout) -> Any:
+def places(layout: FeatureLayout) -> Any:
     """place(pixel, c, channels): where channel c of a pixel lies, and how far behind that its low term."""
     octets, terms, step = layout.octets, uint32(layout.form.terms), uint32(2 if layout.octets else 1)
 
@@ -85,7 +85,7 @@ def places(layout: Layout) -> Any:
 
 
 @cache
-def reader(layout: Layout) -> Any:
+def reader(layout: FeatureLayout) -> Any:
     """load(x, at, low, values): `width` channels of a pixel as float32, from where `places` says."""
     form, vector = layout.form, layout.width > 1
     floats, split = form.itemsize == 4, form.terms == 2
@@ -125,7 +125,7 @@ def reader(layout: Layout) -> Any:
 
 
 @cache
-def writer(layout: Layout) -> Any:
+def writer(layout: FeatureLayout) -> Any:
     """store(y, at, low, values): the way back, each value rounded to the format."""
     form, width, half = layout.form, layout.width, uint32(0xFFFF)
     vector, floats = width > 1, form.itemsize == 4

@@ -12,7 +12,7 @@ import numpy as np
 from charcnn.aliases import Array, Function, Record
 from charcnn.layers import MaxPool1d, MaxPool2d
 from charcnn.layers.windows import Padding
-from charcnn.ops.common.cpu_tile import Tile
+from charcnn.ops.common.cpu_tile import CpuTile
 from charcnn.ops.common.epilogues import pattern_of
 
 
@@ -61,7 +61,7 @@ def former_on_cpu(module: str, name: str, *classes: type) -> Function:
     found, dot = _found(module, name, classes), "Dot" in name
 
     def prepare(
-        weight: Array, bias: Array, tile: Tile | None = None, *, relu: bool = dot, pool_size: int = 1,
+        weight: Array, bias: Array, tile: CpuTile | None = None, *, relu: bool = dot, pool_size: int = 1,
         result: str | None = None, precision: str | None = None, **moves: Padding,
     ) -> Function:  # fmt: skip
         packed = np.moveaxis(weight, (0, 1), (-1, -2))

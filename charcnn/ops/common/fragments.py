@@ -41,7 +41,7 @@ def k_block(of: NumberFormat) -> int:
     return 4 * lane_numbers(of)
 
 
-class Packed(NamedTuple):
+class PackedFragments(NamedTuple):
     """Weights on the current GPU, as lanes load them."""
 
     words: Any
@@ -101,7 +101,7 @@ def _pack_kernel(of, rows):
     return kernel
 
 
-def packed(weight: Array, of: NumberFormat, *, rows: bool, stream: Stream = None) -> Packed:
+def packed(weight: Array, of: NumberFormat, *, rows: bool, stream: Stream = None) -> PackedFragments:
     """Lay out a weight (K, C_in, C_out), float32: outputs are a product's columns, or its rows.
 
     Its scale, where the precision has one, is a power of two: the greatest weight then uses the range that there is.
@@ -114,7 +114,7 @@ def packed(weight: Array, of: NumberFormat, *, rows: bool, stream: Stream = None
     unit = unit_of(call, weight, of) if of.scaled else 1.0
     arguments = np.float32(1 / unit), np.uint64(device.address(call.out)), taps, k_blocks, words
     call.launch(_pack_kernel(of, rows), -(-words // THREADS), THREADS, weight, *arguments)
-    return Packed(call.out, tiles, k_blocks, unit)
+    return PackedFragments(call.out, tiles, k_blocks, unit)
 
 
 @cache

@@ -38,11 +38,11 @@ class Space(Protocol):
     def device(self, shape: Shape, dtype: DType = ...) -> Any:
         """Room for features, in two buffers by turns: what is read stays while the next is written."""
 
-    def scratch(self, layer: Layer) -> Record:
+    def scratch(self, layer: PreparedLayer) -> Record:
         """The arrays that `layer.scratch` asked for, at the most inputs that come."""
 
 
-class Layer(Protocol):
+class PreparedLayer(Protocol):
     """A prepared layer."""
 
     nbytes: int
@@ -58,7 +58,7 @@ class Layer(Protocol):
         """Start on x, which lies on the GPU; the result, there."""
 
 
-def writes_host(layer: Layer) -> bool:
+def writes_host(layer: PreparedLayer) -> bool:
     """Whether the result may lie in mapped memory of the host: it is float32, and each value written once.
 
     Layers say so by `writes_host`.
@@ -107,24 +107,26 @@ class Launched(NoScratch):
 class ByBatch:
     """Some layers for a small batch, and others for a larger one, as `by_batch` gives it."""
 
-    small: Sequence[Layer | ByBatch]
-    large: Sequence[Layer | ByBatch]
+    small: Sequence[PreparedLayer | ByBatch]
+    large: Sequence[PreparedLayer | ByBatch]
     upto: int
 
-    def of(self, n: int) -> Sequence[Layer | ByBatch]:
+    def of(self, n: int) -> Sequence[PreparedLayer | ByBatch]:
         """The layers for n inputs."""
         return self.small if n <= self.upto else self.large
 
 
-def by_batch(small: Sequence[Layer | ByBatch], large: Sequence[Layer | ByBatch], *, upto: int) -> ByBatch:
+def by_batch(
+    small: Sequence[PreparedLayer | ByBatch], large: Sequence[PreparedLayer | ByBatch], *, upto: int
+) -> ByBatch:
     """Layers `small` for at most `upto` inputs, and `large` for more."""
     return ByBatch(small, large, upto)
 
 
-def held_bytes(layers: Sequence[Layer | ByBatch]) -> int:
+def held_bytes(layers: Sequence[PreparedLayer | ByBatch]) -> int:
     """Of what layers keep on the GPU: a layer that stands in several choices counts once."""
 
-    def each(layers: Sequence[Layer | ByBatch]) -> Iterator[Layer]:
+    def each(layers: Sequence[PreparedLayer | ByBatch]) -> Iterator[PreparedLayer]:
         for layer in layers:
             if isinstance(layer, ByBatch):
                 yield from each([*layer.small, *layer.large])
@@ -134,7 +136,7 @@ def held_bytes(layers: Sequence[Layer | ByBatch]) -> int:
     return sum(layer.nbytes for layer in {id(layer): layer for layer in each(layers)}.values())
 
 
-def bounds(layers: Sequence[Layer | ByBatch]) -> Iterator[int]:
+def bounds(layers: Sequence[PreparedLayer | ByBatch]) -> Iterator[int]:
     """The most inputs of each choice by batch among layers, and of those inside it."""
     for layer in layers:
         if isinstance(layer, ByBatch):
@@ -143,9 +145,9 @@ def bounds(layers: Sequence[Layer | ByBatch]) -> Iterator[int]:
             yield from bounds(layer.large)
 
 
-def flat(layers: Sequence[Layer | ByBatch], n: int) -> list[Layer]:
+def flat(layers: Sequence[PreparedLayer | ByBatch], n: int) -> list[PreparedLayer]:
     """The layers that n inputs go through."""
-    found: list[Layer] = []
+    found: list[PreparedLayer] = []
     for layer in layers:
         found += flat(layer.of(n), n) if isinstance(layer, ByBatch) else [layer]
     return found

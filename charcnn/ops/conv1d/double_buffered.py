@@ -16,7 +16,7 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Window
 from charcnn.ops.common import epilogue_functions, epilogues, tile_choice
-from charcnn.ops.conv1d.tile import Tile, candidates, filling, vector_width
+from charcnn.ops.conv1d.tile import RegisterTile, candidates, filling, vector_width
 from charcnn.ops.conv1d.tile_moments import make_store_moments
 
 EPILOGUES = ("k_split", "several", "store", *filter(None, epilogues.EPILOGUES), "pool", "stat")
@@ -27,14 +27,14 @@ relu, tanh, gelu: then that too. pool: then ReLU and the maxima. stat: as store,
 """
 
 
-def shared_bytes(tile: Tile, epilogue: str) -> int:
+def shared_bytes(tile: RegisterTile, epilogue: str) -> int:
     """Shared memory of a block: its stages, whose place the epilogue's values take."""
     floats = {"pool": tile.rows * (tile.across + 1) * ptx.VECTOR, "stat": tile.rows * (tile.across + 3)}
     return 4 * max(tile.stages * tile.stage_size, floats.get(epilogue, 0))
 
 
 @cache
-def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windowed: bool = False) -> Kernel:
+def make_kernel(tile: RegisterTile, width: int, epilogue: str, pool_size: int = 1, windowed: bool = False) -> Kernel:
     """The kernel (x, weight, bias, y, partial_moments, split), with a block for each tile and part of the depth.
 
     Args:
@@ -284,7 +284,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
     return kernel
 
 
-def chosen(epilogue: str, weight: Shape, rows: int, pool_size: int = 1) -> Tile:
+def chosen(epilogue: str, weight: Shape, rows: int, pool_size: int = 1) -> RegisterTile:
     """The tile for weights (K, C_in, C_out), of all products where there are several, and for so many rows of one."""
     taps, c_in, c_out = weight
     epilogue = "relu" if epilogue in epilogues.EPILOGUES else epilogue  # of the same tiles
@@ -296,7 +296,7 @@ def chosen(epilogue: str, weight: Shape, rows: int, pool_size: int = 1) -> Tile:
 def launch(
     call: Call, inputs: Sequence[Array], y: Array, epilogue: str, *,
     partial_moments: Array = None, split_depth: int | None = None, products: int = 1, pool_size: int = 1,
-    tile: Tile | None = None,
+    tile: RegisterTile | None = None,
 ) -> None:  # fmt: skip
     """Start the kernel on the call's stream, for arrays on the device.
 
@@ -330,7 +330,7 @@ def launch(
 
 def launch_windows(
     call: Call, inputs: Sequence[Array], y: Array, epilogue: str, window: Window, *, groups: int = 1, products: int = 1,
-    tile: Tile | None = None,
+    tile: RegisterTile | None = None,
 ) -> None:  # fmt: skip
     """Start the kernel for a window that moves over images, which padding may surround.
 

@@ -104,7 +104,7 @@ def by_name(modules: Iterable[ModuleType]) -> dict[str, ModuleType]:
     return {module.__name__.rpartition(".")[2]: module for module in modules}
 
 
-class Tile(Protocol):
+class StepTile(Protocol):
     """What the layer asks of a step's tile."""
 
     @property

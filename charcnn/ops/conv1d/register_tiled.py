@@ -10,11 +10,11 @@ from charcnn.aliases import Array, Kernel
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.conv1d.tile import REGISTERS, Tile
+from charcnn.ops.conv1d.tile import REGISTERS, RegisterTile
 
 
 @cache
-def make_kernel(tile: Tile) -> Kernel:
+def make_kernel(tile: RegisterTile) -> Kernel:
     """The kernel (x, weight, bias, y), launched with a block a tile."""
     # As `tiled`, but a thread takes thread_rows x thread_columns sums: of 8 + 8 values read from shared memory come 64
     # products, not 1 of 2. Indices and constants are uint32: an index made of signed ones would cost Numba's handling

@@ -271,7 +271,7 @@ class SmallBatchConv(PreparedConv):
         if images:
             if made != of:
                 raise ValueError(f"{results=}: need None for {product}: results are in the precision")
-            self._images = images_of.Images(self.groups, self.width, self.kernel, self.c_out)
+            self._images = images_of.ImageTiling(self.groups, self.width, self.kernel, self.c_out)
             self._weight, self._bias = images_of.packed(weight, bias, of, stream)
             self._ahead = 0, 0
         else:

@@ -73,7 +73,7 @@ def packed(weight: Array, bias: Array, of: NumberFormat, stream: Stream) -> tupl
     return laid, to
 
 
-class Images:
+class ImageTiling:
     """How images of a convolution are cut up, by their size.
 
     Args:

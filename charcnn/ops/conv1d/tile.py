@@ -12,7 +12,7 @@ from charcnn.gpu.ptx import VECTOR
 
 
 @dataclass(frozen=True)
-class Tile:
+class RegisterTile:
     """A block's part of the product (rows, depth) x (depth, columns), and a thread's part of that.
 
     Rows are the output positions of all inputs, one after another; columns are output channels; the depth is
@@ -70,49 +70,51 @@ class Tile:
         return -(-rows // self.rows) * -(-columns // self.columns)
 
 
-REGISTERS = Tile(16, 8, 4, 4, 4) if SIMULATED else Tile(128, 128, 8, 8, 8)
+REGISTERS = RegisterTile(16, 8, 4, 4, 4) if SIMULATED else RegisterTile(128, 128, 8, 8, 8)
 """For the kernels with one stage. The simulator takes its time for each thread, so there a block has few."""
 
-WIDE = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(64, 128, 32, 8, 8, resident=3)
+WIDE = RegisterTile(32, 8, 16, 4, 4) if SIMULATED else RegisterTile(64, 128, 32, 8, 8, resident=3)
 """For the double-buffered kernel: the fastest of those tried at conv2 on an H200."""
 
-NARROW = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(64, 32, 16, 4, 4, resident=6)
+NARROW = RegisterTile(32, 8, 16, 4, 4) if SIMULATED else RegisterTile(64, 32, 16, 4, 4, resident=6)
 """For few output channels: a wide tile would multiply mostly what is not there."""
 
 OTHERS = (
-    (Tile(16, 8, 4, 4, 4),)
+    (RegisterTile(16, 8, 4, 4, 4),)
     if SIMULATED
     else (
-        Tile(64, 128, 32, 8, 8, stages=3, resident=2),
-        Tile(64, 128, 16, 8, 8, stages=3, resident=3),
-        Tile(64, 128, 16, 8, 8, resident=3),
-        Tile(128, 128, 16, 8, 8),
-        Tile(128, 64, 32, 8, 8, resident=3),
-        Tile(64, 64, 32, 8, 4, resident=4),
-        Tile(128, 32, 16, 8, 4, resident=4),
+        RegisterTile(64, 128, 32, 8, 8, stages=3, resident=2),
+        RegisterTile(64, 128, 16, 8, 8, stages=3, resident=3),
+        RegisterTile(64, 128, 16, 8, 8, resident=3),
+        RegisterTile(128, 128, 16, 8, 8),
+        RegisterTile(128, 64, 32, 8, 8, resident=3),
+        RegisterTile(64, 64, 32, 8, 4, resident=4),
+        RegisterTile(128, 32, 16, 8, 4, resident=4),
     )
 )
 """What else the double-buffered kernel may be tuned to: compiled for an H200, its epilogues spill no register there."""
 
 
-HALF_WIDE, THREE_QUARTERS = (WIDE, WIDE) if SIMULATED else (Tile(128, 64, 32, 8, 8, resident=3), Tile(96, 96, 32, 6, 8))
+HALF_WIDE, THREE_QUARTERS = (
+    (WIDE, WIDE) if SIMULATED else (RegisterTile(128, 64, 32, 8, 8, resident=3), RegisterTile(96, 96, 32, 6, 8))
+)
 """For convolutions over images, which have 64 and 96 output channels where texts have 256."""
 
 
-def filling(columns: int) -> Tile:
+def filling(columns: int) -> RegisterTile:
     """The tile for so many output channels of which fewest columns are past the end."""
     if columns <= NARROW.columns:
         return NARROW
     return min((WIDE, HALF_WIDE, THREE_QUARTERS), key=lambda tile: -(-columns // tile.columns) * tile.columns)
 
 
-def fitting(columns: int) -> Tile:
+def fitting(columns: int) -> RegisterTile:
     """The tile for so many output channels."""
     return NARROW if columns <= NARROW.columns else WIDE
 
 
 @cache
-def candidates(columns: int, pool_size: int = 1) -> tuple[Tile, ...]:
+def candidates(columns: int, pool_size: int = 1) -> tuple[RegisterTile, ...]:
     """The double-buffered kernel's tiles for so many columns, of pool_size rows at least; first that of `fitting`."""
     first = fitting(columns)
     others = (WIDE, NARROW, *OTHERS)

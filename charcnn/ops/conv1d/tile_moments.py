@@ -10,10 +10,10 @@ from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.moments import PART_VALUES
-from charcnn.ops.conv1d.tile import Tile
+from charcnn.ops.conv1d.tile import RegisterTile
 
 
-def make_store_moments(tile: Tile, width: int) -> Any:
+def make_store_moments(tile: RegisterTile, width: int) -> Any:
     """The device function store_moments: a row of the tile is a part, as charcnn.ops.common.moments has them.
 
     Its shift is its first value.

@@ -11,11 +11,11 @@ from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.conv1d.tile import REGISTERS, Tile, vector_width
+from charcnn.ops.conv1d.tile import REGISTERS, RegisterTile, vector_width
 
 
 @cache
-def make_kernel(tile: Tile, width: int) -> Kernel:
+def make_kernel(tile: RegisterTile, width: int) -> Kernel:
     """The kernel (x, weight, bias, y), launched with a block a tile.
 
     width: floats that a load from global memory takes, 4 or 1. Rows of features and weights begin at multiples of it.

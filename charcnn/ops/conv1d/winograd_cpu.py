@@ -22,7 +22,7 @@ from charcnn.layers.windows import pair
 from charcnn.ops.common import threads
 from charcnn.ops.common.cpu_conv import PreparedCpuConv
 from charcnn.ops.common.cpu_gemm import WRITTEN, copy_line, finish, pack, pack_bias, types_of
-from charcnn.ops.common.cpu_tile import PART, Tile, add_product, add_product_plain, choose_tile
+from charcnn.ops.common.cpu_tile import PART, CpuTile, add_product, add_product_plain, choose_tile
 from charcnn.ops.common.epilogues import Epilogue, Pattern, Product, pattern_of
 from charcnn.ops.common.former import former_on_cpu
 from charcnn.ops.common.keep import Apply, keeping
@@ -171,7 +171,9 @@ class Filtered:
         channel_groups: more than 1 only of a kernel that is `nested`.
     """
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None, channel_groups: int = 1) -> None:
+    def __init__(
+        self, weight: np.ndarray, bias: np.ndarray, tile: CpuTile | None = None, channel_groups: int = 1
+    ) -> None:
         c_out, height, width, c_in = weight.shape
         both = nested(height, width)
         taps = (height, width) if both else (1, min(width, SPAN))
@@ -244,7 +246,7 @@ class CpuWinogradConv(PreparedCpuConv):
 
     products = Conv1d, Conv2d
 
-    def __init__(self, pattern: Pattern, weights: Mapping[str, np.ndarray], tile: Tile | None = None) -> None:
+    def __init__(self, pattern: Pattern, weights: Mapping[str, np.ndarray], tile: CpuTile | None = None) -> None:
         self._filtered = Filtered(*self._read(pattern, weights), tile, getattr(self.product, "groups", 1))
 
     @classmethod

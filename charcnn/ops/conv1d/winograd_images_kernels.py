@@ -13,7 +13,7 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.common import epilogue_functions
-from charcnn.ops.conv1d.winograd_images_plan import Axis
+from charcnn.ops.conv1d.winograd_images_plan import TransformAxis
 from charcnn.ops.conv1d.winograd_transforms import matrices
 
 TILES, QUADS = (2, 2) if device.SIMULATED else (4, 8)
@@ -21,7 +21,7 @@ TILES, QUADS = (2, 2) if device.SIMULATED else (4, 8)
 
 
 @cache
-def weights_kernel(down: Axis, across: Axis) -> Any:
+def weights_kernel(down: TransformAxis, across: TransformAxis) -> Any:
     """The kernel (weight, transformed, splits)."""
     g_down, g_across = matrices(down.taps, down.span)[1], matrices(across.taps, across.span)[1]
     points_down, points_across, taps_down, taps_across = down.points, across.points, down.taps, across.taps
@@ -57,7 +57,7 @@ def weights_kernel(down: Axis, across: Axis) -> Any:
 
 
 @cache
-def features_kernel(down: Axis, across: Axis, width: int) -> Any:
+def features_kernel(down: TransformAxis, across: TransformAxis, width: int) -> Any:
     """The kernel (x, transformed, tiles_down, tiles_across, top, left, splits); width: floats of a load, 4 or 1."""
     b_down = matrices(down.taps, down.span)[2].astype(np.float32)
     b_across = matrices(across.taps, across.span)[2].astype(np.float32)
@@ -148,7 +148,7 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
 
 
 @cache
-def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
+def outputs_kernel(down: TransformAxis, across: TransformAxis, width: int, epilogue: str) -> Any:
     """The kernel (products, bias, y, splits), likewise; a row of `common.epilogues` follows."""
     a_down = matrices(down.taps, down.span)[0].astype(np.float32)
     a_across = matrices(across.taps, across.span)[0].astype(np.float32)

@@ -26,7 +26,7 @@ FLOP_PER_BYTE = 11
 
 
 @dataclass(frozen=True)
-class Axis:
+class TransformAxis:
     """What is done along one axis."""
 
     taps: int
@@ -58,8 +58,8 @@ class Axis:
 class WinogradPlan:
     """Both axes, and in how many parts of their input channels products are summed."""
 
-    down: Axis
-    across: Axis
+    down: TransformAxis
+    across: TransformAxis
     splits: int = 1
 
     @property
@@ -87,13 +87,13 @@ class WinogradPlan:
         return multiplied / FLOP_PER_BYTE + moved
 
 
-def axes(taps: int) -> list[Axis]:
+def axes(taps: int) -> list[TransformAxis]:
     """What there is for so many taps."""
-    found = [Axis(1, 1, taps)]
+    found = [TransformAxis(1, 1, taps)]
     if 1 < taps <= 5:
-        found += [Axis(taps, span) for span in (2, 3, 4)]
+        found += [TransformAxis(taps, span) for span in (2, 3, 4)]
     elif taps > 5:
-        found += [Axis(group, span, -(-taps // group)) for group, span in ((2, 2), (4, 2), (4, 4))]
+        found += [TransformAxis(group, span, -(-taps // group)) for group, span in ((2, 2), (4, 2), (4, 4))]
     return found
 
 

@@ -21,7 +21,7 @@ from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import threads
 from charcnn.ops.common.cpu_conv import window
 from charcnn.ops.common.cpu_gemm import types_of
-from charcnn.ops.common.cpu_tile import PART, Tile, add_shifted, choose_tile
+from charcnn.ops.common.cpu_tile import PART, CpuTile, add_shifted, choose_tile
 
 TILES = {"avx512": ((8, 3), (6, 4), (4, 6)), "avx2": ((6, 2), (4, 3)), "plain": ((4, 4),)}
 """Maps and vectors of positions that a tile has, by the tile of `cpu_gemm` whose registers it fills."""
@@ -30,13 +30,13 @@ BUFFER = 1 << 16
 """Floats of a task's features at most, where a line of output needs no more: they stay in cache L2."""
 
 
-def choose(c_out: int) -> Tile:
+def choose(c_out: int) -> CpuTile:
     """The tile that has the fewest maps too many, and of those the widest in maps; errors as of `choose_tile`."""
     return _with_rows(choose_tile(), c_out)
 
 
 @cache
-def _with_rows(base: Tile, c_out: int) -> Tile:
+def _with_rows(base: CpuTile, c_out: int) -> CpuTile:
     sizes = TILES[next(name for name, width in (("avx512", 16), ("avx2", 8), ("plain", 4)) if width == base.width)]
     rows, vectors = min(sizes, key=lambda size: (-(-c_out // size[0]) * size[0], -size[0]))
     return replace(base, rows=rows, vectors=vectors)

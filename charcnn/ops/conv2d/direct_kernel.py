@@ -12,14 +12,14 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, block_idx_y, extents, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.epilogue_functions import epilogue
-from charcnn.ops.conv2d.direct_plan import OWN, Tile
+from charcnn.ops.conv2d.direct_plan import OWN, DirectTile
 
 # Constants are uint32, as in the other kernels with register tiles. Loops over a tile have constant ranges, so that
 # they unroll and local arrays become registers; the functions inside the kernel are inlined.
 
 
 @cache
-def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> Kernel:
+def make_kernel(tile: DirectTile, name: str, width: int, store: int, exact: bool) -> Kernel:
     """The kernel (x, weight, bias, y, sizes): blocks side by side take images by turns, those above others other parts.
 
     Args:

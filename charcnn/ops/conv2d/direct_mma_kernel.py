@@ -15,7 +15,7 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, block_idx_y, extents, grid_dim_x, grid_dim_y, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.gpu.ptx import LANE_STEP
-from charcnn.ops.conv2d.direct_mma_plan import MAPS, WORD, Plan
+from charcnn.ops.conv2d.direct_mma_plan import MAPS, WORD, DirectMmaPlan
 from charcnn.ops.conv2d.direct_mma_store import make_keep, make_send, make_write
 from charcnn.ops.conv2d.direct_mma_words import NONE
 
@@ -33,7 +33,7 @@ SHIFTED = 0x5432
 
 
 @cache
-def _lay_out(plan: Plan) -> Any:
+def _lay_out(plan: DirectMmaPlan) -> Any:
     """lay_out(own, weight, first_map, thread): a block's weights to shared memory, as lanes load them; their unit.
 
     They lie where words of images come later. Two halves are of weights times a power of two, the unit's inverse, by
@@ -107,7 +107,7 @@ def _lay_out(plan: Plan) -> Any:
 
 
 @cache
-def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Kernel:
+def make_kernel(plan: DirectMmaPlan, name: str, width: int, paired: bool) -> Kernel:
     """The kernel (x, weight, bias, y): blocks side by side take images by turns, others other maps, or tiles.
 
     Args:

@@ -72,7 +72,7 @@ ANY = "the technique direct takes any"
 
 
 @dataclass(frozen=True)
-class Plan:
+class DirectMmaPlan:
     """A convolution's sizes, and what a block does of it."""
 
     precision: str
@@ -314,7 +314,7 @@ def _warps(registers: int) -> int:
     return QUARTERS * (REGISTERS // (32 * -(-registers // 8) * 8))
 
 
-def plan(x: Shape, c_out: int, window: Window, precision: str, bulk: bool = False) -> Plan:
+def plan(x: Shape, c_out: int, window: Window, precision: str, bulk: bool = False) -> DirectMmaPlan:
     """The first of its candidates that fits on the current GPU, for x (N, C_in, H, W).
 
     Where results may leave as `bulk` copies, and blocks have whole images, that is one of `staged_candidates`.
@@ -328,7 +328,9 @@ def plan(x: Shape, c_out: int, window: Window, precision: str, bulk: bool = Fals
 
 
 @lru_cache(1024)
-def _plan(x: Shape, c_out: int, window: Window, precision: str, limit: int, bulk: bool) -> tuple[Plan, Plan | None]:
+def _plan(
+    x: Shape, c_out: int, window: Window, precision: str, limit: int, bulk: bool
+) -> tuple[DirectMmaPlan, DirectMmaPlan | None]:
     if precision not in PRECISIONS:
         raise ValueError(f"{precision=}: direct_mma needs one of {', '.join(PRECISIONS)}")
     for name in ("stride", "dilation"):
@@ -349,21 +351,21 @@ def _plan(x: Shape, c_out: int, window: Window, precision: str, limit: int, bulk
     return fit[0], next(staged_candidates(x, c_out, window, precision), None) if bulk else None
 
 
-def candidates(x: Shape, c_out: int, window: Window, precision: str) -> Iterator[Plan]:
+def candidates(x: Shape, c_out: int, window: Window, precision: str) -> Iterator[DirectMmaPlan]:
     """Plans of bands of so many rows, the fastest first, for x (C_in, H, W); results go straight to y."""
-    first = Plan(precision, x[0], c_out, (x[1], x[2]), window, 1)
+    first = DirectMmaPlan(precision, x[0], c_out, (x[1], x[2]), window, 1)
     yield from (replace(first, rows=rows) for rows in ROWS[first.kind] if first.may_have(rows))
 
 
 def staged_candidates(
     x: Shape, c_out: int, window: Window, precision: str, choices: Sequence[tuple[int, int, int, int]] | None = None
-) -> Iterator[Plan]:
+) -> Iterator[DirectMmaPlan]:
     """Plans whose results leave as bulk copies and that fit, the fastest first; there may be none.
 
     Of the choices of STAGED, or of those given: as many blocks, and in as few groups, as fit. Each warp has a tile of
     each group.
     """
-    first, seen = Plan(precision, x[0], c_out, (x[1], x[2]), window, 1, groups=1), set()
+    first, seen = DirectMmaPlan(precision, x[0], c_out, (x[1], x[2]), window, 1, groups=1), set()
     for rows, warps, most, least in STAGED[first.kind] if choices is None else choices:
         found = (
             replace(first, rows=rows, warps=warps, blocks=blocks, groups=groups)

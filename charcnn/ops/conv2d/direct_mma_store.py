@@ -14,11 +14,11 @@ from numba import cuda, float32
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.common.epilogue_functions import inlined
-from charcnn.ops.conv2d.direct_mma_plan import MAPS, WINDOWS, WORD, Plan
+from charcnn.ops.conv2d.direct_mma_plan import MAPS, WINDOWS, WORD, DirectMmaPlan
 
 
 @cache
-def make_result(plan: Plan, name: str) -> Any:
+def make_result(plan: DirectMmaPlan, name: str) -> Any:
     """result(acc, r, half, e, scale, offset): one of the lane's sums, of a row and half of the maps, finished."""
     terms, split, stacked = plan.of.terms, bool(plan.low), plan.stacked
     finished, low_unit = inlined(name), float32(1 / ptx.LOW_SCALE)
@@ -36,7 +36,7 @@ def make_result(plan: Plan, name: str) -> Any:
 
 
 @cache
-def make_write(plan: Plan, name: str, paired: bool) -> Any:
+def make_write(plan: DirectMmaPlan, name: str, paired: bool) -> Any:
     """write(acc, y, item, own_map, here, unit, low_bias, high_bias): a tile's results straight to y.
 
     As far as there are such: of windows `here` and the next one in each row of their bands, in maps `own_map` and
@@ -78,7 +78,7 @@ def make_write(plan: Plan, name: str, paired: bool) -> Any:
 
 
 @cache
-def make_keep(plan: Plan, name: str) -> Any:
+def make_keep(plan: DirectMmaPlan, name: str) -> Any:
     """keep(acc, shared, base, stage, map, maps, here, windows, first_row, unit, low_bias, high_bias): to shared memory.
 
     As `make_write`: the block's map and how many it has, the group's windows and its first row. The group's results
@@ -122,7 +122,7 @@ def make_keep(plan: Plan, name: str) -> Any:
 
 
 @cache
-def make_send(plan: Plan) -> Any:
+def make_send(plan: DirectMmaPlan) -> Any:
     """send(y, address, item, group, first_map, maps, thread): start to copy a group's results to y, a thread a map.
 
     `address` is that of its first ones. They must be fenced, and all threads have met since. Threads of different warps

@@ -62,7 +62,7 @@ NO_POOL = Window((1, 1))
 
 
 @dataclass(frozen=True)
-class Tile:
+class DirectTile:
     """A thread's part, and what its loops depend on."""
 
     rows: int
@@ -144,10 +144,10 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DirectPlan:
     """What a block does at a time, and how many there are of it."""
 
-    tile: Tile
+    tile: DirectTile
     images: int
     """Of a block; several only where it has whole ones."""
     tiles: tuple[int, int]
@@ -255,7 +255,7 @@ class Sizes(NamedTuple):
     buffer: Any
 
     @classmethod
-    def of(cls, plan: Plan, n: int, c_in: int, window: Window) -> Sizes:
+    def of(cls, plan: DirectPlan, n: int, c_in: int, window: Window) -> Sizes:
         """For n images."""
         (rows, pitch), (kernel_rows, taps) = plan.features, window.kernel
         pieces, biases = pitch // plan.width, plan.weights(c_in, kernel_rows)
@@ -272,7 +272,7 @@ def _padded(floats: int) -> int:
     return -(-floats // VECTOR) * VECTOR
 
 
-def plan(x: Shape, c_out: int, window: Window, pool: Window, aligned: bool) -> Plan:
+def plan(x: Shape, c_out: int, window: Window, pool: Window, aligned: bool) -> DirectPlan:
     """The plan with the shortest time by the model, for x (N, C_in, H, W), on the current GPU.
 
     Args:
@@ -289,7 +289,7 @@ def plan(x: Shape, c_out: int, window: Window, pool: Window, aligned: bool) -> P
 @lru_cache(1024)
 def _plan(
     x: Shape, c_out: int, window: Window, pool: Window, aligned: bool, limit: int, multiprocessors: int
-) -> Plan:  # fmt: skip
+) -> DirectPlan:  # fmt: skip
     (n, c_in, *_), (rows, taps) = x, window.kernel
     if taps > CALLS * TAPS:
         raise ValueError(f"weight has a kernel of {rows} x {taps}: direct needs at most {CALLS * TAPS} columns; {ANY}")
@@ -308,16 +308,16 @@ def _plan(
     return min(found, key=lambda one: one.time(max(n, 1), c_in, rows))
 
 
-def _tiles(c_out: int, window: Window, pool: Window) -> Iterator[Tile]:
+def _tiles(c_out: int, window: Window, pool: Window) -> Iterator[DirectTile]:
     """Those that are worth a trial: of few accumulators, too, which are for a few images."""
     for maps in sorted({-(-c_out // -(-c_out // maps)) for maps in MAPS}):  # of as many groups, as few
         for rows, columns in OUTPUTS:
-            tile = Tile(rows, columns, maps, window.kernel[1], window.stride, window.dilation[1], pool)
+            tile = DirectTile(rows, columns, maps, window.kernel[1], window.stride, window.dilation[1], pool)
             if tile.accumulators <= ACCUMULATORS and tile.taps <= CALLS * tile.together:
                 yield tile
 
 
-def _candidates(x: Shape, c_out: int, window: Window, pool: Window, aligned: bool) -> Iterator[Plan]:
+def _candidates(x: Shape, c_out: int, window: Window, pool: Window, aligned: bool) -> Iterator[DirectPlan]:
     n, _, height, width = x
     out = pool.out(*window.out(height, width))
     kept = 4 * n * c_out * prod(out) <= CACHED
@@ -345,6 +345,6 @@ def _made(tile, images, tiles, groups, strips, map_blocks, window, width, aligne
     columns = (tiles[1] - 1) * tile.right + tile.read
     begins = tiles[1] * tile.right if strips[1] > 1 else 0
     fits = (copy for copy in (4, 2) if aligned and all(one % copy == 0 for one in (width, window.padding[2], begins)))
-    return Plan(
+    return DirectPlan(
         tile, images, tiles, groups, strips, map_blocks, (rows, _padded(columns)), next(fits, 1), torn
     )  # fmt: skip

@@ -19,7 +19,7 @@ from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import threads
 from charcnn.ops.common.cpu_conv import window
 from charcnn.ops.common.cpu_gemm import types_of
-from charcnn.ops.common.cpu_tile import Tile
+from charcnn.ops.common.cpu_tile import CpuTile
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 from charcnn.ops.conv2d.cpu_direct import choose
 from charcnn.ops.conv2d.winograd_rows_code import TILES, multiply_point, points_to_rows, row_to_points
@@ -122,7 +122,9 @@ def _lines(x: Shape, out: Shape, across: int, kernel: tuple[int, int], workers: 
 
 
 @lru_cache(64)
-def _arranged(x: Shape, out: Shape, tile: Tile, kernel: tuple[int, int], workers: int) -> tuple[int, int, np.ndarray]:
+def _arranged(
+    x: Shape, out: Shape, tile: CpuTile, kernel: tuple[int, int], workers: int
+) -> tuple[int, int, np.ndarray]:
     """Tiles of a line, lines of a task, and where a task's and an image's last one's outputs go (`points_to_rows`)."""
     across = max(-(-out[3] // SPAN), tile.width // SPAN)  # so many that a vector's outputs belong to two lines at most
     lines = _lines(x, out, across, kernel, workers)
@@ -130,7 +132,7 @@ def _arranged(x: Shape, out: Shape, tile: Tile, kernel: tuple[int, int], workers
     return across, lines, np.stack([pieces(high, *of) for high in (lines, (out[2] - 1) % lines + 1)])
 
 
-def pieces(high: int, wide: int, lines: int, across: int, tile: Tile) -> np.ndarray:
+def pieces(high: int, wide: int, lines: int, across: int, tile: CpuTile) -> np.ndarray:
     """As `points_to_rows` takes them, (vectors, 4, 4): `high` rows of `wide` outputs, of `lines` of `across` tiles."""
     pitch = SPAN * across
     found = np.zeros((-(-lines * across // tile.panel) * tile.vectors, SPAN, 4), np.int64)

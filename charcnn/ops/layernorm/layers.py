@@ -13,7 +13,7 @@ from charcnn.gpu import device
 from charcnn.layers.layer import Shape
 from charcnn.ops.common.conv import PreparedConv
 from charcnn.ops.common.epilogues import pattern_of
-from charcnn.ops.common.layer import ArraySpec, Layer, Space
+from charcnn.ops.common.layer import ArraySpec, PreparedLayer, Space
 from charcnn.ops.common.mma_layout import OCTET, WIDE
 from charcnn.ops.common.precision import FP32, choose
 from charcnn.ops.conv1d.layers import Cast
@@ -164,7 +164,7 @@ class CoalescedConvNormReluPool:
 def wgmma_block(
     weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, length: int, precision: str,
     eps: float = 1e-5, promoted: bool = False, wide: bool = False,
-) -> list[Layer]:  # fmt: skip
+) -> list[PreparedLayer]:  # fmt: skip
     """Convolution, LayerNorm where there is one, ReLU and max-pooling on Hopper's tensor cores; for a linear layer.
 
     Args:
@@ -187,7 +187,7 @@ def wgmma_block(
 
 def mma_block(
     weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str, eps: float = 1e-5
-) -> list[Layer]:
+) -> list[PreparedLayer]:
     """`wgmma_block` by mma.sync."""
     weights = {"weight": weight, "bias": bias}
     if norm is None:
@@ -200,7 +200,7 @@ def mma_block(
 def small_batch_block(
     weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str, eps: float = 1e-5,
     wide: bool = False,
-) -> Sequence[Layer]:  # fmt: skip
+) -> Sequence[PreparedLayer]:  # fmt: skip
     """`wgmma_block` for a few inputs."""
     if norm is None:
         given, cast = (pattern_of(weight, "relu", pool_size), {"weight": weight, "bias": bias}), precision in WIDE

@@ -20,7 +20,7 @@ LARGEST_N = 128
 """Output channels of a tile, at most."""
 
 GEOMETRY_BYTES = 48
-"""Of `Geometry`, before what it has of steps."""
+"""Of `MmaGeometry`, before what it has of steps."""
 
 SHAPES = {
     128: ((256, 64, 64, 4), (128, 64, 64, 3), (64, 32, 64, 4)),
@@ -41,7 +41,7 @@ READ_TIME = 8
 
 
 @dataclass(frozen=True)
-class Geometry:
+class MmaGeometry:
     """What a kernel reads of images and window: words, in this order; then 4 a step, as `words` has them."""
 
     out_columns: int
@@ -66,7 +66,7 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Im2colTile(MmaTile):
+class MmaIm2colTile(MmaTile):
     """A tile of outputs by output channels, all of one piece of packed weights."""
 
     used: int = 4
@@ -94,10 +94,10 @@ class Im2colTile(MmaTile):
         return -(-blocks // device.multiprocessors()) * self.block_m * self.block_n * product
 
 
-def candidates(block_n: int, of: NumberFormat, quarters: int) -> Iterator[Im2colTile]:
+def candidates(block_n: int, of: NumberFormat, quarters: int) -> Iterator[MmaIm2colTile]:
     """Tiles whose stages shared memory holds."""
     shapes = CONVERTED if of.ptx_type == "e4m3" else TWO_TERMS if of.terms == 2 else SHAPES
     for block_m, warp_m, warp_n, stages in shapes[block_n]:
-        tile = Im2colTile(block_m, block_n, warp_m, warp_n, stages, 1, quarters)
+        tile = MmaIm2colTile(block_m, block_n, warp_m, warp_n, stages, 1, quarters)
         if Stages.of(tile, 1).smem_bytes <= device.shared_limit():
             yield tile

@@ -84,7 +84,7 @@ class MmaConv(PreparedConv):
         if made is not FP32 and self.c_out % OCTET:
             raise ValueError(f"weight has C_out={self.c_out}: need a multiple of {OCTET} where results are not float32")
         if isinstance(self.product, Conv2d):
-            found = windows.Windows(self.product, self.kernel, weight.shape[1], self.c_out, of)
+            found = windows.MmaWindows(self.product, self.kernel, weight.shape[1], self.c_out, of)
             columns, pack_n, used = found.columns, found.block_n, found.quarters
             self.windows, self.tiles = found, found.tiles
         else:

@@ -25,7 +25,7 @@ SCALE_THREADS = device.block_size(1024)
 WORDS = ROW_BYTES // 4
 
 
-class Packed(NamedTuple):
+class MmaPacked(NamedTuple):
     """Weights as the kernel takes them, on the current GPU."""
 
     weight: Array
@@ -44,7 +44,7 @@ class Packed(NamedTuple):
 def packed(
     weight: Array, bias: Array, of: NumberFormat, pack_n: int, columns: int, stream: Stream, quarters: int = 4,
     x_unit: float = 1.0,
-) -> Packed:  # fmt: skip
+) -> MmaPacked:  # fmt: skip
     """Lay out a weight (K, C_in, C_out) and a bias (C_out,), float32, both NumPy arrays or both on the GPU.
 
     Args:
@@ -58,7 +58,7 @@ def packed(
             weight, bias, of, pack_n, stream, columns=columns, quarters=quarters, x_unit=x_unit
         )  # fmt: skip
         undone = device.to_device(np.array([found.unit * x_unit], np.float32), device.as_stream(stream))
-        return Packed(found.weight, found.bias, undone, found.k_blocks)
+        return MmaPacked(found.weight, found.bias, undone, found.k_blocks)
     taps, c_in, _ = weight.shape
     k_blocks = -(-c_in * of.size // (quarters * ROW_BYTES // 4))
     words = columns * k_blocks * taps * WORDS
@@ -69,7 +69,7 @@ def packed(
     arguments = np.uint64(device.address(laid)), taps, k_blocks, words
     blocks = min(-(-words // THREADS), 8 * device.multiprocessors())
     call.launch(_pack_kernel(of, pack_n, quarters), blocks, THREADS, weight, factor, *arguments)
-    return Packed(laid, call.out, factor, k_blocks)
+    return MmaPacked(laid, call.out, factor, k_blocks)
 
 
 @cache

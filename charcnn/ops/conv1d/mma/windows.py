@@ -12,12 +12,12 @@ from charcnn.layers import Conv2d
 from charcnn.layers.windows import Window
 from charcnn.ops.common.mma_layout import together
 from charcnn.ops.common.precision import NumberFormat
-from charcnn.ops.conv1d.mma.im2col import LARGEST_N, Geometry, Im2colTile, candidates
+from charcnn.ops.conv1d.mma.im2col import LARGEST_N, MmaGeometry, MmaIm2colTile, candidates
 from charcnn.ops.conv1d.windows import columns, quarters
 
 
 @dataclass(frozen=True)
-class Windows:
+class MmaWindows:
     """How a convolution over images is cut up, and what the kernel is told of them.
 
     Args:
@@ -54,21 +54,21 @@ class Windows:
         return used + used % self.of.terms  # as both terms of 16 channels are multiplied together
 
     @cached_property
-    def tiles(self) -> tuple[Im2colTile, ...]:
+    def tiles(self) -> tuple[MmaIm2colTile, ...]:
         """Those to choose from."""
         return tuple(candidates(self.block_n, self.of, self.quarters))
 
-    def tile(self, pixels: int, among: Sequence[Im2colTile]) -> Im2colTile:
+    def tile(self, pixels: int, among: Sequence[MmaIm2colTile]) -> MmaIm2colTile:
         """The one with the shortest time by a model, for so many outputs a channel."""
         return min(among, key=lambda tile: tile.time(pixels, self.columns // self.block_n))
 
     def words(self, window: Window, size: tuple[int, int], k_blocks: int) -> np.ndarray:
-        """`Geometry`'s words, of images of this size."""
+        """`MmaGeometry`'s words, of images of this size."""
         rows, columns = window.out(*size)
         top, _, left, _ = window.padding
         groups, whole = self.product.groups, together(self.of)
         channels = self.width if groups > 1 else -(-self.width // whole) * whole
-        geometry = Geometry(
+        geometry = MmaGeometry(
             columns, rows * columns, *window.stride, top, left, *size, self.c_out // groups, channels * self.of.size
         )  # fmt: skip
         return geometry.words(window, k_blocks, 32 * self.quarters)

@@ -28,7 +28,7 @@ GPC = 16
 PRODUCER_REGISTERS, MATH_REGISTERS = 56, 224
 
 
-class Barrier(IntEnum):
+class ToomCookBarrier(IntEnum):
     """Where mbarriers of a kind begin, in bytes behind the stages: 8 bytes each, at most 8 of a kind."""
 
     FULL = 0

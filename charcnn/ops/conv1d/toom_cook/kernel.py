@@ -30,7 +30,7 @@ from charcnn.ops.conv1d.toom_cook.config import (
     PRODUCER_REGISTERS,
     TERM_BYTES,
     THREADS,
-    Barrier,
+    ToomCookBarrier,
     ToomCookTile,
 )
 from charcnn.ops.conv1d.toom_cook.store import make_store
@@ -278,7 +278,7 @@ def make_kernel(operands: NumberFormat, results: NumberFormat, config: ToomCookT
     dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
     clustered, cluster_m = config.cluster_m > 1, uint32(config.cluster_m)
     init = ring.make_init(config.stages, MATH_WARPGROUPS * config.cluster_m)
-    full_at, empty_at = (uint32(config.barriers_at + kind) for kind in Barrier)
+    full_at, empty_at = (uint32(config.barriers_at + kind) for kind in ToomCookBarrier)
     bias_at, bias_bytes = config.bias_at, uint32(config.bias_bytes)
     block_m, block_n, group_bytes = uint32(BLOCK_M), uint32(config.block_n), WGMMA_M * ROW_BYTES
     folded, (first_point, second_point, third_point, fourth_point) = len(FOLDED), map(np.float32, map(float, FOLDED))

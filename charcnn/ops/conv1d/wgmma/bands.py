@@ -35,7 +35,7 @@ RESIDENT = 1.1
 
 
 @dataclass(frozen=True)
-class Geometry:
+class BandGeometry:
     """What a kernel reads of images and window: words, in this order."""
 
     pitch: int

@@ -36,7 +36,7 @@ BIAS_BYTES = 4 * 1024
 
 
 @dataclass(frozen=True)
-class Geometry:
+class Im2colGeometry:
     """What a kernel reads of images and window: words, in this order."""
 
     out_columns: int

@@ -24,7 +24,7 @@ from charcnn.ops.conv1d.wgmma.config import BLOCK_N, K_BLOCK, WgmmaTile
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.wgmma.pack import packed
 from charcnn.ops.conv1d.wgmma.split_k import make_split_k_kernel
-from charcnn.ops.conv1d.wgmma.windows import Windows
+from charcnn.ops.conv1d.wgmma.windows import WgmmaWindows
 
 
 class Tiled(NamedTuple):
@@ -91,7 +91,7 @@ class WgmmaConv(PreparedConv):
             raise ValueError(f"weight has C_out={self.c_out}: need a multiple of 8 for results in {made.name}")
         self.part = BLOCK_N[of.promoted]
         if isinstance(self.product, Conv2d):
-            self.windows = found = Windows(self.product, self.kernel, weight.shape[1], self.c_out, of, exact)
+            self.windows = found = WgmmaWindows(self.product, self.kernel, weight.shape[1], self.c_out, of, exact)
             self.x_terms = 1 if exact else of.terms
             laid = packed(
                 weight, bias, of, found.pack_n, stream, columns=found.columns, quarters=found.quarters, x_unit=x_unit

@@ -20,7 +20,7 @@ from charcnn.ops.conv1d.wgmma.config import ROW_BYTES
 THREADS = device.block_size(256)
 
 
-class Packed(NamedTuple):
+class WgmmaPacked(NamedTuple):
     """Weights as the kernel takes them, on the current GPU."""
 
     weight: Array
@@ -46,7 +46,7 @@ def packed(
     columns: int | None = None,
     quarters: int = 4,
     x_unit: float = 1.0,
-) -> Packed:
+) -> WgmmaPacked:
     """Lay out a weight (K, C_in, C_out) and a bias (C_out,), float32, both NumPy arrays or both on the GPU.
 
     Args:
@@ -68,7 +68,7 @@ def packed(
     arguments = np.uint64(device.address(laid)), taps, k_blocks, words
     call.launch(pack, blocks, THREADS, weight, np.float32(1 / unit), *arguments)
     call.launch_each(pad_kernel, bias, np.float32(1 / (unit * x_unit)), call.out)
-    return Packed(laid, call.out, unit, k_blocks)
+    return WgmmaPacked(laid, call.out, unit, k_blocks)
 
 
 @jit()

@@ -25,7 +25,7 @@ ROUND_STEPS = 12
 
 
 @dataclass(frozen=True)
-class Windows:
+class WgmmaWindows:
     """How a convolution over images is cut up: tiles, and what TMA and the kernel are told of x.
 
     Args:
@@ -146,7 +146,7 @@ class Windows:
         pixel = self.of.itemsize * channels
         shape, strides = (pixel // 2, width, height, n), (pixel, width * pixel, height * width * pixel)
         (_, taps), (down, right) = window.kernel, window.dilation
-        geometry = bands.Geometry(
+        geometry = bands.BandGeometry(
             pitch, -(-out[0] * pitch // tile.block_m), top, left, taps, right, down * pitch - taps * right,
             rows * pitch * ROW_BYTES, out[1], out[0], self.k_blocks, prod(self.kernel),
         )  # fmt: skip
@@ -165,7 +165,7 @@ class Windows:
             for low in range(terms):
                 at, sizes = device.address(x) + begin + low * term, (group // 2, width, height, n)
                 words += tensor_map.encode_im2col(at, sizes, (pixel, width * pixel, height * width * pixel), walk)
-        geometry = im2col.Geometry(
+        geometry = im2col.Im2colGeometry(
             out[1], out[0] * out[1], *window.stride, top, left, *window.kernel, *window.dilation, self.k_blocks,
             self.n_tiles(tile) // groups,
         )  # fmt: skip
