@@ -243,6 +243,19 @@ LATE = {
 charcnn/cli, and `test_help_is_quick` holds that it helps."""
 
 
+def classes_of_one_name() -> dict[str, int]:
+    """How many public classes of the package have a name."""
+    trees = (ast.parse(path.read_text()) for path in OURS)
+    return dict(
+        Counter(
+            node.name
+            for tree in trees
+            for node in tree.body
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        )
+    )
+
+
 def late_imports(code: str) -> list[str]:
     """What of the package is imported within functions, as far as it is named, and each call that imports by name."""
     found = []
@@ -279,5 +292,6 @@ LISTS = {
     "PRIVATE_NAMES": (private_names_of_others, 0),
     "ANYS": (anys_of_rooms, 0),
     "CASTS": (casts_of_rooms, 0),
+    "SHARED_NAMES": (classes_of_one_name, 1),
 }
 """By the list of exceptions: what is counted, and the limit."""

@@ -25,7 +25,7 @@ from charcnn.host.terminal import runs
 from charcnn.ops.layers import ALL, DOT, TOOM_COOK
 from charcnn.ops.layers import IMAGE_LAYERS as IMAGE_LAYERS
 from charcnn.ops.layers import LAYERS as LAYERS
-from charcnn.ops.layers import Layer as Layer
+from charcnn.ops.layers import LayerRow as LayerRow
 from charcnn.ops.layers import layer_name as layer_name
 from charcnn.ops.table import CHAIN as CHAIN
 from charcnn.ops.table import EXACT as EXACT

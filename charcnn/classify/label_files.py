@@ -31,7 +31,9 @@ PATIENCE = 5.0
 """Seconds that a command which ends in the middle waits for a file to be opened: it may be a pipe, and for ever."""
 
 
-def label_files(job: ClassifyJob, classifier: Classifier, *, warm: bool, explain: Callable[[Exception], str]) -> Run:
+def label_files(
+    job: ClassifyJob, classifier: Classifier, *, warm: bool, explain: Callable[[Exception], str]
+) -> LabellingRun:
     """Label all rows of all files of a job.
 
     Args:
@@ -47,7 +49,7 @@ def label_files(job: ClassifyJob, classifier: Classifier, *, warm: bool, explain
         OSError: an output cannot be written; or what is wrong with the only file.
         ValueError: what is wrong with the only file, or options do not fit the classifier.
     """
-    run = Run(job, Labelling(job, classifier), explain)
+    run = LabellingRun(job, Labelling(job, classifier), explain)
     try:
         run.open_first()
         if warm:
@@ -174,7 +176,7 @@ class File:
         return found | self.counts | {"done_before": self.before is not None}
 
 
-class Run:
+class LabellingRun:
     """All files of a job, one after the other: threads compute one while the next is read.
 
     What is wrong with one of several files is told, and keeps back no other; with the only file, it is raised.

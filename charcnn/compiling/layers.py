@@ -37,7 +37,7 @@ class Kernel:
     cubin: bytes
 
 
-def named(name: str) -> catalog.Layer:
+def named(name: str) -> catalog.LayerRow:
     """The catalogue's row.
 
     Raises:
@@ -52,7 +52,7 @@ def named(name: str) -> catalog.Layer:
     return rows[name]
 
 
-def launched(layer: catalog.Layer, precision: str, target: Target, batch: int | None = None) -> tuple[str, Found]:
+def launched(layer: catalog.LayerRow, precision: str, target: Target, batch: int | None = None) -> tuple[str, Found]:
     """What it launches, and where: in the first level or network that does at its own sizes, or step by step.
 
     Args:

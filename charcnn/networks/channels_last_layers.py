@@ -8,8 +8,7 @@ import numpy as np
 
 from charcnn.aliases import Record
 from charcnn.gpu import device
-from charcnn.layers import Conv2d
-from charcnn.layers import Layer as NetworkLayer
+from charcnn.layers import Conv2d, Layer
 from charcnn.layers.windows import Window
 from charcnn.networks.lowering import Op
 from charcnn.networks.lowering.channels_last import Technique
@@ -42,7 +41,7 @@ class Layers(Technique):
         raise NotImplementedError
 
 
-def pattern(op: Op, weight: np.ndarray) -> list[NetworkLayer]:
+def pattern(op: Op, weight: np.ndarray) -> list[Layer]:
     """The product of an op, as its window moves over what it reads, and its pointwise function."""
     moves: Record = {}
     if isinstance(op.layer, Conv2d):

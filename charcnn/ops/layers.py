@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from charcnn.aliases import Function
-from charcnn.layers import Layer as NetworkLayer
+from charcnn.layers import Layer
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.table import UNSCALED, loaded
 
@@ -20,7 +20,7 @@ Others must be asked for."""
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerRow:
     """Weights prepared once, then applied to features: on a stream, as `charcnn.ops.common.layer` says, or on a CPU."""
 
     name: str
@@ -42,7 +42,7 @@ class Layer:
         """The class; its module is imported here."""
         return loaded(f"charcnn.ops.{self.home}", self.name)
 
-    def takes(self, pattern: Sequence[NetworkLayer], precision: str) -> bool:
+    def takes(self, pattern: Sequence[Layer], precision: str) -> bool:
         """Whether it computes this here, and is meant for it."""
         return precision in self.precisions and cast("bool", self.made.takes(pattern, precision))  # type: ignore[attr-defined]
 
@@ -57,33 +57,33 @@ IMAGE_LAYERS = ("Pixels", "ImageLayer")
 """Of images, beside convolutions."""
 
 LAYERS = (
-    Layer("Launched", "common.layer", FLOAT),
-    Layer("WgmmaConv", "conv1d.wgmma.layer", ALL, hopper=True, technique="wgmma"),
-    Layer("MmaConv", "conv1d.mma.layer", ALL, ampere=True, technique="mma"),
-    Layer("WinogradConv", "conv1d.winograd", FLOAT, technique="winograd"),
-    Layer("DoubleBufferedConv", "conv1d.double_buffered_layer", FLOAT, technique="double_buffered"),
-    Layer("CpuWinogradConv", "conv1d.winograd_cpu", FLOAT, device="cpu", technique="winograd_cpu"),
-    Layer("CpuConv", "common.cpu_conv", FLOAT, device="cpu", technique="cpu_gemm"),
-    Layer("CpuDotConv", "conv1d.cpu_dot", DOT, device="cpu"),
-    Layer("ToomCookConv", "conv1d.toom_cook.layer", TOOM_COOK, hopper=True),
-    Layer("SmallBatchConv", "conv1d.small_batch", ALL, hopper=True, technique="small_batch"),
-    *(Layer(f"Vectorized{name}", "image_layers", BETWEEN) for name in IMAGE_LAYERS),
-    Layer("Cast", "conv1d.layers", ("tf32", "fp16x3")),
-    Layer("GatherTokenConvNormReluPool", "token_conv1d.layers", FLOAT),
-    Layer("TokenConvNormReluPool", "token_conv1d.layers", ALL),
-    Layer("TokenConvNormReluPoolPlanes", "token_conv1d.layers", TOOM_COOK),
-    Layer("SmallBatchTokenConvNormReluPool", "token_conv1d.layers", ALL, hopper=True),
-    Layer("CoalescedConvNormReluPool", "layernorm.layers", FLOAT),
-    Layer("ConvNormReluPool", "layernorm.layers", ALL, ampere=True),
-    Layer("SmallBatchConvNormReluPool", "layernorm.layers", ALL, hopper=True),
-    Layer("FewOutputsLinear", "linear.few_outputs", ("fp16", "bf16", "fp8"), ampere=True),
-    Layer("SmallBatchLinear", "linear.layers", ALL, hopper=True),
-    Layer("SplitKLinear", "linear.split_k", HALF, hopper=True),
-    Layer("MmaStepConv1d", "conv1d.mma.steps.layer", ("fp16",), ampere=True),
-    Layer("WgmmaStepConv1d", "conv1d.wgmma.steps.layer", ("fp16",), hopper=True),
-    Layer("CpuTokenConvNormReluPool", "token_conv1d.cpu", FLOAT, device="cpu"),
-    Layer("CpuDotTokenConvNormReluPool", "token_conv1d.cpu_dot", DOT, device="cpu"),
-    Layer("NormReluPool", "layernorm.norm_relu_pool", FLOAT, device="cpu"),
+    LayerRow("Launched", "common.layer", FLOAT),
+    LayerRow("WgmmaConv", "conv1d.wgmma.layer", ALL, hopper=True, technique="wgmma"),
+    LayerRow("MmaConv", "conv1d.mma.layer", ALL, ampere=True, technique="mma"),
+    LayerRow("WinogradConv", "conv1d.winograd", FLOAT, technique="winograd"),
+    LayerRow("DoubleBufferedConv", "conv1d.double_buffered_layer", FLOAT, technique="double_buffered"),
+    LayerRow("CpuWinogradConv", "conv1d.winograd_cpu", FLOAT, device="cpu", technique="winograd_cpu"),
+    LayerRow("CpuConv", "common.cpu_conv", FLOAT, device="cpu", technique="cpu_gemm"),
+    LayerRow("CpuDotConv", "conv1d.cpu_dot", DOT, device="cpu"),
+    LayerRow("ToomCookConv", "conv1d.toom_cook.layer", TOOM_COOK, hopper=True),
+    LayerRow("SmallBatchConv", "conv1d.small_batch", ALL, hopper=True, technique="small_batch"),
+    *(LayerRow(f"Vectorized{name}", "image_layers", BETWEEN) for name in IMAGE_LAYERS),
+    LayerRow("Cast", "conv1d.layers", ("tf32", "fp16x3")),
+    LayerRow("GatherTokenConvNormReluPool", "token_conv1d.layers", FLOAT),
+    LayerRow("TokenConvNormReluPool", "token_conv1d.layers", ALL),
+    LayerRow("TokenConvNormReluPoolPlanes", "token_conv1d.layers", TOOM_COOK),
+    LayerRow("SmallBatchTokenConvNormReluPool", "token_conv1d.layers", ALL, hopper=True),
+    LayerRow("CoalescedConvNormReluPool", "layernorm.layers", FLOAT),
+    LayerRow("ConvNormReluPool", "layernorm.layers", ALL, ampere=True),
+    LayerRow("SmallBatchConvNormReluPool", "layernorm.layers", ALL, hopper=True),
+    LayerRow("FewOutputsLinear", "linear.few_outputs", ("fp16", "bf16", "fp8"), ampere=True),
+    LayerRow("SmallBatchLinear", "linear.layers", ALL, hopper=True),
+    LayerRow("SplitKLinear", "linear.split_k", HALF, hopper=True),
+    LayerRow("MmaStepConv1d", "conv1d.mma.steps.layer", ("fp16",), ampere=True),
+    LayerRow("WgmmaStepConv1d", "conv1d.wgmma.steps.layer", ("fp16",), hopper=True),
+    LayerRow("CpuTokenConvNormReluPool", "token_conv1d.cpu", FLOAT, device="cpu"),
+    LayerRow("CpuDotTokenConvNormReluPool", "token_conv1d.cpu_dot", DOT, device="cpu"),
+    LayerRow("NormReluPool", "layernorm.norm_relu_pool", FLOAT, device="cpu"),
 )
 """What levels from l11 on and networks of images consist of, and the ladders of steps inside l14 and l15."""
 
@@ -100,12 +100,12 @@ def layer_name(name: str) -> str:
     return f"{stem}Conv" if name not in names and f"{stem}Conv" in names else name
 
 
-def prepared_by(technique: str) -> Layer | None:
+def prepared_by(technique: str) -> LayerRow | None:
     """The layer that computes patterns by this technique; None where none does."""
     return next((row for row in LAYERS if technique and row.technique == technique), None)
 
 
-def fastest(pattern: Sequence[NetworkLayer], precision: str, techniques: Sequence[str]) -> Function:
+def fastest(pattern: Sequence[Layer], precision: str, techniques: Sequence[str]) -> Function:
     """The class of the fastest of these techniques that takes the pattern, called with the pattern and its weights.
 
     Raises:

@@ -13,8 +13,7 @@ from numba import cuda
 from charcnn.aliases import Array
 from charcnn.config import POOL_SIZE, Config
 from charcnn.gpu import copy_kernel, device, launch
-from charcnn.layers import Layer as NetworkLayer
-from charcnn.layers import Network
+from charcnn.layers import Layer, Network
 from charcnn.layers.layer import Shape
 from charcnn.model.params import Params
 from charcnn.ops.common.arrays import pack
@@ -51,7 +50,7 @@ class Weights:
             raise AttributeError(layer)
         return self._packed[f"{layer}.weight"], self._packed[f"{layer}.bias"]
 
-    def __getitem__(self, layer: str) -> tuple[tuple[NetworkLayer, ...], dict[str, np.ndarray]]:
+    def __getitem__(self, layer: str) -> tuple[tuple[Layer, ...], dict[str, np.ndarray]]:
         return self._pattern(layer), {part: self._packed[f"{layer}.{part}"] for part in ("weight", "bias")}
 
 
