@@ -115,7 +115,7 @@ def run(tree, *words):
     return subprocess.run(words, cwd=tree, env=environment, capture_output=True, text=True, check=False)
 
 
-def tests(tree, *words):
+def run_tests(tree, *words):
     return run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words)
 
 
@@ -153,12 +153,12 @@ def test_a_level_and_an_operator_need_nothing_else(tree):
     written = [name for name, content in contents(tree).items() if content != before[name]]
     assert {"README.md", f"docs/levels/{LEVEL}.md", "charcnn/ops/__init__.pyi"} <= set(written)
     assert all(map(GENERATED.fullmatch, written)), written
-    done = tests(tree, "tests", "--collect-only")
+    done = run_tests(tree, "tests", "--collect-only")
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(f"[{name}" in done.stdout for name in (LEVEL, "softsign", "softsign_loops", "softsign_naive"))
-    done = tests(tree, *(f"tests/test_{name}.py" for name in FILES), "-k", CHOSEN)
+    done = run_tests(tree, *(f"tests/test_{name}.py" for name in FILES), "-k", CHOSEN)
     assert done.returncode == 0, done.stdout + done.stderr
-    done = tests(tree, "bench", "--tiny", "-k", TOYS)
+    done = run_tests(tree, "bench", "--tiny", "-k", TOYS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b(2 passed, 1 skipped|3 passed)", done.stdout)  # without a GPU one is left out
 
@@ -180,6 +180,6 @@ def test_a_level_and_an_operator_need_nothing_else(tree):
 )
 def test_a_step_that_is_left_out_is_seen(tree, step, file, chosen):
     follow(tree, step)
-    done = tests(tree, f"tests/{file}", "-k", chosen)
+    done = run_tests(tree, f"tests/{file}", "-k", chosen)
     assert done.returncode in (1, 2), done.stdout + done.stderr
     assert "no tests ran" not in done.stdout

@@ -60,7 +60,7 @@ def cards(document: Path) -> str:
         "compute capability",
         "levels on the GPU",
         "precisions",
-        "taken by itself",
+        "default",
         "inputs/s",
         "source",
     ]
@@ -102,5 +102,5 @@ def portable(document: Path) -> str:
     return (
         f"On the H200, l14 in {level.precision()} reaches {own.inputs_per_second:,.0f} inputs/s from host to host "
         f"({link(document, own.file, 'raw result')}). That is {own.inputs_per_second / most:.0%} of the limit that its "
-        "data sheet gives in the same way.\n"
+        "data sheet gives, computed in the same way.\n"
     ).replace("%", " %")
