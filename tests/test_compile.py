@@ -30,12 +30,12 @@ HOPPER = Target.named("sm_90a")
 FOUND = """
 import json, sys
 from dataclasses import replace
-from charcnn.compiling.networks import Network, record
+from charcnn.compiling.networks import BuiltLevel, record
 from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.config import TINY
 target, found = Target.named("sm_90a"), {}
 config = replace(TINY, channels=16, units=16)
-record(Network(sys.argv[1], sys.argv[2], config), target, lambda kernel, kinds: found.setdefault((kernel, kinds)))
+record(BuiltLevel(sys.argv[1], sys.argv[2], config), target, lambda kernel, kinds: found.setdefault((kernel, kinds)))
 with compiling_for(target):
     there = [kernel._cache.holds(kinds, kernel.targetctx) for kernel, kinds in found]
     keys = [kernel._cache.key(kinds, kernel.targetctx) for kernel, kinds in found]
@@ -212,7 +212,7 @@ LAYERS = """
 from dataclasses import replace
 from charcnn.catalog import IMAGE_LAYERS, LAYERS, LEVELS
 from charcnn.compiling import stand_in
-from charcnn.compiling.networks import Network, record
+from charcnn.compiling.networks import BuiltLevel, record
 from charcnn.config import SMALL
 from charcnn.runtime import sequence
 used = {}
@@ -228,7 +228,7 @@ target = stand_in.Target.named("sm_90a")
 for level in (row for row in LEVELS if row.device == "cuda"):  # those that list no layers are recorded in vain
     for precision in level.precisions:
         for config in (SMALL, replace(SMALL, layernorm=False)):
-            network = Network(level.name, precision, config, 144, precision)  # as what it is called
+            network = BuiltLevel(level.name, precision, config, 144, precision)  # as what it is called
             record(network, target, lambda *_: None, [1])
 of_images = "StepConv1d", "2d", "SplitKLinear", *IMAGE_LAYERS
 rows = {row.name: {*row.precisions} for row in LAYERS if row.device == "cuda" and not row.name.endswith(of_images)}
@@ -244,7 +244,7 @@ def test_layers_of_levels_are_the_catalogues(tmp_path):
 GRAPHS = """
 from charcnn.gpu import graph
 from charcnn.compiling import stand_in
-from charcnn.compiling.networks import Network, record
+from charcnn.compiling.networks import BuiltLevel, record
 from charcnn.config import SMALL
 recorded = []
 class Graph(stand_in.Graph):
@@ -253,7 +253,7 @@ class Graph(stand_in.Graph):
         recorded.append(len(self.result))
 stand_in.Graph = Graph
 target = stand_in.Target.named("sm_90a")
-record(Network("l16", "fp16", SMALL, 1000), target, lambda *_: None, range(1, 1001))
+record(BuiltLevel("l16", "fp16", SMALL, 1000), target, lambda *_: None, range(1, 1001))
 print(len(recorded), recorded == sorted({graph.size(n, 1000) for n in range(1, 1001)}))
 print(all(n <= graph.size(n, 1000) <= (n if n <= 64 else 1.125 * n) for n in range(1, 1001)))
 """

@@ -171,13 +171,13 @@ def test_options_that_do_not_fit(words, message, capsys):
 
 
 HELD = """
-from charcnn.compiling.networks import Network, record
+from charcnn.compiling.networks import BuiltLevel, record
 from charcnn.compiling.stand_in import Target
 from charcnn.config import SMALL
 from charcnn.gpu.launch import title
 launched = {"fp16": set(), "tf32": set()}
 for precision, found in launched.items():
-    record(Network("l19", precision, SMALL), Target.named("sm_90a"), lambda kernel, _: found.add(kernel), [1, 4096])
+    record(BuiltLevel("l19", precision, SMALL), Target.named("sm_90a"), lambda kernel, _: found.add(kernel), [1, 4096])
 homes = lambda kernels: {title(kernel).partition("(")[0].rpartition(".")[0] for kernel in kernels}
 print(sorted(homes(launched["tf32"] - launched["fp16"])))
 """

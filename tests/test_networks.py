@@ -189,7 +189,7 @@ def noted(made):
 @pytest.mark.parametrize("variant", catalog_row("ffn").module.VARIANTS)
 def test_the_feed_forward_block_is_two_kernels_by_strong(variant, monkeypatch):
     made, row = [], network_technique("strong")
-    monkeypatch.setattr(cuda, "Operator", noted(made))
+    monkeypatch.setattr(cuda, "OperatorLayer", noted(made))
     monkeypatch.setattr(cuda, "on_gpus", lambda stages, *_, **__: [*stages()])
     whole = architecture("ffn", variant)
     unnamed = {name: np.zeros(shape, np.float32) for name, shape in whole.parameter_shapes.items()}
@@ -206,7 +206,7 @@ def test_the_feed_forward_block_is_two_kernels_by_strong(variant, monkeypatch):
 def test_direct_pools_apart_where_a_result_has_many_products(taps, pool, apart, monkeypatch):
     names = ["conv2d_relu_direct", "maxpool2d_naive"] if apart else ["conv2d_relu_maxpool2d_direct"]
     made = []
-    monkeypatch.setattr(cuda, "Operator", noted(made))
+    monkeypatch.setattr(cuda, "OperatorLayer", noted(made))
     for op in lowered([Conv2d(4, (taps, taps), name="a"), Relu(), pool], (3, 16, 16), "direct"):
         cuda.direct(op, {})
     assert made == names

@@ -218,7 +218,7 @@ def key(made):
     return function.__qualname__, held
 
 for resident in (2, 3):
-    print(key(double_buffered.make_kernel(tile.Tile(64, 128, 16, 8, 8, 2, resident), 4, "relu")))
+    print(key(double_buffered.make_kernel(tile.RegisterTile(64, 128, 16, 8, 8, 2, resident), 4, "relu")))
 for name in ("fp16", "fp16x3"):
     of = TENSOR_PRECISIONS[name]
     stages = Stages.of(MmaTile(192, 128, 48, 64, 4, 1), 7)

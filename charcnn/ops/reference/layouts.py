@@ -23,9 +23,9 @@ def channels_last(of: Function, check: Function) -> Function:
     signature, checked = inspect.signature(of), inspect.signature(check).parameters
 
     def first(name: str, value: Array) -> Array:
-        if np.ndim(value) > 2 and name == "x":
+        if name == "x" and np.ndim(value) > 2:
             return np.moveaxis(value, -1, 1)
-        return np.moveaxis(value, (-1, -2), (0, 1)) if np.ndim(value) > 1 and name in TURNED else value
+        return np.moveaxis(value, (-1, -2), (0, 1)) if name in TURNED and np.ndim(value) > 1 else value
 
     @wraps(of)
     def last(*arguments: Array, **options: Array) -> Array:
