@@ -247,11 +247,11 @@ from charcnn.compiling import stand_in
 from charcnn.compiling.networks import BuiltLevel, record
 from charcnn.config import SMALL
 recorded = []
-class Graph(stand_in.Graph):
+class Graph(stand_in.StandInGraph):
     def __init__(self, start, stream):
         super().__init__(start, stream)
         recorded.append(len(self.result))
-stand_in.Graph = Graph
+stand_in.StandInGraph = Graph
 target = stand_in.Target.named("sm_90a")
 record(BuiltLevel("l16", "fp16", SMALL, 1000), target, lambda *_: None, range(1, 1001))
 print(len(recorded), recorded == sorted({graph.size(n, 1000) for n in range(1, 1001)}))
