@@ -55,15 +55,7 @@ def taken_of(ways: list[tuple[str, str]]) -> tuple[str, str]:
 
 def cards(document: Path) -> str:
     """What a card runs, and how fast: measured where it was, else what its products allow at most."""
-    head = [
-        "card",
-        "compute capability",
-        "levels on the GPU",
-        "precisions",
-        "default",
-        "inputs/s",
-        "source",
-    ]
+    head = ["card", "compute capability", "levels on the GPU", "precisions", "default", "inputs/s", "source"]
     rows = []
     for card in CARDS:
         ways = ways_of(card.capability)

@@ -40,12 +40,8 @@ def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Kernel:
     first, rows, made, step, taps = map(
         uint32, (plan.first, plan.rows, plan.made, pool2.window.stride[0], pool2.window.kernel[0])
     )
-    above, reach, whole, alignment = (
-        conv2.window.padding[0],
-        conv2.window.kernel[0] - 1,
-        plan.method == "whole",
-        ptx.ALIGNMENT,
-    )
+    above, reach = conv2.window.padding[0], conv2.window.kernel[0] - 1
+    whole, alignment = plan.method == "whole", ptx.ALIGNMENT
 
     @jit(launch_bounds=(plan.threads, 1))
     def kernel(x, weight, bias, pixels, y):
