@@ -292,7 +292,7 @@ def test_precisions():
         level("l15").build_options("fp8")
     with pytest.raises(ValueError, match=r"^precision='int4': need one of fp32, tf32, fp16x3, fp16, bf16, fp8, int8$"):
         level("l0").number_format("int4")
-    assert level_ranges([level(name) for name in ("l0", "l1", "l13", "l15", "l16")]) == "l0 to l1, l13, l15 to l16"
+    assert level_ranges([level(name) for name in ("l0", "l1", "l13", "l15", "l16")]) == "l0, l1, l13, l15 and l16"
 
 
 def test_layers_on_a_cpu_are_those_that_levels_and_networks_call():

@@ -132,6 +132,11 @@ def level(name: str) -> Level:
 
 
 def level_ranges(levels: Sequence[Level]) -> str:
-    """Their names, those that follow each other as a range: "l0 to l13, l15"; "no level" of none."""
+    """Their names, three or more in a row as a range: "l0 to l13, l15 and l16"; "no level" of none."""
     found = runs(int(row.name[1:]) for row in levels)
-    return ", ".join(f"l{first} to l{last}" if first < last else f"l{first}" for first, last in found) or "no level"
+    names = [
+        name
+        for first, last in found
+        for name in ([f"l{first} to l{last}"] if last > first + 1 else [f"l{k}" for k in range(first, last + 1)])
+    ]
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else "no level"
