@@ -124,8 +124,8 @@ class _Job:
     def kept(self) -> str:
         """What an interrupted start leaves."""
         if not any(map(os.path.exists, [*self.teachers.checkpoints, self.checkpoint])):
-            return "nothing is kept yet: the first checkpoint follows an epoch"
-        return f"the same command goes on from {self.checkpoint}"
+            return "nothing is kept yet: the first checkpoint comes after an epoch"
+        return f"the same command resumes from {self.checkpoint}"
 
     def _saved(self, path: str) -> Record:
         from charcnn.training.loop import read_checkpoint
@@ -134,7 +134,7 @@ class _Job:
             return read_checkpoint(path, plain(self.settings))
         except ValueError as error:
             how = "--restart" if is_free(path, record.CHECKPOINT) else "--restart --force"
-            raise ValueError(f"{error}; {how} begins anew") from error
+            raise ValueError(f"{error}; {how} starts over") from error
 
     def _wrote(self, path: str) -> bool:
         """Whether it is a model that this command wrote."""
@@ -150,7 +150,7 @@ class _Job:
         names = found if options.classes is None else tuple(name.strip() for name in options.classes.split(","))
         if len(names) < 2:
             data.refuse(options.data, read.bad)  # which tells why there is but one
-            raise ValueError(f"{options.data} holds one class, {', '.join(names) or 'or none'}: need two at least")
+            raise ValueError(f"{options.data} holds one class, {', '.join(names) or 'or none'}: need at least two")
         index = data.name_labels(found, names)
         self.classes = names
         several, alphabet = options.multi_label, self.encoding.blank
@@ -238,7 +238,7 @@ class _Job:
 
         saved = self.saved.pop(checkpoint, None)
         if saved is not None:
-            print(f"{name}goes on behind epoch {len(saved['history'])}, from {printable(checkpoint)}", flush=True)
+            print(f"{name}resumes after epoch {len(saved['history'])}, from {printable(checkpoint)}", flush=True)
         shown = time.perf_counter()
 
         def on_epoch(history: list[Record]) -> None:

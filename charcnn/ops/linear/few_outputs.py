@@ -160,7 +160,7 @@ class FewOutputsLinear(NoScratch):
         if not device.on_device(x):
             raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
         if beyond := device.address(x) % (OCTET * of.itemsize):
-            raise ValueError(f"x begins {beyond} bytes behind a multiple of {OCTET * of.itemsize}: need one")
+            raise ValueError(f"x begins {beyond} bytes past a multiple of {OCTET * of.itemsize}: need one")
         call = Call(out, stream, (n, length, self.c_out), dtypes={"x": of.dtype}, x=x)
         rows = n * length
         bits, y = call.inputs[0].view(WORDS[of.itemsize]).reshape((rows, c_in)), call.out.reshape((rows, self.c_out))
