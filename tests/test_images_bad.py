@@ -115,8 +115,8 @@ def test_npy_of_another_rank_or_dtype(tmp_path, values, message):
 def test_damaged_npy(tmp_path):
     whole = npy(GREY)
     wide = whole.replace(b"(3, 4, 5)", b"(3,-4,-5)")
-    assert "has 59 bytes behind" in refused(put(tmp_path, "a.npy", whole[:-1]))
-    assert "has more bytes behind" in refused(put(tmp_path, "a.npy", whole + b"x"))
+    assert "has 59 bytes after" in refused(put(tmp_path, "a.npy", whole[:-1]))
+    assert "has more bytes after" in refused(put(tmp_path, "a.npy", whole + b"x"))
     assert "is of 3 x -4 x -5" in refused(put(tmp_path, "a.npy", wide))
     assert "is of 0 x 4 x 5" in refused(put(tmp_path, "a.npy", npy(GREY[:0])))
     for content in (b"", whole[:9], whole[:40], b"\x89PNG", whole[:6] + b"\x02" + whole[7:], whole.replace(b"{", b"(")):
