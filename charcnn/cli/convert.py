@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EPILOG = """examples:
   charcnn convert params.bin model.safetensors --encoding forward
-  charcnn convert my.pt my.safetensors --encoding crepe --config '{"classes": 14}'
+  charcnn convert my.pt my.safetensors --config '{"classes": 14}'
   charcnn convert model.safetensors model.onnx       needs the extra onnx
   charcnn convert model.safetensors model.pt         needs the extra torch
 

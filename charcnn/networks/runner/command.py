@@ -84,7 +84,7 @@ class NetworkCommand:
             description=self.page.__doc__,
             epilog=f"""examples:
   {of}                {"random rows" if self._of_rows else "the shipped images"}
-  {of} --as naive     an operator per layer, in CUDA
+  {of} --as naive     an operator per layer
   {of} --compare      all techniques
   mpiexec -n 4 {of}   {kind} shared by 4 processes
 
