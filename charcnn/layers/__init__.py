@@ -24,7 +24,11 @@ from charcnn.layers.windows import Padding, Pair, Window
 
 @dataclass(frozen=True)
 class OneHot(Layer):
-    """Token ids (L,) -> one-hot columns (depth, L); an id of `depth` or more is a blank, all zero."""
+    """Token ids (L,) -> one-hot columns (depth, L).
+
+    Args:
+        depth: int: values of a column, the characters of the alphabet; an id of depth or more is a blank, all zero.
+    """
 
     depth: int
 
@@ -37,7 +41,12 @@ class OneHot(Layer):
 
 @dataclass(frozen=True)
 class Conv1d(Layer):
-    """A convolution of stride 1 and no padding: (C, L) -> (channels, L - kernel_size + 1)."""
+    """A convolution of stride 1 and no padding: (C, L) -> (channels, L - kernel_size + 1).
+
+    Args:
+        channels: int: of the result.
+        kernel_size: int: positions of a window, at most L.
+    """
 
     channels: int
     kernel_size: int
@@ -57,7 +66,13 @@ class Conv1d(Layer):
 
 @dataclass(frozen=True)
 class LayerNorm(Layer):
-    """An input's features minus their mean, over the root of their variance + eps, times weight, plus bias."""
+    """An input's features minus their mean, over the root of their variance + eps, times weight, plus bias.
+
+    Mean and variance are of all features of an input; weight and bias have a value for each of them.
+
+    Args:
+        eps: float, default 1e-5: added to the variance, greater than 0.
+    """
 
     eps: float = 1e-5
 
@@ -75,7 +90,11 @@ class Relu(Layer):
 
 @dataclass(frozen=True)
 class MaxPool1d(Layer):
-    """The maximum of each `size` positions, with no overlap: (C, L) -> (C, L // size)."""
+    """The maximum of each `size` positions, with no overlap: (C, L) -> (C, L // size).
+
+    Args:
+        size: int: positions of a window, at most L. The last L % size positions are in none.
+    """
 
     size: int
 
@@ -88,7 +107,13 @@ class MaxPool1d(Layer):
 
 @dataclass(frozen=True)
 class Pixels(Layer):
-    """Bytes (C * H * W,) as an image (C, H, W) of (byte / 255 - mean) / std, one mean and std a channel."""
+    """Bytes (C * H * W,) as an image (C, H, W) of (byte / 255 - mean) / std.
+
+    Args:
+        channels, height, width: int: C, H and W.
+        mean: floats, default (0.0,): one a channel.
+        std: floats, default (1.0,): one a channel.
+    """
 
     channels: int
     height: int
@@ -138,7 +163,18 @@ class Window2d(Layer):
 
 @dataclass(frozen=True)
 class Conv2d(Window2d):
-    """A convolution: (C, H, W) -> (channels, H_out, W_out); arguments as of `charcnn.ops.reference.conv2d`."""
+    """A convolution: (C, H, W) -> (channels, H_out, W_out).
+
+    Args:
+        channels: int: of the result.
+        kernel_size: of the window, an int or (vertical, horizontal).
+        stride: from one window to the next, an int or (vertical, horizontal); default 1.
+        padding: zeros around an image: an int, (vertical, horizontal), (top, bottom, left, right), "valid" for none, or
+            "same" for ceil(size / stride) windows, as TensorFlow has it; default 0.
+        dilation: from one tap to the next, an int or (vertical, horizontal); default 1.
+        groups: int, default 1: a divisor of C and channels; output channels of each see input channels of the same.
+        bias: bool, default True: whether there is one.
+    """
 
     channels: int
     kernel_size: Pair
@@ -172,7 +208,13 @@ class Conv2d(Window2d):
 
 @dataclass(frozen=True)
 class MaxPool2d(Window2d):
-    """The maximum of each window; stride is kernel_size where None; padding is -inf, at most half of kernel_size."""
+    """The maximum of each window: (C, H, W) -> (C, H_out, W_out).
+
+    Args:
+        kernel_size: of the window, an int or (vertical, horizontal).
+        stride: from one window to the next, likewise; kernel_size where None, the default.
+        padding: -inf around an image, at most half of kernel_size, in the forms that `Conv2d` takes; default 0.
+    """
 
     kernel_size: Pair
     stride: Pair | None = None
@@ -181,7 +223,13 @@ class MaxPool2d(Window2d):
 
 @dataclass(frozen=True)
 class AvgPool2d(Window2d):
-    """The mean of each window, padding counted as zeros; stride is kernel_size where None."""
+    """The mean of each window, padding counted as zeros: (C, H, W) -> (C, H_out, W_out).
+
+    Args:
+        kernel_size: of the window, an int or (vertical, horizontal).
+        stride: from one window to the next, likewise; kernel_size where None, the default.
+        padding: zeros around an image, at most half of kernel_size, in the forms that `Conv2d` takes; default 0.
+    """
 
     kernel_size: Pair
     stride: Pair | None = None
@@ -199,7 +247,13 @@ class GlobalAvgPool2d(Layer):
 
 @dataclass(frozen=True)
 class BatchNorm2d(Layer):
-    """At inference: each channel minus its mean, over the root of its variance + eps, times weight, plus bias."""
+    """At inference: each channel minus its mean, over the root of its variance + eps, times weight, plus bias.
+
+    Mean and variance are parameters, fixed by training.
+
+    Args:
+        eps: float, default 1e-5: added to the variance, greater than 0.
+    """
 
     eps: float = 1e-5
 
@@ -210,7 +264,14 @@ class BatchNorm2d(Layer):
 
 @dataclass(frozen=True)
 class LocalResponseNorm(Layer):
-    """Each value over (k + alpha / size * s) ** beta, s the sum of squares of `size` channels about its own."""
+    """Each value over (k + alpha / size * s) ** beta, s the sum of squares of neighbouring channels.
+
+    Args:
+        size: int, default 5: how many channels, about the value's own.
+        alpha: float, default 1e-4: factor of their sum of squares.
+        beta: float, default 0.75: the power.
+        k: float, default 1.0: added to the sum, greater than 0.
+    """
 
     size: int = 5
     alpha: float = 1e-4
@@ -241,7 +302,11 @@ class Sigmoid(Layer):
 
 @dataclass(frozen=True)
 class LeakyRelu(Layer):
-    """x, or `negative_slope` times x where x is below 0. With another slope than the usual it is no epilogue."""
+    """x, or `negative_slope` times x where x is below 0.
+
+    Args:
+        negative_slope: float, default 0.01, from 0 to 1. With another one than the default it is no epilogue.
+    """
 
     negative_slope: float = SLOPE
 
@@ -272,7 +337,11 @@ class Flatten(Layer):
 
 @dataclass(frozen=True)
 class Linear(Layer):
-    """A matrix product: (C,) -> (units,)."""
+    """A matrix product: (C,) -> (units,).
+
+    Args:
+        units: int: values of the result.
+    """
 
     units: int
 
@@ -320,6 +389,13 @@ class Node:
 
 def place(layers: Sequence[Layer], in_shape: Shape) -> tuple[Node, ...]:
     """Lay the layers one after another, from an input's shape on.
+
+    Args:
+        layers: in the order in which they compute.
+        in_shape: of one input, without N: (L,) token ids or bytes, (C, L), (C, H, W).
+
+    Returns:
+        A node a layer, with the shapes before and after it.
 
     Raises:
         ValueError: a layer cannot read what the one before it gives, or has parameters and no name of its own; names
