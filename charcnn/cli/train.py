@@ -1,12 +1,12 @@
-"""Train a network on rows of text with labels, and write it as one .safetensors file.
+"""Train a model on labelled rows of text, and write it as one .safetensors file.
 
-Needs PyTorch, the extra torch. Runs on one NVIDIA GPU where there is one, else on the CPU, which takes days for the
-network's full size.
+Training needs PyTorch (the extra torch). It runs on one NVIDIA GPU, or without one on the CPU, where the full-size
+network takes days.
 
-With --teachers N it trains so many networks first, and then one that learns from their answers, too: as good as they
-are together, or nearly. Probabilities are calibrated on the validation rows.
+With --teachers N, N networks are trained first, and the model then also learns from their answers. It becomes as good
+as all of them together, or nearly. Probabilities are calibrated on the validation rows.
 
-A checkpoint stands beside the output while training runs. After a kill, the same command goes on from it.
+A checkpoint is kept next to the output while training runs. After an interruption, the same command resumes from it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Level 11: back on the CPU, done right.
 
-Since level 2, the last one that computed on the CPU alone: all cores, vector instructions, and less arithmetic.
-Features are channels-last, so that a convolution is a GEMM over overlapping rows; a micro-kernel with its sums in
-registers multiplies it where it lies, with ReLU and block 2's max-pool applied in cache. The first convolution is a
-gather of rows of weights: additions instead of a dense product with zeros and ones, a third of all the arithmetic.
-LayerNorm's statistics are taken as its positions are made, and LayerNorm, ReLU and max-pool are one pass. Weights are
-packed, and gamma, beta and fc1's columns turned to channels-last, once. It computes the same logits in float32.
+Since level 2, the last level on the CPU alone: all cores, vector instructions, and less arithmetic. Features are
+channels-last, so a convolution is a GEMM over overlapping rows. A micro-kernel with its sums in registers multiplies
+the rows in place, and applies ReLU and block 2's max-pool in cache. The first convolution gathers rows of weights:
+additions replace a dense product with zeros and ones, a third of all arithmetic. LayerNorm's statistics are taken as
+its positions are made; LayerNorm, ReLU and max-pool are one pass. Weights are packed, and gamma, beta and fc1's columns
+reordered to channels-last, once. The logits are the same, in float32.
 """
 
 import math

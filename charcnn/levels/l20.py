@@ -1,12 +1,11 @@
 """Level 20: on the CPU, in 8 and 16 bits.
 
-Since level 11, the last one that multiplies on the CPU directly: features and weights have 8 bits (int8), or 16 (bf16).
-AVX-512 multiplies four, or two, of them a lane and adds up their products, in the time that float32 takes for one; and
-their bytes are a quarter, or half. Of int8, features after ReLU are u8 with a scale a tensor, calibrated at build from
-texts (`model.calibrate`) and put into the weights; weights are s8 with a scale an output channel, sums are int32. Sums
-leave the registers pooled and rounded. Block 1 gathers rows of int16. What LayerNorm 6 reads is float32.
-It attacks the rate of multiplication and the bytes. The logits are int8's, or bf16's: of the weights that ship, more
-than 99 of 100 texts keep the label that float32 gives them.
+Since level 11, the last CPU level with direct products: features and weights have 8 bits (int8) or 16 (bf16). AVX-512
+multiplies four, or two, of them per lane and adds up the products, in the time of one float32 product. Their bytes are
+a quarter, or half. In int8, features after ReLU are u8 with one scale per tensor, calibrated at build from texts
+(`model.calibrate`) and put into the weights; weights are s8 with one scale per output channel; sums are int32. Sums
+leave the registers pooled and rounded. Block 1 gathers int16 rows; LayerNorm 6 reads float32. The logits are int8's or
+bf16's: with the shipped weights, more than 99 of 100 texts keep float32's label.
 """
 
 import math
