@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,15 +144,17 @@ class _Job:
     def _read(self) -> None:
         options, self.encoding = self.options, ENCODINGS[self.options.encoding]
         read = self._rows(options.data)
-        found = data.find_labels(chain.from_iterable(read.labels) if options.multi_label else read.labels)
-        names = found if options.classes is None else tuple(name.strip() for name in options.classes.split(","))
-        if len(names) < 2:
-            data.refuse(options.data, read.bad)  # which tells why there is but one
-            raise ValueError(f"{options.data} holds one class, {', '.join(names) or 'or none'}: need two at least")
-        index = data.name_labels(found, names)
-        self.classes = names
+        given = None if options.classes is None else [name.strip() for name in options.classes.split(",")]
+        try:
+            self.classes, index = data.named(read.labels, given, multi_label=options.multi_label)
+        except ValueError as error:
+            if not options.skip_bad_rows:
+                data.refuse(options.data, read.bad)  # which tells why there is but one
+            raise ValueError(f"{options.data}: {error}") from error
         several, alphabet = options.multi_label, self.encoding.blank
-        self.config = replace(config_of(options.config), alphabet=alphabet, classes=len(names), multi_label=several)
+        self.config = replace(
+            config_of(options.config), alphabet=alphabet, classes=len(self.classes), multi_label=several
+        )
         self.part = self._examples(options.data, read, index)
         self.valid = self.test = None
         if options.valid is not None:

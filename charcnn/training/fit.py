@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
-from charcnn.aliases import Record
+from charcnn.aliases import Record, Value
 from charcnn.config import Config
 from charcnn.host.terminal import printable
 from charcnn.model.params import Params
@@ -100,7 +99,7 @@ class Task:
         *,
         name: str = "",
         on_epoch: Callable[[list[Record]], object] = lambda history: None,
-        **options: Any,
+        **options: Value,
     ) -> loop.Trained:
         """Train one network.
 
