@@ -4,7 +4,6 @@
     classifier = charcnn.Classifier.load()               # news in four classes
     classifier.predict(["a text", "another"])
     ids = classifier.encode(["a text", "another"])       # uint8 (2, 1014), as its model takes them
-    params = charcnn.params.init(charcnn.SMALL, seed=0)
     own = charcnn.train(texts, labels)                   # a classifier of your own
     y = charcnn.ops.conv1d_relu_naive(x, weight, bias)   # on a GPU
 

@@ -60,7 +60,8 @@ def test_the_command_trains_the_same_weights(tmp_path):
     command.add_arguments(parser)
     sizes = '{"length": 123, "channels": 8, "units": 16}'
     words = ["--data", str(tmp_path / "a.csv"), "--out", str(tmp_path / "m.safetensors"), "--config", sizes]
-    assert command.run(parser.parse_args([*words, *"--device cpu --epochs 2 --batch 16 --no-curve".split()])) == 0
+    words += ["--device", "cpu", "--epochs", "2", "--batch", "16", "--no-curve"]
+    assert command.run(parser.parse_args(words)) == 0
     model, classifier = params.load(tmp_path / "m.safetensors"), charcnn.train(texts, labels, **QUICK)
     assert all(np.array_equal(model[name], classifier.params[name]) for name in model)
     assert model.metadata["validation"] == classifier.metadata["validation"]

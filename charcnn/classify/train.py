@@ -106,7 +106,7 @@ def train(
     elif valid:
         first, second = data.split(part.labels, valid, how.seed)
         part, held = part.part(first), part.part(second)
-    task = fit.Task(
+    task = fit.TrainingTask(
         part,
         held,
         None,

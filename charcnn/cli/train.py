@@ -39,7 +39,7 @@ from charcnn.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from charcnn.training import loop
-    from charcnn.training.fit import Task
+    from charcnn.training.fit import TrainingTask
 
 __all__ = ["add_arguments", "run", "spelled"]
 
@@ -186,13 +186,13 @@ class _Job:
             raise ValueError(f"{path} holds no row that can be used")
         return examples
 
-    def _task(self) -> Task:
+    def _task(self) -> TrainingTask:
         """What is trained, with its printed lines."""
-        from charcnn.training.fit import Task, arithmetic
+        from charcnn.training.fit import TrainingTask, arithmetic
 
         options = self.options
         device, precision = arithmetic(options.device, options.precision)
-        return Task(
+        return TrainingTask(
             self.part,
             self.valid,
             self.test,

@@ -42,7 +42,7 @@ def arithmetic(device: str, precision: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """What is trained, and how.
 
     Args:
