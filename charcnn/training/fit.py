@@ -149,7 +149,7 @@ class TrainingTask:
                 "rows": len(self.part),
                 "precision": self.precision,
                 "device": self.where,
-                "torch": torch.__version__,
+                "torch": str(torch.__version__),  # whose own class a pickle would need
             }
         }
         arrays = self._calibrated(trained.arrays, metadata) if self.calibrated else trained.arrays
