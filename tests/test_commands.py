@@ -378,7 +378,7 @@ def test_a_slow_start_is_told_on_a_terminal(monkeypatch, capsys, quiet):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress.told_where_slow(quiet):
         time.sleep(0.2)
-    assert ("code is compiled for it" in capsys.readouterr().err) == (not quiet)
+    assert ("compiles code for it" in capsys.readouterr().err) == (not quiet)
 
 
 def test_default_names_of_outputs():

@@ -220,7 +220,7 @@ def test_the_command_writes_nothing_where_labels_change(files, capsys, monkeypat
     monkeypatch.setattr(compact, "apart", lambda *_, **__: (1, 0.5))
     options = [files / "m.safetensors", "--data", files / "a.csv", "--out", out]
     assert run(*options) == 1
-    assert "labels change, so that nothing is written" in capsys.readouterr().err
+    assert "labels change, so nothing is written" in capsys.readouterr().err
     assert not out.exists()
     assert run(*options, "--allow", 0.25) == 0
     assert out.exists()

@@ -195,8 +195,8 @@ def test_a_profile_is_of_one_whole_batch(monkeypatch):
     ("words", "message"),
     [
         (["l99"], "l99: need one of l0, l1, "),
-        (["l12", "--as", "naive"], "--as naive: l12 is a level, and has none"),
-        (["l12", "--variant", "tiny"], "--variant tiny: l12 is a level, and has none"),
+        (["l12", "--as", "naive"], "--as naive: l12 is a level and takes no --as"),
+        (["l12", "--variant", "tiny"], "--variant tiny: l12 is a level and takes no --variant"),
     ],
 )
 def test_what_cannot_be_profiled(words, message, capsys):

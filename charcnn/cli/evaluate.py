@@ -1,10 +1,11 @@
-"""Compare the model's labels with those that a file holds: accuracy, precision and recall by class, confusion matrix.
+"""Compare the model's labels with a file's: accuracy, precision and recall by class, confusion matrix.
 
-A label is a class's name, or its number: as the file's own metadata names numbers, or from 1. With --min-probability,
-figures are of rows whose likeliest class is so probable, and the coverage says what share of all rows these are. Rows
-that cannot be read, whose label is no class of the model, or that the model has no finite logits for, are left out,
-named by their line, and counted. Of a model that gives several labels a text: subset accuracy (all labels right), F1 of
-all labels together (micro) and by class (macro).
+A label is a class's name or number. Numbers mean what the file's metadata says, else they count from 1. For a
+multi-label model the report has subset accuracy (all of a row's labels right), micro F1 and macro F1.
+
+With --min-probability, only rows with a class that probable count; the coverage is their share of all rows. Rows that
+cannot be read, whose label is not a class of the model, or whose logits are not finite are left out, counted, and
+listed by line.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ JSON = rb'\{\s*"rows": \d+,\s*"(accuracy|min_probability)": '
 
 EPILOG = """examples:
   charcnn evaluate test.csv
-  charcnn evaluate test.parquet --text-columns headline --label-column topic --json report.json --png report.png
+  charcnn evaluate test.parquet --text-columns headline --label-column topic
+  charcnn evaluate test.csv --json report.json --png report.png
   charcnn evaluate test.jsonl --first-label 0
-  charcnn evaluate test.csv --min-probability 0.8        what is right of the rows that `classify` would label
+  charcnn evaluate test.csv --min-probability 0.8
 
 exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 3 done, but some rows left out"""
 
@@ -58,11 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--first-label",
         type=int,
         choices=(0, 1),
-        help="where labels are numbers: the first (default: as the file names them, else 1)",
+        help="the first class's number, if labels are numbers (default: as the file's metadata says, else 1)",
     )
-    add("--json", metavar="FILE", help="write the report here, too")
-    add("--png", metavar="FILE", help="draw the confusion matrix here (the extra plot)")
-    add("--force", action="store_true", help="replace files that are there and are no such reports")
+    add("--json", metavar="FILE", help="also write the report here")
+    add("--png", metavar="FILE", help="draw the confusion matrix (needs the extra plot)")
+    add("--force", action="store_true", help="replace existing files that are not such reports")
     add_log_every(add)
     add_min_probability(parser)
     add_windows(parser)

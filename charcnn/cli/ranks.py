@@ -28,25 +28,24 @@ def add_rank_arguments(parser: argparse.ArgumentParser) -> None:
     """--offload, --deadline and --root-serves."""
     group = parser.add_argument_group(
         "ranks",
-        "Under mpiexec all ranks compute, each with its share of the host's GPUs; of a farm, a rank that is lost "
-        "loses nothing. See docs/offload.md.",
+        "Under mpiexec every rank computes, with its share of the host's GPUs. A farm goes on without workers that "
+        "hang, and with mpiexec --with-ft ulfm without those that die. See docs/offload.md.",
     )
     add = group.add_argument
     add(
         "--offload",
         choices=MODES,
-        help="how texts go to other ranks: in rounds of all that there is (static), in chunks that overlap with "
-        "everything else (async), or in chunks to whoever is free, in spite of dead workers (farm; the default under "
-        "mpiexec)",
+        help="how texts reach other ranks. static: in synchronous rounds; async: in chunks, overlapped with all other "
+        "work; farm: in chunks, to whichever rank is free (default under mpiexec: farm)",
     )
     add(
         "--deadline",
         type=_seconds,
         metavar="S",
-        help="give a rank up that keeps a batch longer than S seconds, or gives no sign of life for so long before it "
-        "is ready: farm",
+        help="farm: give up a worker that holds a batch for more than S seconds, or is silent that long before it is "
+        "ready (default: 20 times its slowest batch, at least 30; 600 before it is ready)",
     )
-    add("--root-serves", action="store_true", help="the root computes only where nobody else does: farm")
+    add("--root-serves", action="store_true", help="farm: the root computes only if no worker does")
 
 
 def _seconds(value: str) -> float:

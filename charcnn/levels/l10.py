@@ -1,10 +1,10 @@
 """Level 10: strongly fused operators.
 
-Since level 9: several operators that are not pointwise share a kernel, and what lies between them stays on the chip.
-The convolutions of blocks 3 to 6 are one kernel, planned from the shapes (`charcnn.ops.chain`): one block an input,
-whose features never leave shared memory. LayerNorm, ReLU and pooling are one pass that writes a third of what it reads;
-fc_block_2 and 3 are one kernel. conv_block_1, whose features are by far the largest, takes a few inputs at a time from
-one-hot to pooled, to read them again while L2 still holds them. It attacks the traffic of features, not the arithmetic.
+Since level 9: operators that are not pointwise share a kernel, and what lies between them stays on the chip. The four
+convolutions of blocks 3 to 6 are one kernel with one block per input, planned from the shapes (`charcnn.ops.chain`);
+their features never leave shared memory. LayerNorm, ReLU and pooling are one pass that writes a third of what it reads,
+and fc_block_2 and 3 are one kernel. conv_block_1 has by far the largest features: it takes a few inputs at a time from
+one-hot to pooled, while the L2 cache still holds them. This cuts the traffic of features, not the arithmetic.
 """
 
 import numpy as np

@@ -1,11 +1,11 @@
 """Level 16: one CUDA graph a batch, and small batches on the whole GPU.
 
 Since level 15: the kernels of a batch are recorded once for each number of inputs, and started by one call
-(`runtime.stream.GraphWorker`), where Python started each. The copies stay outside: while the graph of one stream
-computes, the others copy their next token ids up and their last logits down. It attacks the host's work for a batch,
-a launch a kernel. Where a batch is too small to fill the GPU with level 15's tiles, other kernels cut it smaller and
-begin before the last has ended (`small_batch`), of up to `SPREAD` inputs; and of any batch, a last layer of few
-classes. They attack the time that one input takes.
+(`runtime.stream.GraphWorker`); before, Python started each. Copies stay outside: while one stream's graph computes, the
+others copy their next token ids up and their last logits down. This removes the host's work per launch. Batches of up
+to `SPREAD` inputs are too small to fill the GPU with level 15's tiles: other kernels cut them smaller, and begin before
+the last has ended (`small_batch`). So does a last layer of few classes, at any batch. These shorten the time of one
+input.
 """
 
 from functools import partial

@@ -1,13 +1,12 @@
 """Level 17: FP8.
 
-Since level 16: features and weights have 8 bits, four of them digits (e4m3). Tensor cores multiply twice as many of
-them in the same time, and their bytes are half as many. FP8 costs digits. Its range is met by scales, calibrated at
-build from texts (`model.calibrate`): powers of two, put into the weights, so that no kernel knows of them. In block 1,
-table, sums and LayerNorm stay in fp16; what they give has 8 bits. The last layer's weights, where classes are few,
-stay in float32. Of an FP8 sum, tensor cores keep some 14 bits, against four of what goes in: enough. `promoted=True`
-shows what more would change: products of every 128 channels are added up in float32 outside. Small batches' kernels
-add up as fp16's do. It attacks the rate of multiplication and the bytes. Of 100 test rows, 99 keep the label that
-float32 gives them.
+Since level 16: features and weights have 8 bits, with four significant ones (e4m3). They take half the bytes, and
+tensor cores multiply twice as many in the same time. Scales, calibrated at build from texts (`model.calibrate`), keep
+values in range. They are powers of two within the weights, so no kernel knows of them. Block 1's table, sums and
+LayerNorm stay in fp16; its results have 8 bits. Where classes are few, the last layer's weights stay in float32. Tensor
+cores keep some 14 bits of an FP8 sum: enough for inputs of four. `promoted=True` shows what more would change: products
+of every 128 channels are then summed in float32. Small batches' kernels sum as fp16's do. Of 100 test rows, 99 keep
+float32's label.
 """
 
 from functools import partial

@@ -1,12 +1,12 @@
 """Level 19: fewer products, by Toom-Cook's filtering on tensor cores.
 
-Since level 16: conv2, more than half of all products, takes 11 of each 21 (`ops.conv1d.toom_cook`). They are taken of
-values of polynomials at six points, *planes*, which are twice as many numbers as features. A kernel of its own for
-them costs most of what is won, so block 1 writes them. It attacks the work itself: tensor cores were as busy as power
-allows. FP8 is one of the precisions, scaled by texts as in level 17. bf16 is none: it has too few digits for planes.
-TF32 has as many digits as fp16: where fp16's range holds what any text makes of the weights (`model.half_range`), its
-features are held and multiplied as fp16; LayerNorms read float32 still. Elsewhere they are TF32's. Up to `MANY` inputs
-do not fill the GPU with such tiles, and have the layers of levels 16 and 17.
+Since level 16: conv2, more than half of all products, takes 11 of each 21 (`ops.conv1d.toom_cook`). It multiplies
+values of polynomials at six points, *planes*, which are twice as many numbers as features. A separate kernel for planes
+would cost most of the gain, so block 1 writes them. This attacks the work itself, because power already limits the
+tensor cores. FP8 is scaled by texts as in level 17; bf16 has too few digits for planes. TF32 has as many digits as
+fp16: if fp16's range holds what any text makes of the weights (`model.half_range`), its features are stored and
+multiplied as fp16, though LayerNorms still read float32. Up to `MANY` inputs cannot fill the GPU with such tiles, and
+use the layers of levels 16 and 17.
 """
 
 from functools import partial

@@ -1,9 +1,8 @@
 """Level 5: every GPU of the host.
 
-Since level 4: one thread a GPU, each with its own copy of the weights, draws batches from a common list until it is
-empty. The threads also share out what the CPU does (the compiled loops release Python's lock), so the CPU's part
-scales with the GPUs as long as there are cores. Nothing else changes; with one GPU this is level 4. Under MPI the
-ranks of a host share its GPUs out.
+Since level 4: each GPU has a host thread and its own copy of the weights; the threads draw batches from a common list
+until it is empty. They also share the CPU's part (the compiled loops release Python's lock), which so scales with the
+GPUs while cores last. Nothing else changes; with one GPU this is level 4. Under MPI the ranks of a host share its GPUs.
 """
 
 from concurrent.futures import ThreadPoolExecutor

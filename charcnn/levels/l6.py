@@ -1,8 +1,8 @@
 """Level 6: the linear layers on the GPU, ReLU fused into them.
 
-Since level 5: fc1, fc2 and fc3 run in a naive CUDA kernel, one thread an output, with ReLU in the first two. The
-CPU keeps one-hot, LayerNorm and pooling, all of which only pass over the features; with the copies around every
-convolution they are now the bound.
+Since level 5: fc1, fc2 and fc3 run in a naive CUDA kernel with one thread per output, and ReLU in the first two. The
+CPU keeps one-hot, LayerNorm and pooling, which only pass over the features. With the copies around every convolution,
+these passes now limit the rate.
 """
 
 from concurrent.futures import ThreadPoolExecutor

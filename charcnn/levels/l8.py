@@ -1,10 +1,9 @@
 """Level 8: every operator on the GPU.
 
-Since level 7: token ids go up, logits come down, one byte a character and four a class; between them nothing leaves
-the GPU. One-hot, LayerNorm, pooling and collapse get their naive kernels, so the host only copies. Parameters are
-uploaded once, features stay in global memory, in two buffers that are allocated once and that the operators read and
-write by turns. It attacks the 5 MB an input that levels 3 to 7 move between host and GPU. The kernels of
-convolutions and linear layers are unchanged, and now they are the bound.
+Since level 7: token ids go up and logits come down, one byte per character and four per class; nothing else leaves the
+GPU. One-hot, LayerNorm, pooling and collapse get naive kernels. Parameters are uploaded once. Features stay in two
+buffers in global memory, which the operators read and write in turn. This saves the 5 MB per input that levels 3 to 7
+move between host and GPU. The kernels of convolutions and linear layers are unchanged, and now limit the rate.
 """
 
 from charcnn.config import POOL_SIZE

@@ -1,9 +1,9 @@
 """Level 9: weakly fused operators.
 
-Since level 8: what follows a convolution pointwise, or pools it, moves into its kernel. conv_block_1 and 6 take the
-statistics for LayerNorm while they convolve (`conv1d_stat`), so that normalising reads its input once instead of three
-times, with ReLU on the way. In conv_block_2 a thread computes the three positions under one pooled output: of what it
-reads each value serves up to three sums, and the convolution's own output is never stored. Collapse is a view.
+Since level 8: pointwise operators and pooling move into the kernel of the convolution before them. conv_block_1 and 6
+take LayerNorm's statistics while they convolve (`conv1d_stat`). So normalising reads its input once instead of three
+times, and applies ReLU on the way. In conv_block_2 a thread computes the three positions under one pooled output: each
+value that it reads serves up to three sums, and the convolution's own output is never stored. Collapse is a view.
 """
 
 import numpy as np

@@ -1108,7 +1108,7 @@ def linear_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuConv` keeps them packed.
+    Multiplies up to 384 rows with the weights as they lie, and packs weights for more; `CpuConv` packs them once.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
@@ -1265,7 +1265,7 @@ def linear_relu_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuConv` keeps them packed.
+    Multiplies up to 384 rows with the weights as they lie, and packs weights for more; `CpuConv` packs them once.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 

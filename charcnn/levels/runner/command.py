@@ -25,7 +25,7 @@ from charcnn.host.terminal import CLOSED, let_go_of, prepare_streams, tell, wrot
 from charcnn.layers import Node
 from charcnn.levels.runner import profile
 from charcnn.levels.runner.level_options import LevelCommand
-from charcnn.levels.runner.options import JSON, UNUSABLE, Job, check_files
+from charcnn.levels.runner.options import JSON, UNUSABLE, Job, check_files, mode_of
 from charcnn.levels.runner.rank import Standing, Worker, built, choose_landing, landings, standing, usable_gpus, warmed
 from charcnn.levels.runner.report import show, validate
 from charcnn.model import params
@@ -138,7 +138,7 @@ def _run(
     monitor: Monitor, progress: Progress,
 ) -> int:  # fmt: skip
     name, root = subject.name, comm is None or comm.rank == 0
-    mode = options.offload or next(name for name, function in offload.MODES.items() if function is subject.offload)
+    mode = options.offload or mode_of(subject.offload)
     way = MODES[mode](comm, mode, deadline=options.deadline, root_computes=not options.root_serves)
     if mode == "farm" and not root:
         _serve(way, level, build, comm, options)
