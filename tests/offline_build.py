@@ -218,7 +218,8 @@ def level_16(precision: str) -> None:
     if precision not in HALF_PRECISIONS:
         return
     for pair, epilogue in (((9216, 4096), "gelu"), ((4096, 1000), "")):  # AlexNet's
-        split = SplitKLinear(zeros(*pair), zeros(pair[1]), epilogue=epilogue, float32=not epilogue, precision=precision)
+        options = {"precision": precision, "results": None if epilogue else "float32"}
+        split = prepared(SplitKLinear, zeros(*pair), zeros(pair[1]), epilogue, **options)
         for n in (1, 16, 64):
             split(zeros(n, pair[0], dtype=dtype), Space())
     for image, filters, options in ALEXNET.values():
@@ -331,7 +332,7 @@ def level_17() -> None:
         of_kind(WgmmaConv, "stat", weight[:3].copy(), bias, **options).with_moments(np.zeros((2, 110, 256), np.uint8))
     for name in ("bf16", "fp8"):
         features = np.zeros((2, 1, 256), TENSOR_PRECISIONS[name].dtype)
-        FewOutputsLinear(conv2[0, :, :4], bias[:4], precision=name).linear(features)
+        prepared(FewOutputsLinear, conv2[0, :, :4], bias[:4], precision=name).apply(features)
 
 
 def digests(launches: Iterable[Launch], target: Target) -> dict[tuple[str, str], str]:

@@ -19,7 +19,7 @@ from charcnn.ops.conv1d.layers import SPREAD
 from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
-from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
+from charcnn.ops.linear.few_outputs import FewOutputsLinear
 from charcnn.ops.linear.layers import SmallBatchLinear
 from charcnn.ops.token_conv1d.layers import ALONE, SmallBatchTokenConvNormReluPool, TokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline, whole_windows, within
@@ -39,14 +39,14 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, tex
     how = {"precision": precision, "promoted": promoted}
     conv = partial(WgmmaConv, **how)
     small_conv, upto = partial(SmallBatchConv, precision=precision), SPREAD[precision]
-    few_classes = takes(precision, config.classes)
+    few_classes = FewOutputsLinear.takes(config.pattern("fc3"), precision)
 
     def network(w):  # once a GPU: weights are packed here
         block_1 = TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE, precision=precision)
         blocks_1_2 = [block_1, conv(*w["conv2"])]
         block_6 = wgmma_block(*w.conv6, w.norm6, POOL_SIZE, length=length, eps=eps, **how)
         blocks_3_6 = [conv(*w["conv3"]), conv(*w["conv4"]), conv(*w["conv5"], length=length_5), *block_6]
-        fc3 = FewOutputsLinear(*w.fc3, precision=precision) if few_classes else conv(*w["fc3"], results="float32")
+        fc3 = FewOutputsLinear(*w["fc3"], precision=precision) if few_classes else conv(*w["fc3"], results="float32")
         fc = [conv(*w["fc1"]), conv(*w["fc2"]), fc3]
         if within(config, SmallBatchConv.longest, SmallBatchLinear.MOST_CLASSES):
             alone = [SmallBatchTokenConvNormReluPool(block_1)] if config.layernorm else [block_1]

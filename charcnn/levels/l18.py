@@ -46,7 +46,7 @@ def build(params, config, *, batch=48, gpus=None, monitor=None):
 
     # The micro-kernel, not NumPy's BLAS: its threads and Numba's would wait for work on the same cores.
     by_channel = p["fc1.weight"].reshape(config.fc_units[0], channels[5], pooled[5])
-    by_position = by_channel.transpose(2, 1, 0).reshape(config.features, config.fc_units[0])
+    by_position = by_channel.transpose(0, 2, 1).reshape(config.fc_units[0], config.features).T
     fc1 = CpuConv(config.pattern("fc1"), {"weight": by_position, "bias": p["fc1.bias"]})
     fc2, fc3 = (CpuConv(config.pattern(layer), weights(layer)) for layer in ("fc2", "fc3"))
 

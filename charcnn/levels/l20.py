@@ -53,7 +53,7 @@ def build(params, config, *, batch=48, gpus=None, monitor=None, precision="int8"
     conv6, norm6 = conv("conv6", results="float32"), norm_relu_pool(6)
 
     by_channel = p["fc1.weight"].reshape(config.fc_units[0], channels[5], pooled[5])
-    by_position = by_channel.transpose(2, 1, 0).reshape(config.features, config.fc_units[0])
+    by_position = by_channel.transpose(0, 2, 1).reshape(config.fc_units[0], config.features).T
     fc1 = CpuDotConv(config.pattern("fc1"), {"weight": by_position, "bias": p["fc1.bias"]}, precision=precision)
     fc2, fc3 = conv("fc2"), conv("fc3", results="float32")
 
