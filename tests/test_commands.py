@@ -33,7 +33,7 @@ from charcnn.text import encodings
         (("classify", "in.csv", "--precision", "fp8"), "no level computes in fp8 on the CPU"),
         (("classify", "in.csv", "--text-columns", "x"), "in.csv: has no column 'x'"),
         (("classify", "in.csv", "-o", "none/out.csv"), "--output none/out.csv: there is no folder none"),
-        (("classify", "in.csv", "-o", "out.parquet"), "--output out.parquet: the output is csv, like INPUT"),
+        (("classify", "in.csv", "-o", "out.parquet"), "--output out.parquet: the output has INPUT's format, csv"),
         (("evaluate", "in.txt"), "plain lines have no labels"),
         (
             ("evaluate", "in.csv"),

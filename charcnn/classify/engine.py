@@ -94,7 +94,7 @@ def choices(device: str, precision: str | None = None, level: str | None = None)
             raise ValueError(f"level {level} does not compute on {where[device]}: it needs {where[rows[0].device]}")
         others = [f"{row.name} on {where[row.device]}" for row in catalog.LEVELS if precision in row.precisions]
         what = "no level computes" if level is None else f"level {level} does not compute"
-        raise ValueError(f"{what} in {precision} on {where[device]}; these compute in it: {', '.join(others)}")
+        raise ValueError(f"{what} in {precision} on {where[device]}; these do: {', '.join(others)}")
     return found
 
 

@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"driver    {described['driver'] or 'none'}")
     print(f"versions  {', '.join(f'{name} {version}' for name, version in described['versions'].items())}")
     print(f"device    {device}: {reason}")
-    print("\nwhat runs at each precision, and where none is asked for")
+    print("\nwhat runs by default, and in each precision")
     for precision, choice in runs.items():
         print(f"  {precision:<8}  {choice}")
     if path is not None:

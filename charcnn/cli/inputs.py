@@ -44,7 +44,7 @@ def _fit(output: str, written: str) -> None:
         raise ValueError(f"--output {output}: outputs are not compressed: need a name without {compression}")
     named = SUFFIXES.get(ending.lower(), written)
     if named != written and not {named, written} <= {"csv", "tsv", "lines"}:
-        raise ValueError(f"--output {output}: the output is {written}, like INPUT: need such a suffix")
+        raise ValueError(f"--output {output}: the output has INPUT's format, {written}: need its suffix")
 
 
 def written(tasks: Sequence[Task]) -> dict[str, list[str]]:

@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
         f"{machine.link / 1e9:g} GB/s and {machine.latency * 1e6:g} us between hosts, "
         f"{machine.local_link / 1e9:g} GB/s within one; {machine.root_message * 1e6:g} us a chunk for the root"
     )
-    print("  GPUs  hosts        inputs/s  of all GPUs     seconds  bound by")
+    print("  GPUs  hosts        inputs/s   efficiency     seconds  bound by")
     for row in rows:
         hosts = -(-row["gpus"] // machine.gpus)
         print(
