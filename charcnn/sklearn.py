@@ -94,7 +94,7 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         self.classes_, indices = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y holds one class, {self.classes_[0]!r}: need two at least")
+            raise ValueError(f"y holds one class, {self.classes_[0]!r}: need at least two")
         if len(texts) != len(y):
             raise ValueError(f"X holds {len(texts)} texts and y {len(y)} labels: need as many")
         own = _names(self.classes_)

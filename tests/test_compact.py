@@ -211,7 +211,7 @@ def test_the_command_writes_a_model_of_its_own(files, capsys):
     ids = encode(TEXTS, ENCODINGS["forward"], 123)
     apart = np.abs(network.forward(ids, wide, wide.config) - network.forward(ids, narrow, narrow.config)).max()
     assert apart < 1e-9
-    with pytest.raises(ValueError, match="is there already: name another output, or add --force"):
+    with pytest.raises(ValueError, match="already exists: name another output, or add --force"):
         run(*options)
 
 

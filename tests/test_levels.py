@@ -332,7 +332,7 @@ def test_the_original_programs_files(tmp_path, in_process):
     answers.astype("<f4").tofile(tmp_path / "answer.bin")
     done = in_process("l2", *options)
     assert done.returncode == 1
-    assert "first other one at input 2" in done.stdout
+    assert "first difference is at input 2" in done.stdout
 
 
 @pytest.mark.parametrize("fault", [1e-3, np.nan])
@@ -397,7 +397,7 @@ def test_what_needs_tensor_cores_is_an_error_in_the_simulator(name, need, in_pro
     done = in_process(name)
     assert done.returncode == 2
     here = catalog.level_ranges([row for row in catalog.LEVELS if not row.tensor_cores and not lacking(row)])
-    said = f"needs tensor cores of compute capability {need}, which the simulator has not; here runs {here}\n"
+    said = f"needs tensor cores of compute capability {need}, which the simulator lacks; this machine runs {here}\n"
     assert done.stderr == f"{name}: {name} {said}"
 
 

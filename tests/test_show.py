@@ -87,7 +87,7 @@ def test_sass():
             marks=compiler,
         ),
         pytest.param(
-            ["WgmmaStepConv1d", "sm_80"], "WgmmaStepConv1d: wgmma needs tensor cores, which sm_80 has not",
+            ["WgmmaStepConv1d", "sm_80"], "WgmmaStepConv1d: wgmma needs tensor cores, which sm_80 lacks",
             marks=compiler,
         ),
     ],

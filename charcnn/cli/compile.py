@@ -122,7 +122,7 @@ def _networks(options: argparse.Namespace, target: Target) -> list[BuiltLevel | 
         chosen = _chosen(options, target, "--levels", options.levels, list(runnable(target)))
         return [BuiltLevel(level, precision, config, options.batch) for level, precision in chosen]
     if options.levels:
-        raise ValueError("--networks: leave out --levels")
+        raise ValueError("--networks: leave out either --networks or --levels")
     named = [_named(name) for name in options.networks]
     chosen = _chosen(options, target, "--as", options.techniques, list(runnable_techniques(target)))
     found: list[BuiltLevel | ImageNetwork] = []

@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
                         if (block.kinds == scan.NO_CLASS).any()
                         else ""
                     )
-                    raise ValueError(f"{options.input}: {shown[0]}; of the first {left_out:,} no row can be used{hint}")
+                    raise ValueError(f"{options.input}: {shown[0]}; no row of the first {left_out:,} can be used{hint}")
                 progress.update(block.end - done)
                 done = block.end
     if not matrix.any():
@@ -203,7 +203,7 @@ def _confusion(
         else:
             known.refuse_other(block, n, label)
             block.kinds[n] = scan.NO_CLASS
-            block.reasons[n] = f"label {label!r} is none of the classes" if label else "no label"
+            block.reasons[n] = f"label {label!r} is not a class of the model" if label else "no label"
     used = wanted >= 0
     cells = (unsure[used] * size + wanted[used]) * size + predicted[used]
     counts: np.ndarray = np.bincount(cells, minlength=2 * size * size)
@@ -261,7 +261,7 @@ def _kept(matrix: np.ndarray, names: list[str], least: float, name: str) -> Reco
     """
     rows, kept = int(matrix.sum()), int(matrix[0].sum())
     if not kept:
-        raise ValueError(f"{name}: of {rows:,} rows none has a probability of {least:g} or more")
+        raise ValueError(f"{name}: none of {rows:,} rows has a probability of {least:g} or more")
     return summary(matrix[0], names) | {
         "min_probability": least,
         "unsure": rows - kept,
@@ -281,10 +281,10 @@ def _show(report: Record) -> None:
     wide = max(len("class"), *map(len, names))
     columns = [max(len(name), 7) for name in names]
     head = " ".join(f"{name:>{width}}" for name, width in zip(names, columns, strict=True))
-    print(f"\n{'is, labelled as':<{max(wide, 15)}} {head}")
+    print(f"\n{'label, predicted':<{max(wide, 16)}} {head}")
     for name, counts in zip(names, report["confusion"], strict=True):
         cells = " ".join(f"{count:>{w},}" for count, w in zip(counts, columns, strict=True))
-        print(f"{name:<{max(wide, 15)}} {cells}")
+        print(f"{name:<{max(wide, 16)}} {cells}")
 
 
 def _pyplot() -> Any:

@@ -191,8 +191,8 @@ def _described(options: argparse.Namespace) -> tuple[Machine, Work]:
         report = _read(options.report, "inputs_per_second", "gpus", "ranks", "batch")
         if (report["ranks"], report["gpus"]) != (1, 1):
             raise ValueError(
-                f"--report {options.report}: is of {report['ranks']} ranks with {report['gpus']} GPUs each: "
-                "need one of one GPU (--gpus 1)"
+                f"--report {options.report}: is from {report['ranks']} ranks with {report['gpus']} GPUs each: "
+                "need one from one GPU (--gpus 1)"
             )
         rate, batch = report["inputs_per_second"], report["batch"]
     local = {
@@ -215,7 +215,7 @@ def _read(file: str, *names: str) -> Record:
         with open(file, encoding="utf-8") as opened:
             found: Any = json.load(opened)
     except ValueError as error:
-        raise ValueError(f"{file}: is no JSON ({error})") from error
+        raise ValueError(f"{file}: is not JSON ({error})") from error
     missing = [name for name in names if not isinstance(found, dict) or name not in found]
     if missing:
         raise ValueError(f"{file}: has no {missing[0]!r}: need a report, as a level's --json writes it")

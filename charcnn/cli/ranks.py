@@ -82,16 +82,16 @@ class Ranks:
             ValueError: they do not go with ranks, or without.
         """
         if self._of_farms and self._name != "farm":
-            raise ValueError("--deadline, --root-serves: need --offload farm, or start it by mpiexec")
+            raise ValueError("--deadline, --root-serves: need --offload farm, or a start by mpiexec")
         if self._mode is None:
             return choice
         if "-" in inputs and "OMPI_COMM_WORLD_SIZE" in os.environ:
             raise ValueError(
-                "-: Open MPI does not pass on where standard input ends, so this would wait for ever: name a file, or "
+                "-: Open MPI does not pass on the end of standard input, so this would wait forever: name a file, or "
                 "a pipe (mkfifo PIPE; … > PIPE & mpiexec … charcnn classify PIPE -o -)"
             )
         if choice.encode_on == "gpu":
-            raise ValueError("--encode-on gpu: ranks are sent token ids; leave it out, or --offload")
+            raise ValueError("--encode-on gpu: ranks receive token ids; leave out --encode-on or --offload")
         gpus = choice.gpus if self.comm is None else _own_gpus(self.comm, choice)
         return replace(choice, encode_on="cpu", gpus=gpus)
 
@@ -108,8 +108,8 @@ class Ranks:
         engine, config = classifier.engine, classifier.config
         if not (quiet or self._mode.survives()):
             tell(
-                "a rank that dies ends this run; what is written stays, and the same command goes on from there. Open "
-                "MPI 5 goes on without it with --offload farm when started by mpiexec --with-ft ulfm"
+                "if a rank dies, this run ends; what is written stays, and the same command resumes. To go on without "
+                "a worker that dies, use Open MPI 5, mpiexec --with-ft ulfm and --offload farm"
             )
         told = classifier.params, engine.choice.level.name, engine.choice.precision, engine.batch
         taken = time.perf_counter() - self._started

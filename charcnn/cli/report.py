@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             found = json.loads(Path(options.source).read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ValueError(f"--from {options.source}: is no JSON ({error})") from error
+            raise ValueError(f"--from {options.source}: is not JSON ({error})") from error
         if not isinstance(found, dict) or found.get("schema") != measure.SCHEMA:
             raise ValueError(f"--from {options.source}: need what charcnn report --json wrote")
     else:

@@ -122,8 +122,8 @@ class _Job:
     def kept(self) -> str:
         """What an interrupted start leaves."""
         if not any(map(os.path.exists, [*self.teachers.checkpoints, self.checkpoint])):
-            return "nothing is kept yet: the first checkpoint follows an epoch"
-        return f"the same command goes on from {self.checkpoint}"
+            return "nothing is kept yet: the first checkpoint comes after an epoch"
+        return f"the same command resumes from {self.checkpoint}"
 
     def _saved(self, path: str) -> Record:
         from charcnn.training.loop import read_checkpoint
@@ -132,7 +132,7 @@ class _Job:
             return read_checkpoint(path, plain(self.settings))
         except ValueError as error:
             how = "--restart" if is_free(path, record.CHECKPOINT) else "--restart --force"
-            raise ValueError(f"{error}; {how} begins anew") from error
+            raise ValueError(f"{error}; {how} starts over") from error
 
     def _wrote(self, path: str) -> bool:
         """Whether it is a model that this command wrote."""
@@ -239,7 +239,7 @@ class _Job:
 
         saved = self.saved.pop(checkpoint, None)
         if saved is not None:
-            print(f"{name}goes on behind epoch {len(saved['history'])}, from {printable(checkpoint)}", flush=True)
+            print(f"{name}resumes after epoch {len(saved['history'])}, from {printable(checkpoint)}", flush=True)
 
         def on_epoch(history: list[Record]) -> None:
             if metrics:

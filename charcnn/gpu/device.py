@@ -291,7 +291,7 @@ def require_tensor_cores(what: str, *, hopper: bool = False, way_out: str = "use
         return
     need = f"{what} needs tensor cores of compute capability {'9.0' if hopper else '8.0 or later'}"
     if SIMULATED:
-        raise DeviceError(f"{need}, which the simulator has not; {way_out}")
+        raise DeviceError(f"{need}, which the simulator lacks; {way_out}")
     major, minor = capability()
     raise DeviceError(f"{need}, this GPU has {major}.{minor}; {way_out}")
 

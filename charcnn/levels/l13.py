@@ -20,7 +20,7 @@ from charcnn.ops.layernorm.layers import CoalescedConvNormReluPool
 from charcnn.ops.token_conv1d.layers import GatherTokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline
 
-TITLE = "Token ids, not one-hot: conv_block_1 adds up rows of its weights; other convolutions by Winograd's filtering"
+TITLE = "Token ids, not one-hot: conv_block_1 adds up rows of its weights"
 
 OFFLOAD = asynchronous
 

@@ -147,7 +147,7 @@ def _run(
         try:
             progress.step("reading weights and inputs")
             if options.profile and not profile.alone(comm):
-                raise ValueError(f"--profile: needs one process, there are {comm.size} ranks: leave out mpiexec")
+                raise ValueError(f"--profile: needs one process, but there are {comm.size} ranks: leave out mpiexec")
             check_files(options)
             job = subject.prepare(level, options)
         except (ValueError, OSError, device.DeviceError) as error:
@@ -264,8 +264,8 @@ def _serve(
 def _mortal(level: catalog.Program, options: argparse.Namespace) -> str:
     kept = "results so far are lost: see --checkpoint" if options.checkpoint is None else _stay(options)
     return (
-        f"{level.name}: a rank that dies ends this run, and {kept}. "
-        "Open MPI 5 goes on without it when started by mpiexec --with-ft ulfm"
+        f"{level.name}: if a rank dies, this run ends, and {kept}. "
+        "To go on without a worker that dies, use Open MPI 5 and mpiexec --with-ft ulfm"
     )
 
 
@@ -286,7 +286,7 @@ def _checkpoint(
 
 
 def _stay(options: argparse.Namespace) -> str:
-    return f"results so far stay in {options.checkpoint}, and the same command continues"
+    return f"results so far stay in {options.checkpoint}, and the same command resumes"
 
 
 def _broadcast(comm: Comm, value: Any) -> Any:

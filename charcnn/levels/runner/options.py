@@ -167,13 +167,13 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
             raise ValueError(f"--{option.replace('_', '-')}: needs --offload farm")
     if options.offload in offload.PARTED and not isinstance(program, catalog.NetworkTechnique):
         raise ValueError(
-            f"--offload {options.offload}: {program.name} is not cut into parts; networks of images are, such as "
+            f"--offload {options.offload}: {program.name} is not split into parts; image networks are, such as "
             f"python -m charcnn.networks.alexnet --offload {options.offload}"
         )
     if options.gpu_direct and (options.offload in ("static", *offload.PARTED) or program.device == "cpu"):
         raise ValueError("--gpu-direct: needs a level that computes on GPUs, and --offload async or farm")
     if options.checkpoint is not None and options.repeat > 1:
-        raise ValueError(f"--checkpoint {options.checkpoint}: a run that is repeated has no use for it; leave one out")
+        raise ValueError(f"--checkpoint {options.checkpoint}: cannot be combined with --repeat; leave one out")
     if options.profile:
         _check_profile(program, options)
     if options.gpus is not None and program.device == "cpu":
@@ -194,9 +194,9 @@ def _way_out(program: catalog.Program, precision: str | None) -> str:
     """What runs here in its place: in this precision, or else without one."""
     here = [row for row in program.family if serves(row, precision)]
     if here or precision is None:
-        return f"here runs {program.names_of(here)}" + ("" if precision is None else f" in {precision}")
+        return f"this machine runs {program.names_of(here)}" + ("" if precision is None else f" in {precision}")
     others = program.names_of([row for row in program.family if serves(row, None)])
-    return f"nothing runs in {precision} here; leave --precision out, and here runs {others}"
+    return f"nothing runs in {precision} here; without --precision this machine runs {others}"
 
 
 def _check_profile(program: catalog.Program, options: argparse.Namespace) -> None:
@@ -210,7 +210,7 @@ def _check_profile(program: catalog.Program, options: argparse.Namespace) -> Non
         raise ValueError(f"--profile: with --offload {options.offload} no rank has all kernels; leave one out")
     count = len(device.choose(options.gpus))
     if min(count, program.gpus or count) > 1:
-        raise ValueError(f"--profile: needs one GPU, {count} would be used: --gpus 1")
+        raise ValueError(f"--profile: needs one GPU, but {count} would be used: add --gpus 1")
 
 
 def serves(program: catalog.Program, precision: str | None) -> bool:

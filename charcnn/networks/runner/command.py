@@ -52,10 +52,10 @@ def main(name: str, argv: list[str] | None = None) -> NoReturn:
     chosen = subject.parser(quiet=False).parse_args(argv)
     try:
         if chosen.profile:
-            raise ValueError("--profile: is of a run; leave out --compare, --plan and --train")
+            raise ValueError("--profile: needs a run; leave out --compare, --plan and --train")
         options.check_files(chosen)
         if getattr(chosen, "invert", False) and not chosen.compare:
-            raise ValueError("--invert: is of images that are run; leave out --plan and --train")
+            raise ValueError("--invert: needs a run; leave out --plan and --train")
         if getattr(chosen, "train", None) is not None:
             sys.exit(fit.train(subject, chosen))
         sys.exit(tables.compare(subject, chosen) if chosen.compare else subject.planned(chosen))
@@ -157,7 +157,7 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
         if name not in self._techniques():
             known = any(name == row.name for row in catalog.NETWORK_TECHNIQUES)
             raise argparse.ArgumentTypeError(
-                f"{name}: {f'{self.name} has no such technique' if known else 'is no technique'}: need one of "
+                f"{name}: {f'{self.name} has no such technique' if known else 'is not a technique'}: need one of "
                 + ", ".join(self._techniques())
             )
         return name
@@ -188,7 +188,7 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
     def _check_fused(self, chosen: argparse.Namespace) -> None:
         """Raise ValueError unless what --fuse asks for can be."""
         if chosen.method and not chosen.fuse:
-            raise ValueError(f"--method {chosen.method}: is of --fuse {fused.FUSED}, which is missing")
+            raise ValueError(f"--method {chosen.method}: needs --fuse {fused.FUSED}")
         if chosen.fuse and chosen.technique != "strong":
             raise ValueError(f"--fuse {chosen.fuse}: needs --as strong, not {self._technique(chosen).name}")
         if chosen.fuse and chosen.offload in offload.PARTED:
@@ -275,7 +275,7 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
         light = read.on_light(network.image)
         if light and chosen.images not in DATA:
             tell(
-                f"{self.name}: warning: {light:,} of {len(read.rows):,} images have a light border, where networks of "
+                f"{self.name}: warning: {light:,} of {len(read.rows):,} images have a light border, but networks of "
                 f"grey images learn from bright on black: {'leave out' if chosen.invert else 'try'} --invert"
             )
         return read

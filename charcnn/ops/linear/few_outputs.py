@@ -138,7 +138,7 @@ class FewOutputsLinear(PreparedConv):
     def _start(self, call: Call, partial_moments: Array = None) -> None:
         x, of = call.inputs[0], self.precision
         if beyond := device.address(x) % (OCTET * of.itemsize):
-            raise ValueError(f"x begins {beyond} bytes behind a multiple of {OCTET * of.itemsize}: need one")
+            raise ValueError(f"x begins {beyond} bytes past a multiple of {OCTET * of.itemsize}: need one")
         n, early = x.shape[0], device.begins_early()
         bits, y = x.view(WORDS[of.itemsize]).reshape((n, self.c_in)), call.out.reshape((n, self.c_out))
         kernel, blocks = _few_outputs_kernel(of.ptx_type, self.c_out, early), -(-n // (THREADS // LANES))

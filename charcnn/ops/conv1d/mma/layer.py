@@ -162,5 +162,5 @@ def fitting(configs: tuple[MmaTile, ...], taps: int, columns: int) -> tuple[MmaT
     held = (config for config in configs if Stages.of(config, taps).smem_bytes * config.resident <= limit)
     found = tuple(config for config in held if columns % config.block_n == 0)
     if not found:
-        raise device.SizeError(f"weight has {taps} taps: shared memory does not hold what so many read of a tile")
+        raise device.SizeError(f"weight has {taps} taps: shared memory cannot hold what so many read of a tile")
     return found
