@@ -37,10 +37,9 @@ def run(options: argparse.Namespace) -> int:
     gpu = simulator.gpu_present()
     rows = []
     for level in catalog.LEVELS:
-        here = "yes" if level.device == "cpu" or gpu else "simulated"
-        if level.tensor_cores or level.device == "cpu" or (gpu and level.copies):
-            able = gpu or level.device == "cpu"
-            here = "yes" if able and engine.obstacle(engine.Choice(level, level.precision())) is None else "no"
+        here = "emulated" if level.tensor_cores else "simulated"
+        if level.device == "cpu" or gpu:
+            here = "yes" if engine.obstacle(engine.Choice(level, level.precision())) is None else "no"
         rows.append(
             {
                 "level": level.name,
@@ -61,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
         print("\nno: it needs a newer GPU, or a processor with AVX-512 VNNI, that this machine has not")
     if not gpu:
         print("\nsimulated: no NVIDIA GPU is seen, so that it runs in Numba's simulator, at a tiny size")
+        print("emulated: likewise, and so are tensor cores")
     return DONE
 
 
