@@ -119,6 +119,8 @@ def _allow_shared(kernel: Kernel, shared: int, args: tuple[Any, ...], early: boo
 
 def configured(kernel: Kernel, blocks: Any, threads: Any, stream: Stream, shared: int) -> Array:
     """Numba's launch, without its warning that a small grid does not fill the GPU: small batches have small grids."""
+    if SIMULATED:
+        return kernel[blocks, threads, stream, shared]
     from numba.cuda.core import config as cuda_config
 
     warns, cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS = cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS, 0
@@ -235,9 +237,9 @@ class Call:
                     _allow_shared(kernel, shared, args, early)
                 timed = profiler and profiler(kernel, args, blocks, threads, shared, cluster, self)
                 with timed or _UNTIMED:
-                    if SIMULATED:
+                    if SIMULATED and cluster > 1:
                         emulator.start_grid(kernel, blocks, threads, args, shared, cluster)
-                    elif early or cluster > 1:
+                    elif not SIMULATED and (early or cluster > 1):
                         options = {
                             "programmatic_stream_serialization": early,
                             "cluster": cluster if cluster > 1 else None,
