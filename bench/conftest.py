@@ -16,11 +16,6 @@ from charcnn.host.terminal import table
 
 HERE = Path(__file__).resolve().parent
 
-if device.SIMULATED:  # where rows are only checked
-    import simulated_threads
-
-    simulated_threads.install()
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that bench/README.md explains."""
@@ -83,7 +78,7 @@ def _no_gpu(gpus: int) -> str | None:
 def _no_tensor_cores(hopper: bool) -> str | None:
     """Why rows that need tensor cores, or Hopper's, cannot run here, or None."""
     try:
-        device.require_tensor_cores("a row", hopper=hopper)
+        device.require_tensor_cores("a row", hopper=hopper, emulated=False)
     except device.DeviceError as error:
         return str(error)
     return None

@@ -338,7 +338,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         device.choose(1)
-        device.require_hopper("conv2d")
+        device.require_hopper("conv2d", emulated=False)
     except device.DeviceError as error:
         print(f"conv2d: {error}", file=sys.stderr)
         return 2

@@ -225,7 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--precisions {wrong[0]!r}: need one of {', '.join(PRECISIONS)}")
     try:
         device.choose(1)
-        device.require_hopper("layers")
+        device.require_hopper("layers", emulated=False)
     except device.DeviceError as error:
         print(f"layers: {error}", file=sys.stderr)
         return 2

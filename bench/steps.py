@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         device.choose(1)
         for name in techniques or ["mma"]:
-            device.require_tensor_cores(name, hopper=TECHNIQUES[name].hopper)
+            device.require_tensor_cores(name, hopper=TECHNIQUES[name].hopper, emulated=False)
     except device.DeviceError as error:
         print(f"steps: {error}", file=sys.stderr)
         return 2

@@ -215,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--batch {options.batch}: need 1 or more")
     try:
         device.choose(1)
-        device.require_hopper("toom_cook")
+        device.require_hopper("toom_cook", emulated=False)
     except device.DeviceError as error:
         print(f"toom_cook: {error}", file=sys.stderr)
         return 2

@@ -176,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--batch {options.batch}: need 1 or more")
     try:
         device.choose(1)
-        device.require_hopper("wgmma_trace")
+        device.require_hopper("wgmma_trace", emulated=False)
     except device.DeviceError as error:
         print(f"wgmma_trace: {error}", file=sys.stderr)
         return 2

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import quick
-from emulation_hopper import emulate_hopper
+from small_gpu import one_multiprocessor
 from test_chain2d import H200, HALF, TOLERANCE, arguments, close
 from test_chain2d import check as check_chain
 from test_chain_mma import emulated, expected, on_a_gpu
@@ -82,7 +82,7 @@ def test_a_chain(name, precision, walk):
     ("even", "tiles", "fp16", 2, False),
 ])  # fmt: skip
 def test_in_emulation(name, walk, precision, tile, from_bytes, monkeypatch):
-    emulate_hopper(monkeypatch)
+    one_multiprocessor(monkeypatch)
     made = planned(name, walk, precision=precision, tile=tile)
     check(name, replace(made, made=1), 1, from_bytes)
 
@@ -90,7 +90,7 @@ def test_in_emulation(name, walk, precision, tile, from_bytes, monkeypatch):
 @emulated
 @pytest.mark.exhaustive
 def test_a_network_in_emulation(monkeypatch):
-    emulate_hopper(monkeypatch)
+    one_multiprocessor(monkeypatch)
     row, network = fused_technique("fp16"), architecture("alexnet")
     weights, images = drawn(network, 1)
     got = row.build(row.name, weights, network, batch=1, precision="fp16", method="rolling", gpus=1)(images)

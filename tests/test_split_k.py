@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conftest import quick
-from emulation_hopper import emulate_hopper
 from prepared import prepared
+from small_gpu import one_multiprocessor
 from spaces import Space
 
 from charcnn.gpu import device
@@ -72,7 +72,7 @@ def test_a_linear_layer_whose_depth_is_split(sizes, float32, epilogue, precision
     ],
 )
 def test_in_emulation(sizes, float32, epilogue, precision, inputs, stages, monkeypatch):
-    emulate_hopper(monkeypatch)
+    one_multiprocessor(monkeypatch)
     monkeypatch.setattr(split_k, "STAGES", {1: stages, 2: stages})
     compare(sizes, float32, epilogue, precision, inputs)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import test_ops
 from conftest import quick
-from emulation_hopper import emulate_hopper
 from numba import cuda
 from prepared import of_kind, prepared
+from small_gpu import one_multiprocessor
 
 from charcnn import catalog
 from charcnn.gpu import device
@@ -138,7 +138,7 @@ def machine(monkeypatch):
         return
     for made in (make_kernel, make_pack_kernel):
         made.cache_clear()  # of kernels that another machine runs
-    emulate_hopper(monkeypatch)
+    one_multiprocessor(monkeypatch)
     for promoted in BLOCK_N:
         monkeypatch.setitem(BLOCK_N, promoted, 64)
     limit = device.shared_limit()

@@ -37,10 +37,9 @@ def run(options: argparse.Namespace) -> int:
     gpu = simulator.gpu_present()
     rows = []
     for level in catalog.LEVELS:
-        here = "yes" if level.device == "cpu" or gpu else "simulated"
-        if level.tensor_cores or level.device == "cpu" or (gpu and level.copies):
-            able = gpu or level.device == "cpu"
-            here = "yes" if able and engine.obstacle(engine.Choice(level, level.precision())) is None else "no"
+        here = "emulated" if level.tensor_cores else "simulated"
+        if level.device == "cpu" or gpu:
+            here = "yes" if engine.obstacle(engine.Choice(level, level.precision())) is None else "no"
         rows.append(
             {
                 "level": level.name,
@@ -61,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
         print("\nno: it needs a newer GPU, or a processor with AVX-512 VNNI, which this machine lacks")
     if not gpu:
         print("\nsimulated: without a visible NVIDIA GPU it runs in Numba's simulator, at a tiny size")
+        print("emulated: as simulated, with tensor cores and TMA emulated")
     return DONE
 
 

@@ -124,13 +124,16 @@ def _main(subject: Subject, comm: Comm, argv: list[str] | None) -> int:
     options = subject.parser(quiet=not root).parse_args(argv)
     level, build = subject.program(options)
     if root and level.device == "cuda" and device.SIMULATED:
-        print(
-            "No GPU in use: CUDA kernels run in Numba's simulator, correct but thousands of times slower.", flush=True
-        )
+        print(_simulated(level), flush=True)
     monitor = Monitor(timeline=timeline.Timeline(on=options.trace is not None))
     with Progress(subject.name, every=options.log_every, hidden=not root, note=lambda: monitor.current) as progress:
         monitor.progress = progress.update
         return _run(subject, comm, options, level, build, monitor, progress)
+
+
+def _simulated(level: catalog.Program) -> str:
+    emulated = ", tensor cores emulated" if level.tensor_cores else ""
+    return f"No GPU in use: CUDA kernels run in Numba's simulator{emulated}, correct but thousands of times slower."
 
 
 def _run(
@@ -221,6 +224,7 @@ def _run(
         "offload": mode,
         "gpus": len(gpus),
         "simulated": simulated,
+        "emulated": simulated and level.tensor_cores,
         "warm_up_seconds": warm_up,
         "seconds": seconds,
         "inputs_per_second": total / statistics.median(seconds),

@@ -12,7 +12,7 @@ from typing import Any
 
 from charcnn import catalog, offload
 from charcnn.aliases import Function, Record
-from charcnn.config import SMALL, TINY
+from charcnn.config import SMALL, TINY, TINY_MATRICES, Config
 from charcnn.gpu import device
 from charcnn.host.terminal import tell
 from charcnn.layers import Node
@@ -23,9 +23,14 @@ from charcnn.model import original, params, validation
 from charcnn.text import encodings
 from charcnn.text.texts import Texts, read_texts, sample
 
-CONFIGS = {"small": SMALL, "tiny": TINY}
+CONFIGS = ("small", "tiny")
 ENCODED_AHEAD = 65536
 """Texts up to this many are encoded before the clock starts; of more, each when it is sent, which keeps memory flat."""
+
+
+def config_of(size: str, level: catalog.Program) -> Config:
+    """The network of one of CONFIGS: the tiny one has the channels that a level's tensor cores need."""
+    return SMALL if size == "small" else TINY_MATRICES if level.tensor_cores else TINY
 
 
 def parser(name: str, module: Any, build: Function, *, quiet: bool) -> argparse.ArgumentParser:
@@ -64,17 +69,18 @@ def prepare(level: catalog.Program, options: argparse.Namespace) -> Job:
     """
     check(level, options)
     simulated = level.device == "cuda" and device.SIMULATED
-    config = CONFIGS[options.config] if options.config else None
+    tiny = config_of("tiny", level)
+    config = config_of(options.config, level) if options.config else None
     if options.params is not None:
         weights = params.load(options.params, config)
     else:
-        weights = params.init(config or (TINY if simulated else SMALL), options.seed)
+        weights = params.init(config or (tiny if simulated else SMALL), options.seed)
     config = weights.config
     if config.multi_label:
         raise ValueError(
             f"--params {options.params}: gives several labels a text, and a level reports one: use charcnn classify"
         )
-    if simulated and config != TINY:
+    if simulated and config != tiny:
         raise ValueError(
             f"no GPU in use, and length={config.length}, channels={config.channels} would take the simulator hours: "
             "run with --config tiny, or on a machine with an NVIDIA GPU"
@@ -116,7 +122,7 @@ def prepare(level: catalog.Program, options: argparse.Namespace) -> Job:
         offload.Repeated(rows, inputs),
         source,
         weights,
-        next((name for name, value in CONFIGS.items() if value == config), "of the model file"),
+        next((name for name in CONFIGS if config_of(name, level) == config), "of the model file"),
         lambda rows, rounding: validation.expected(rows, weights, config, rounding),
         names,
         [" ".join(text.decode("utf-8", "replace").split()) for text in read.texts[:SHOWN]],
