@@ -26,7 +26,7 @@ EPILOG = """examples:
 
 exit status:
   0    done
-  1    failed while working: a full disk, a truncated file
+  1    failed while working: a full disk, a file cut short meanwhile
   2    unusable options, file or machine; standard error says what to do
   3    done, but some rows are unreadable and have no label; a report lists them
   130  interrupted by Ctrl-C

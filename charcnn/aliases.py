@@ -50,5 +50,5 @@ Texts: TypeAlias = Any
 Labels: TypeAlias = Any
 """Their N labels: of one label a text str or whole numbers, else lists of such."""
 
-Value: TypeAlias = Any
+Argument: TypeAlias = Any
 """A keyword argument that is handed on."""

@@ -88,7 +88,7 @@ def test_what_does_not_fit(monkeypatch):
 
 @emulated
 def test_weight_and_bias_as_release_1_took_them(monkeypatch):
-    emulate_hopper(monkeypatch)
+    one_multiprocessor(monkeypatch)
     with pytest.warns(DeprecationWarning, match="^SplitKLinear takes a pattern and its weights$"):
         layer = SplitKLinear(np.zeros((8, 6), np.float32), np.zeros(6, np.float32), epilogue="gelu", float32=True)
     assert (layer.product, layer.epilogue, layer.results) == (Linear(6), Epilogue("gelu"), FP32)

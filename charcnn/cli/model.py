@@ -21,8 +21,8 @@ PRECISIONS = ("fp32", "tf32", "fp16x3", "fp16", "bf16", "fp8", "int8")
 
 COLUMNS = """A CSV file has a header if you name a column. Otherwise, a file whose first field is a whole number has no
 header: its first column is the label, the others are text. Any other file has a header if a column is called text,
-title, description, label, class or category. If several columns could be the text and none is called text, name them
-with --text-columns. Standard error says what was chosen."""
+title, description, label, class, category or class index. If it is unclear which columns are text, name them with
+--text-columns. Standard error says what was chosen."""
 """What charcnn.text.layout does, in short."""
 
 

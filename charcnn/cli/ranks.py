@@ -28,8 +28,8 @@ def add_rank_arguments(parser: argparse.ArgumentParser) -> None:
     """--offload, --deadline and --root-serves."""
     group = parser.add_argument_group(
         "ranks",
-        "Under mpiexec every rank computes, with its share of the host's GPUs. A farm goes on without workers that "
-        "hang, and with mpiexec --with-ft ulfm without those that die. See docs/offload.md.",
+        "Under mpiexec every rank computes, with its share of the host's GPUs. A farm survives workers that hang; "
+        "with mpiexec --with-ft ulfm also those that die. See docs/offload.md.",
     )
     add = group.add_argument
     add(

@@ -1,8 +1,8 @@
 """Level 5: every GPU of the host.
 
 Since level 4: each GPU has a host thread and its own copy of the weights; the threads draw batches from a common list
-until it is empty. They also share the CPU's part (the compiled loops release Python's lock), which so scales with the
-GPUs while cores last. Nothing else changes; with one GPU this is level 4. Under MPI the ranks of a host share its GPUs.
+until it is empty. They also share the CPU's part (the compiled loops release Python's lock), which scales with the GPUs
+while cores last. Nothing else changes; with one GPU this is level 4. Under MPI the ranks of a host share its GPUs.
 """
 
 from concurrent.futures import ThreadPoolExecutor
