@@ -187,7 +187,7 @@ def test_labels_that_are_not_utf_8_do_not_become_one(charcnn, tmp_path):
     reasons = [f"label b'b\\x{byte}r': need a text in UTF-8 or a whole number" for byte in ("e4", "f6")]
     read = data.read_rows(source, ENCODINGS["forward"])
     assert (read.labels, [row.reason for row in read.bad]) == (["x"], reasons)
-    assert f"in.csv: row 1, line 2: {reasons[0]}; of the first 3" in charcnn("evaluate", source)[2]
+    assert f"in.csv: row 1, line 2: {reasons[0]}; no row of the first 3" in charcnn("evaluate", source)[2]
 
 
 def test_training_tells_the_rows_that_leave_one_class(tmp_path, capsys):
