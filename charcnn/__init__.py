@@ -4,7 +4,7 @@
     classifier = charcnn.Classifier.load()               # news in four classes
     classifier.predict(["a text", "another"])
     ids = classifier.encode(["a text", "another"])       # uint8 (2, 1014), as its model takes them
-    params = charcnn.params.init(charcnn.SMALL, seed=0)
+    own = charcnn.train(texts, labels)                   # a classifier of your own
     y = charcnn.ops.conv1d_relu_naive(x, weight, bias)   # on a GPU
 
 Names load when they are first used: importing charcnn imports neither Numba nor CUDA.
@@ -20,11 +20,12 @@ from charcnn.caching.hook import install as _install
 if TYPE_CHECKING:
     from charcnn import ops
     from charcnn.classify.classifier import Classifier
+    from charcnn.classify.train import train
     from charcnn.config import SMALL, TINY, Config
     from charcnn.model import params
     from charcnn.text.encodings import encode
 
-__all__ = ["SMALL", "TINY", "Classifier", "Config", "encode", "ops", "params"]
+__all__ = ["SMALL", "TINY", "Classifier", "Config", "encode", "ops", "params", "train"]
 
 _HOME = {
     "Classifier": "classify.classifier",
@@ -32,6 +33,7 @@ _HOME = {
     "SMALL": "config",
     "TINY": "config",
     "encode": "text.encodings",
+    "train": "classify.train",
 }
 _MODULES = {"ops": "ops", "params": "model.params"}
 

@@ -43,3 +43,12 @@ Record: TypeAlias = dict[str, Any]
 
 Function: TypeAlias = Callable[..., Any]
 """A function of any signature."""
+
+Texts: TypeAlias = Any
+"""N texts of any kind that `Classifier.predict_proba` takes."""
+
+Labels: TypeAlias = Any
+"""Their N labels: of one label a text str or whole numbers, else lists of such."""
+
+Argument: TypeAlias = Any
+"""A keyword argument that is handed on."""

@@ -79,8 +79,8 @@ def row_scope(nodeid: str) -> str | None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--all, and --turns."""
-    parser.addoption("--all", action="store_true", help="run the exhaustive tests, too")
-    parser.addoption("--turns", action="store_true", help="with -m exhaustive: one in so many of them, by the commit")
+    parser.addoption("--all", action="store_true", help="also run the exhaustive tests")
+    parser.addoption("--turns", action="store_true", help="with -m exhaustive: run one in eleven, chosen by the commit")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -190,7 +190,7 @@ def test_what_does_not_fit(layers, options, message):
 
 @pytest.mark.parametrize(("words", "message"), [
     ("--as cpu_gemm --fuse 2", "alexnet: --fuse 2: needs --as strong, not cpu_gemm"),
-    ("--as cpu_gemm --method tiles", "alexnet: --method tiles: is of --fuse 2, which is missing"),
+    ("--as cpu_gemm --method tiles", "alexnet: --method tiles: needs --fuse 2"),
     ("--as strong --fuse 2 --method whole --variant 2012 --plan",
      "alexnet: convolutions 1 to 2 need 447,232 bytes of shared memory a block by method 'whole', there are 232,448"),
 ])  # fmt: skip

@@ -203,7 +203,7 @@ def test_what_layers_hold_counts_once():
 def test_a_linear_layers_weights_are_asked_for_by_the_convolutions_before_it(monkeypatch):
     one_multiprocessor(monkeypatch)
     monkeypatch.setattr(Call, "launch", lambda *_, **__: None)
-    linear = [SplitKLinear(np.zeros((2048, 64), np.float32), np.zeros(64, np.float32)) for _ in range(2)]
+    linear = [prepared(SplitKLinear, np.zeros((2048, 64), np.float32), np.zeros(64, np.float32)) for _ in range(2)]
     weight, bias = np.zeros((3, 3, 8, 16), np.float32), np.zeros(16, np.float32)
     few = [prepared(SmallBatchConv, weight, bias) for _ in range(3)]
     many = few.pop()

@@ -235,9 +235,9 @@ def test_arrays_begin_at_a_multiple_of_16_bytes(layer, machine):
     x, room = device.to_device(np.zeros((1, 1, 64), np.float16)), device.to_device(np.zeros(80, np.float16))
     behind = -device.address(room) % 16 // 2 + 1
     odd = room[behind : behind + 64].reshape((1, 1, 64))
-    with pytest.raises(ValueError, match=r"^x begins 2 bytes behind a multiple of 16"):
+    with pytest.raises(ValueError, match=r"^x begins 2 bytes past a multiple of 16"):
         conv(odd)
-    with pytest.raises(ValueError, match=r"^out begins 2 bytes behind a multiple of 16"):
+    with pytest.raises(ValueError, match=r"^out begins 2 bytes past a multiple of 16"):
         conv(x, out=odd)
 
 

@@ -332,7 +332,7 @@ def test_the_original_programs_files(tmp_path, in_process):
     answers.astype("<f4").tofile(tmp_path / "answer.bin")
     done = in_process("l2", *options)
     assert done.returncode == 1
-    assert "first other one at input 2" in done.stdout
+    assert "first difference is at input 2" in done.stdout
 
 
 @pytest.mark.parametrize("fault", [1e-3, np.nan])

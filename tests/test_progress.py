@@ -142,12 +142,12 @@ def test_sigterm_says_what_is_kept(weights, tmp_path):
     assert process.returncode == TERMINATED == 143
     rows = json.loads(journal.read_text())["state"]["rows"]
     part = str(journal).removesuffix(".json")
-    said = f"charcnn classify: terminated; {rows:,} rows kept in {part}: the same command goes on behind them"
+    said = f"charcnn classify: terminated; {rows:,} rows kept in {part}: the same command resumes after them"
     assert err[-1] == said
     done = command("classify", source, "--model", weights, stderr=subprocess.PIPE)
     err = done.communicate()[1].decode()
     assert done.returncode == 0
-    assert f"going on after row {rows:,} " in err
+    assert f"resuming after row {rows:,} " in err
 
 
 def test_sigterm_is_left_alone_under_mpiexec(monkeypatch):
@@ -224,7 +224,7 @@ def test_standard_input_is_refused_under_open_mpi(monkeypatch):
     from charcnn.cli import ranks
 
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"^-: Open MPI does not pass on where standard input ends"):
+    with pytest.raises(ValueError, match=r"^-: Open MPI does not pass on the end of standard input"):
         ranks.Ranks(None, "farm", deadline=None, root_serves=False).check(["-"], None)
 
 

@@ -175,7 +175,7 @@ def test_out_of_eighths_begins_at_a_multiple_of_8_bytes(machine):
     conv = prepared(WgmmaConv, np.ones((1, 16, 8), np.float32), np.zeros(8, np.float32), precision="fp8")
     x, room = device.to_device(np.zeros((1, 1, 16), np.uint8)), device.to_device(np.zeros(16, np.uint8))
     behind = -device.address(room) % 8 + 3
-    with pytest.raises(ValueError, match=r"^out begins 3 bytes behind a multiple of 8"):
+    with pytest.raises(ValueError, match=r"^out begins 3 bytes past a multiple of 8"):
         conv.apply(x, out=room[behind : behind + 8].reshape((1, 1, 8)))
 
 

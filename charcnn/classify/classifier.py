@@ -23,7 +23,7 @@ from charcnn.runtime import ordered
 from charcnn.text import encodings
 from charcnn.text.columns import columns
 from charcnn.text.encodings import Encoding
-from charcnn.text.names import check_classes
+from charcnn.text.names import check_classes, named
 from charcnn.text.strings import PackedStrings
 from charcnn.text.windows import TextWindows
 
@@ -152,6 +152,11 @@ class Classifier:
             return cls(params_module.load(path), **options)
         with resources.as_file(resources.files("charcnn.model") / "weights" / SHIPPED) as shipped:
             return cls(params_module.load(shipped), **options)
+
+    def save(self, path: Path, *, dtype: str = "float32") -> None:
+        """Write the model as `charcnn.params.save` does, which says what `path` and `dtype` may be."""
+        names = self.classes_.tolist()
+        params_module.save(path, self.params, self.config, encoding=self.encoding, classes=names, dtype=dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **self._options), (self.params,)
@@ -347,14 +352,7 @@ class Classifier:
         """
         if self.config.multi_label:
             return self._score_all(texts, list(labels))
-        wanted = np.asarray(labels)
-        if wanted.dtype.kind in "iu":
-            if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(self.classes_):
-                raise ValueError(f"labels hold {wanted.min()} to {wanted.max()}: need 0 to {len(self.classes_) - 1}")
-            wanted = self.classes_[wanted]
-        unknown = set(wanted.tolist()) - set(self.classes_.tolist())
-        if unknown:
-            raise ValueError(f"labels hold {sorted(map(str, unknown))[0]!r}: need {', '.join(self.classes_)}")
+        wanted = named(labels, self.classes_)
         predicted = self.predict(texts)
         if wanted.shape != predicted.shape:
             raise ValueError(f"labels has shape {wanted.shape}: need ({len(predicted)},), a label a text")

@@ -1,12 +1,12 @@
-"""Train a network on rows of text with labels, and write it as one .safetensors file.
+"""Train a model on labelled rows of text, and write it as one .safetensors file.
 
-Needs PyTorch, the extra torch. Runs on one NVIDIA GPU where there is one, else on the CPU, which takes days for the
-network's full size.
+Training needs PyTorch (the extra torch). It runs on one NVIDIA GPU, or without one on the CPU, where the full-size
+network takes days.
 
-With --teachers N it trains so many networks first, and then one that learns from their answers, too: as good as they
-are together, or nearly. Probabilities are calibrated on the validation rows.
+With --teachers N, N networks are trained first, and the model then also learns from their answers. It becomes as good
+as all of them together, or nearly. Probabilities are calibrated on the validation rows.
 
-A checkpoint stands beside the output while training runs. After a kill, the same command goes on from it.
+A checkpoint is kept next to the output while training runs. After an interruption, the same command resumes from it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,13 +34,12 @@ from charcnn.host.interrupts import keep
 from charcnn.host.terminal import printable, tell
 from charcnn.model import params
 from charcnn.text.encodings import ENCODINGS
-from charcnn.training import data, doubts, record, teachers
-from charcnn.training.measure import calibration_error, fit_temperature
+from charcnn.training import data, record, teachers
 from charcnn.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from charcnn.training import loop
-    from charcnn.training.network import TrainableNetwork
+    from charcnn.training.fit import TrainingTask
 
 __all__ = ["add_arguments", "run", "spelled"]
 
@@ -105,7 +103,7 @@ class _Job:
             kept=["the teacher", "its checkpoint", *["--checkpoint"] * resumed, *["--out"] * self.force],
         )
         self._read()
-        self._arithmetic()
+        self.task = self._task()
         self.teachers = teachers.parse(options, self.recipe, self.config, self.encoding, self.classes)
         self.settings: Record = {
             **self.recipe.to_dict(),
@@ -114,7 +112,7 @@ class _Job:
             "classes": list(self.classes),
             "data": _digest(self.part),
             "valid": self.valid and _digest(self.valid),
-            "precision": self.precision,
+            "precision": self.task.precision,
             "compile": options.compile,
             "teachers": self.teachers.settings,
         }
@@ -124,8 +122,8 @@ class _Job:
     def kept(self) -> str:
         """What an interrupted start leaves."""
         if not any(map(os.path.exists, [*self.teachers.checkpoints, self.checkpoint])):
-            return "nothing is kept yet: the first checkpoint follows an epoch"
-        return f"the same command goes on from {self.checkpoint}"
+            return "nothing is kept yet: the first checkpoint comes after an epoch"
+        return f"the same command resumes from {self.checkpoint}"
 
     def _saved(self, path: str) -> Record:
         from charcnn.training.loop import read_checkpoint
@@ -134,7 +132,7 @@ class _Job:
             return read_checkpoint(path, plain(self.settings))
         except ValueError as error:
             how = "--restart" if is_free(path, record.CHECKPOINT) else "--restart --force"
-            raise ValueError(f"{error}; {how} begins anew") from error
+            raise ValueError(f"{error}; {how} starts over") from error
 
     def _wrote(self, path: str) -> bool:
         """Whether it is a model that this command wrote."""
@@ -146,15 +144,17 @@ class _Job:
     def _read(self) -> None:
         options, self.encoding = self.options, ENCODINGS[self.options.encoding]
         read = self._rows(options.data)
-        found = data.find_labels(chain.from_iterable(read.labels) if options.multi_label else read.labels)
-        names = found if options.classes is None else tuple(name.strip() for name in options.classes.split(","))
-        if len(names) < 2:
-            data.refuse(options.data, read.bad)  # which tells why there is but one
-            raise ValueError(f"{options.data} holds one class, {', '.join(names) or 'or none'}: need two at least")
-        index = data.name_labels(found, names)
-        self.classes = names
+        given = None if options.classes is None else [name.strip() for name in options.classes.split(",")]
+        try:
+            self.classes, index = data.named(read.labels, given, multi_label=options.multi_label)
+        except ValueError as error:
+            if not options.skip_bad_rows:
+                data.refuse(options.data, read.bad)  # which tells why there is but one
+            raise ValueError(f"{options.data}: {error}") from error
         several, alphabet = options.multi_label, self.encoding.blank
-        self.config = replace(config_of(options.config), alphabet=alphabet, classes=len(names), multi_label=several)
+        self.config = replace(
+            config_of(options.config), alphabet=alphabet, classes=len(self.classes), multi_label=several
+        )
         self.part = self._examples(options.data, read, index)
         self.valid = self.test = None
         if options.valid is not None:
@@ -186,36 +186,39 @@ class _Job:
             raise ValueError(f"{path} holds no row that can be used")
         return examples
 
-    def _arithmetic(self) -> None:
-        import torch
+    def _task(self) -> TrainingTask:
+        """What is trained, with its printed lines."""
+        from charcnn.training.fit import TrainingTask, arithmetic
 
         options = self.options
-        if options.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("--device cuda: this PyTorch sees no GPU")
-        kind = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(kind)
-        self.precision = options.precision
-        if self.precision == "auto":
-            self.precision = "bf16" if kind == "cuda" else "float32"
+        device, precision = arithmetic(options.device, options.precision)
+        return TrainingTask(
+            self.part,
+            self.valid,
+            self.test,
+            self.config,
+            self.encoding,
+            self.classes,
+            self.recipe,
+            device,
+            precision,
+            options.compile,
+            options.store,
+            not options.no_calibration,
+            say=partial(print, flush=True),
+            warn=lambda line: tell(f"charcnn train: warning: {line}"),
+        )
 
     def train(self) -> None:
         """Train, and write what came of it."""
-        import torch
-
-        where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
-        held = "none" if self.valid is None else f"{len(self.valid):,}"
-        print(
-            f"{len(self.part):,} rows to learn from, {held} to validate with; {len(self.classes)} classes: "
-            f"{printable(', '.join(self.classes))}\n"
-            f"{self.config.parameters:,} parameters, {self.precision} on {where}, seed {self.recipe.seed}",
-            flush=True,
-        )
-        if self.device.type == "cuda":
-            # Else the same seed gives other weights each time; algorithms that cuDNN times and picks may differ, too.
-            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        self.task.introduce()
         taught_by = self.teachers.trained(self._fit, plain(self.settings), self.options.restart)
         trained = self._fit(self.recipe, self.checkpoint, teachers=taught_by, metrics=self.metrics)
-        self._write(trained.arrays, trained.epoch, where)
+        about = {"command": spelled(self.options), "teachers": self.teachers.described}
+        model, out = self.task.finished(trained, about), self.options.out
+        with placing(out, force=self.force) as path:
+            params.save(path, model, self.config, dtype=self.options.store)
+        print(f"\nwrote {printable(out)}, {os.path.getsize(out) / 1e6:.1f} MB")
         if self.curve:
             record.draw_curve(self.curve, trained.history, trained.epoch, force=self.options.force)
         remove_own(self.checkpoint, record.CHECKPOINT)
@@ -231,139 +234,28 @@ class _Job:
         metrics: str | None = None,
         name: str = "",
     ) -> loop.Trained:
-        """Train one network."""
-        import torch
-
+        """Train one network, with a checkpoint and its figures in files."""
         from charcnn.training import loop
 
         saved = self.saved.pop(checkpoint, None)
         if saved is not None:
-            print(f"{name}goes on behind epoch {len(saved['history'])}, from {printable(checkpoint)}", flush=True)
-        shown = time.perf_counter()
+            print(f"{name}resumes after epoch {len(saved['history'])}, from {printable(checkpoint)}", flush=True)
 
         def on_epoch(history: list[Record]) -> None:
-            nonlocal shown
             if metrics:
                 record.write_metrics(metrics, history, loop.columns(self.config), force=self.options.force)
-            now = time.perf_counter()
-            print(name + _progress(history[-1], recipe.epochs, len(self.part), now - shown), flush=True)
-            shown = now
 
-        return loop.train(
-            self.part,
-            self.valid,
-            self.config,
+        return self.task.trained(
             recipe,
-            device=self.device,
-            dtype={"bf16": torch.bfloat16, "float32": torch.float32}[self.precision],
-            compiled=self.options.compile,
+            name=name,
+            on_epoch=on_epoch,
             checkpoint=checkpoint,
             interval=self.options.checkpoint_every,
             settings=plain(self.settings),
             saved=saved,
-            on_epoch=on_epoch,
             teachers=teachers,
             log_every=self.options.log_every,
         )
-
-    def _write(self, arrays: dict[str, np.ndarray], epoch: int, where: str) -> None:
-        import torch
-
-        from charcnn.training import loop
-
-        out, store = self.options.out, self.options.store
-        metadata: Record = {
-            "training": {
-                "command": spelled(self.options),
-                "recipe": self.recipe.to_dict(),
-                "teachers": self.teachers.described,
-                "epoch": epoch,
-                "rows": len(self.part),
-                "precision": self.precision,
-                "device": where,
-                "torch": torch.__version__,
-            }
-        }
-        batch = self.recipe.batch
-        single, unfitted = not self.config.multi_label, False
-        if self.valid is not None and single and not self.options.no_calibration:
-            logits = loop.answers(self._network(arrays), self.valid, batch)
-            temperature = fit_temperature(logits, self.valid.labels)
-            if temperature is None:
-                unfitted = True
-                tell(f"charcnn train: warning: {doubts.UNCALIBRATED}")
-            else:
-                before = calibration_error(logits, self.valid.labels)
-                metadata["calibration"] = {"temperature": temperature, "error_before": before}
-                # In the last layer, so that every level, library and file of another kind has it. No label changes.
-                for name in ("fc3.weight", "fc3.bias"):
-                    arrays[name] = (arrays[name] / temperature).astype(np.float32)
-                print(f"\ntemperature {temperature:.3f}: calibration error {before:.4f} before, on the validation rows")
-        network = self._network(arrays)
-        metadata["live"] = {"rows": len(self.part), **loop.live(network, self.part, batch)}
-        counts = ", ".join(f"{name} {count:,}" for name, count in metadata["live"].items() if name != "rows")
-        print(f"channels and units that fire on any of the {len(self.part):,} rows: {counts}")
-        accuracy, judged = None, None
-        for part, examples in (("validation", self.valid), ("test", self.test)):
-            if examples is None:
-                continue
-            measured = loop.measure(network, examples, batch)
-            low, high = measured.interval
-            accuracy, judged = measured.accuracy, judged or (part, measured)
-            metadata[part] = {
-                "rows": len(examples),
-                "accuracy": accuracy,
-                "interval": [low, high],
-                **measured.figures(),
-            }
-            off = getattr(measured, "calibration_error", None)  # of one label a text
-            calibrated = "" if off is None else f", calibration error {off:.4f}"
-            if part == "validation" and "calibration" in metadata:
-                calibrated += " on the rows that the temperature was fitted on"
-            elif unfitted:  # what it would be says nothing: no temperature fits
-                calibrated = ", not calibrated"
-                del metadata[part]["calibration_error"]
-            print(
-                f"\n{part}, {len(examples):,} rows, weights of epoch {epoch} as {store}: loss {measured.loss:.4f}, "
-                f"accuracy {100 * accuracy:.2f} % (95 %: {100 * low:.2f} to {100 * high:.2f}){calibrated}\n"
-                f"{measured.table(tuple(map(printable, self.classes)))}"
-            )
-        part, measured = judged or ("learned", loop.measure(network, self.part, batch))
-        if not measured.learned:
-            tell(f"charcnn train: warning: {doubts.nothing_learned(part, measured, self.classes)}")
-        with placing(out, force=self.force) as path:
-            params.save(
-                path,
-                arrays,
-                self.config,
-                encoding=self.encoding,
-                classes=self.classes,
-                accuracy=accuracy,
-                dtype=store,
-                **metadata,
-            )
-        print(f"\nwrote {printable(out)}, {os.path.getsize(out) / 1e6:.1f} MB")
-
-    def _network(self, arrays: Mapping[str, np.ndarray]) -> TrainableNetwork:
-        """What is stored: rounded, and computed in float32."""
-        import torch
-
-        from charcnn.training.network import TrainableNetwork
-
-        network = TrainableNetwork(self.config, 0.0, torch.float32)
-        network.load({name: array.astype(self.options.store).astype(np.float32) for name, array in arrays.items()})
-        return network.to(self.device)
-
-
-def _progress(row: Record, epochs: int, rows: int, seconds: float) -> str:
-    left = seconds * (epochs - row["epoch"])
-    valid = ""
-    if "valid_loss" in row:
-        valid = f", validation: loss {row['valid_loss']:.4f}, accuracy {100 * row['valid_accuracy']:.2f} %"
-    return (
-        f"epoch {row['epoch']}/{epochs}: loss {row['train_loss']:.4f}, accuracy {100 * row['train_accuracy']:.2f} %"
-        f"{valid}; {rows / seconds:,.0f} rows/s, {int(left // 60)}:{int(left % 60):02} left"
-    )
 
 
 def _digest(examples: data.Examples) -> str:

@@ -168,7 +168,7 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
 
     def need(there: bool, what: str) -> None:
         if not there:
-            raise device.DeviceError(f"{what}, which {target} has not")
+            raise device.DeviceError(f"{what}, which {target} lacks")
 
     with ExitStack() as stack:
         stack.enter_context(compiling_for(target))

@@ -170,7 +170,8 @@ class Call:
 
     NumPy in, NumPy out; device in, device out, and then nothing waits for the GPU. DTYPES and, before it, `dtypes`
     say what the inputs must hold. Inputs and `out` lie all on the host or all on the device. `out` and `stat` share no
-    memory with an input, but that `out` may be the one that `in_place` names.
+    memory with an input, but that `out` may be the one that `in_place` names. Where `out` is a function, it gives the
+    array, of a shape and dtype.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class Call:
     ) -> None:
         device.gpu_count()
         self.stream = device.as_stream(stream)
-        self._out = out
+        self._out = out = out(shape, dtype) if callable(out) else out
         first, *_ = inputs
         self._device = device.on_device(inputs[first])
         for name, array in (*inputs.items(), ("out", out)):

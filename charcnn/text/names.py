@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
+
+import numpy as np
 
 LONGEST = 1000
 """Characters of a name: it is written once a row."""
@@ -52,6 +55,27 @@ def check_classes(names: object, count: int) -> None:
         if name in seen:
             raise ValueError(f"classes={_shown(names)} holds {_shown(name)} twice: need names that differ")
         seen.add(name)
+
+
+def named(labels: Sequence[object] | np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Labels as names of classes.
+
+    Args:
+        labels: N names, or N indices of them.
+        classes: str (C,).
+
+    Raises:
+        ValueError: a label is no class.
+    """
+    wanted = np.asarray(labels)
+    if wanted.dtype.kind in "iu":
+        if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(classes):
+            raise ValueError(f"labels hold {wanted.min()} to {wanted.max()}: need 0 to {len(classes) - 1}")
+        wanted = classes[wanted]
+    unknown = set(wanted.tolist()) - set(classes.tolist())
+    if unknown:
+        raise ValueError(f"labels hold {sorted(map(str, unknown))[0]!r}: need {', '.join(classes)}")
+    return wanted
 
 
 def _shown(value: object) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Labels
 from charcnn.files import Path, unchanged
 from charcnn.text.encodings import Encoding, encode
 from charcnn.text.layout import WHOLE, Layout, as_whole
@@ -53,13 +55,15 @@ class Examples:
     """uint8 (N, length)"""
     labels: np.ndarray
     """int64 (N,), from 0; of several labels a text, uint8 (N, classes), 1 where it has the class"""
+    weights: np.ndarray | None = None
+    """float32 (N,): how much each counts in the loss; None: all alike"""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def part(self, index: np.ndarray) -> Examples:
         """The examples of these indices."""
-        return Examples(self.ids[index], self.labels[index])
+        return Examples(self.ids[index], self.labels[index], None if self.weights is None else self.weights[index])
 
 
 def read_rows(
@@ -141,6 +145,26 @@ def find_labels(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def named(
+    labels: Sequence[Labels], classes: Sequence[str] | None, *, multi_label: bool = False
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """The classes, and which of them, counted from 0, a label stands for.
+
+    Args:
+        labels: of each row its label; of several labels a row, a tuple of them.
+        classes: their names, as of `name_labels`; None for the labels that occur.
+        multi_label: whether a row may have several.
+
+    Raises:
+        ValueError: there are fewer than two classes, or as of `name_labels`.
+    """
+    found = find_labels(chain.from_iterable(labels) if multi_label else labels)
+    names = found if classes is None else tuple(classes)
+    if len(names) < 2:
+        raise ValueError(f"holds one class, {', '.join(names) or 'or none'}: need at least two")
+    return names, name_labels(found, names)
+
+
 def name_labels(labels: Sequence[str], names: Sequence[str]) -> dict[str, int]:
     """Which class, counted from 0, a label stands for.
 
@@ -171,7 +195,7 @@ def to_examples(
         if wrong is None:
             known.append(number)
         else:
-            bad.append(Bad(line, f"label {wrong!r} is none of the classes"))
+            bad.append(Bad(line, f"label {wrong!r} is not a class of the model"))
     if multi_label:
         labels = np.zeros((len(known), max(index.values()) + 1), np.uint8)
         for n, number in enumerate(known):
@@ -197,7 +221,7 @@ def split(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.n
             if not part.any(axis=0).all():
                 raise ValueError(
                     f"a part of {share:g} for validation, or what it leaves, holds no row of class "
-                    f"{part.any(axis=0).argmin() + 1}: both need one at least"
+                    f"{part.any(axis=0).argmin() + 1}: both need at least one"
                 )
         return np.flatnonzero(~held), np.flatnonzero(held)
     for label in np.unique(labels):
@@ -206,7 +230,7 @@ def split(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.n
         if not 0 < count < len(members):
             raise ValueError(
                 f"a part of {share:g} for validation takes {count} of the {len(members)} rows of class {label + 1}: "
-                "both parts need one at least"
+                "both parts need at least one"
             )
         held[rng.permutation(members)[:count]] = True
     return np.flatnonzero(~held), np.flatnonzero(held)

@@ -9,7 +9,7 @@ from charcnn.training.measure import HIGHEST, LOWEST, Measured, MultiLabelMeasur
 
 UNCALIBRATED = (
     f"no temperature from {LOWEST:g} to {HIGHEST:g} makes the validation rows' labels likeliest: "
-    "all of them are right, or none of them is told. Probabilities are not calibrated: do not go by them"
+    "all are right, or the classes are not told apart. Probabilities are not calibrated: do not rely on them"
 )
 
 TRY = (
@@ -28,5 +28,5 @@ def nothing_learned(part: str, measured: Measured | MultiLabelMeasured, classes:
         always = f"; always naming {most} would make it {100 * rows.max() / rows.sum():.2f} %"
     return (
         f"nothing was learned: {100 * measured.accuracy:.2f} % of the {part} rows are right, no "
-        f"more than by chance{always}. Few or short rows may want other options: {TRY}"
+        f"more than by chance{always}. Few or short rows may need other options: {TRY}"
     )

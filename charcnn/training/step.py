@@ -80,6 +80,7 @@ class Trainer:
         if device.type != "cuda" or examples.ids.nbytes < _RESIDENT * torch.cuda.mem_get_info(device)[0]:
             self._ids = self._ids.to(device)
         self._labels = torch.from_numpy(examples.labels).to(device)
+        self._given = None if examples.weights is None else torch.from_numpy(examples.weights).to(device)
         self._batch = min(recipe.batch, len(examples))
         self._steps = -(-len(examples) // self._batch)
         self._weights = torch.tensor(weights, dtype=torch.float32, device=device)
@@ -109,6 +110,7 @@ class Trainer:
         self._rate, self._network.leak, self._changes, self._follows = self._now.unbind()
         self._batch_ids = self._ids[: self._batch].to(device, copy=True)
         self._batch_labels = self._labels[: self._batch].clone()
+        self._batch_given = None if self._given is None else self._given[: self._batch].clone()
         self._total = torch.zeros(2, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._eager = _EAGER if device.type == "cuda" and not recipe.mixup else math.inf  # a Beta is drawn by the host
@@ -140,6 +142,8 @@ class Trainer:
                 part = slice(step * self._batch, (step + 1) * self._batch)
                 self._batch_ids.copy_(self._ids[indices[part]])
                 self._batch_labels.copy_(self._labels[on_device[part]])
+                if self._given is not None and self._batch_given is not None:
+                    self._batch_given.copy_(self._given[on_device[part]])
                 self._now.copy_(self._schedule[self._done])
                 self._run()
                 self._done += 1
@@ -192,6 +196,8 @@ class Trainer:
     def _step(self) -> None:
         recipe, labels = self._recipe, self._batch_labels
         logits, losses = self._losses(self._changed(self._batch_ids), labels)
+        if self._batch_given is not None:
+            losses = losses * self._batch_given
         self._optimiser.zero_grad(set_to_none=True)
         losses.mean().backward()
         if recipe.clip:

@@ -41,24 +41,23 @@ def parser(name: str, module: Any, build: Function, *, quiet: bool) -> argparse.
         prog=f"python -m charcnn.levels.{name}",
         description=module.__doc__,
         epilog=f"""examples:
-  python -m charcnn.levels.{name}                        classify the sample that ships
-  python -m charcnn.levels.{name} --text news.csv        your texts: CSV, JSON Lines, Parquet or plain lines
-  mpiexec -n 4 python -m charcnn.levels.{name}           share the inputs out over 4 processes
+  python -m charcnn.levels.{name}                   the sample texts
+  python -m charcnn.levels.{name} --text news.csv   your own
+  mpiexec -n 4 python -m charcnn.levels.{name}      inputs shared by 4 processes
 
-exit status: 0 validated (a farm: whoever died, no input is lost), 1 wrong logits or a crash, 2 unusable options, files
-or machine""",
+exit status: 0 logits passed their check; 1 they did not, or a crash; 2 unusable options, files or machine""",
     )
     add, level = found.add_argument, catalog.level(name)
-    precisions = f"{', '.join(level.precisions)} (default {level.precision()}); others have others"
+    precisions = f"{', '.join(level.precisions)} (default {level.precision()})"
     options.add_work(add, "texts", f"default {inspect.signature(build).parameters['batch'].default}", precisions)
-    add("--config", choices=CONFIGS, help="sizes of the network (default small, the paper's; tiny in the simulator)")
+    add("--config", choices=CONFIGS, help="the network's size (default small, the paper's; tiny in the simulator)")
     add("--params", metavar="FILE", help="weights: .safetensors, .pt or the original's params.bin (default: random)")
     source = found.add_mutually_exclusive_group()
-    texts = "CSV, JSON Lines or Parquet by its name, else a text a line (default: the sample that ships)"
+    texts = "CSV, JSON Lines or Parquet, by the suffix, else one text per line (default: the shipped sample)"
     source.add_argument("--text", metavar="FILE", help=texts)
     source.add_argument("--input", metavar="FILE", help="the original program's input.bin: dense one-hot float32")
     add("--answer", metavar="FILE", help="the original program's answer.bin, to compare labels with")
-    options.add_offload(add)
+    options.add_offload(add, LevelCommand(name, build).offload)
     return found
 
 

@@ -102,7 +102,7 @@ def show(name: str, report: Record, job: Job, logits: np.ndarray) -> None:
     if job.answers is not None:
         line = f"{check['answers_agree']} of {len(logits)} labels as in the answers"
         first = check.get("first_disagreement")
-        rows.append(("", line if first is None else f"{line}; the first other one at input {first}"))
+        rows.append(("", line if first is None else f"{line}; the first difference is at input {first}"))
     labels = logits.argmax(axis=1)
     counts = np.bincount(labels, minlength=config.classes)
     named = [f"{job.class_name(i)} {n}" for i, n in enumerate(counts) if n or len(counts) <= MANY]

@@ -1,0 +1,173 @@
+"""`charcnn.train`: texts and labels in memory in, a classifier out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from charcnn.aliases import Array, Labels, Texts, Argument
+from charcnn.classify.classifier import Classifier
+from charcnn.config import SMALL, Config
+from charcnn.host.install import pip_install
+from charcnn.text import names
+from charcnn.text.columns import columns
+from charcnn.text.encodings import Encoding, find_encoding
+from charcnn.training import data
+from charcnn.training.recipe import Recipe
+
+try:
+    from charcnn.training import fit
+except ModuleNotFoundError as error:  # PyTorch is an extra: whoever trains is told
+    if error.name != "torch":
+        raise
+    fit = None  # type: ignore[assignment]
+
+_ROWS = 1 << 16
+"""Texts that are read at a time."""
+
+
+def train(
+    texts: Texts,
+    labels: Labels,
+    *,
+    valid: float | tuple[Texts, Labels] = 0.1,
+    classes: Sequence[str] | None = None,
+    multi_label: bool = False,
+    sample_weight: Array | None = None,
+    encoding: str | Encoding = "forward",
+    config: Config = SMALL,
+    device: str = "auto",
+    precision: str = "auto",
+    store: str = "float16",
+    calibrated: bool = True,
+    say: Callable[[str], object] | None = None,
+    **recipe: Argument,
+) -> Classifier:
+    """Train a network on texts, as `charcnn train` does on files.
+
+        classifier = charcnn.train(texts, labels)
+        classifier.predict(["Another text."])
+        classifier.save("mine.safetensors")
+
+    Args:
+        texts: N of them, as for `Classifier.predict_proba`.
+        labels: N of them, str or whole numbers; with `multi_label`, N lists of such.
+        valid: share of each class that is held out to decide which epoch is kept and to calibrate, 0 to less than 1; or
+            texts and labels of their own.
+        classes: names of the classes, which labels are or count from 1; None for the labels that occur.
+        multi_label: whether a text may have several labels, or none.
+        sample_weight: how much each text counts in the loss, float (N,), 0 or more; None for all alike.
+        encoding: how texts become token ids: "forward", "crepe", "bytes" for any language, or an Encoding.
+        config: the network's sizes; its alphabet and classes follow from the encoding and the labels.
+        device: "cuda", "cpu", or "auto" for a GPU where PyTorch sees one.
+        precision: "bf16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
+        store: "float16" or "float32": what the weights are rounded to, and fit when they are saved.
+        calibrated: whether a temperature is fitted on what was held out.
+        say: takes lines about each epoch and the result, as `print` does; None for silence.
+        recipe: fields of `charcnn.training.recipe.Recipe`, as epochs=20, batch=64, seed=1.
+
+    Returns:
+        The classifier, on `device`. Its `metadata` has the recipe and what was reached.
+
+    Raises:
+        ImportError: PyTorch is missing.
+        ValueError: a text is blank or missing, or a label; there are not as many labels as texts, or fewer than two
+            classes; a class has too few rows to hold some out; or another argument does not fit. Names it.
+
+    Warns:
+        UserWarning: nothing was learned, or no temperature fits.
+    """
+    if fit is None:
+        raise ImportError(f"charcnn.train needs PyTorch: {pip_install('torch')}")
+    how, encoding = Recipe(**{"balance": not multi_label, **recipe}), find_encoding(encoding)
+    if store not in ("float16", "float32"):
+        raise ValueError(f"store={store!r}: need 'float16' or 'float32'")
+    where, arithmetic = fit.arithmetic(device, precision)
+    rows = _rows("", texts, labels, multi_label)
+    known, index = data.named(rows.labels, classes, multi_label=multi_label)
+    config = replace(config, alphabet=encoding.blank, classes=len(known), multi_label=multi_label)
+
+    def examples(rows: data.TrainingRows) -> data.Examples:
+        found, bad = data.to_examples(rows, index, encoding, config.length, multi_label=multi_label)
+        if bad:
+            raise ValueError(f"labels[{bad[0].line}]: {bad[0].reason}")
+        return found
+
+    part, held = examples(rows), None
+    if sample_weight is not None:
+        part = replace(part, weights=_weights(sample_weight, len(part)))
+    if isinstance(valid, tuple):
+        held = examples(_rows("valid: ", *valid, multi_label))
+    elif not 0 <= valid < 1:
+        raise ValueError(f"valid={valid!r}: need at least 0 and less than 1, or texts and labels")
+    elif valid:
+        first, second = data.split(part.labels, valid, how.seed)
+        part, held = part.part(first), part.part(second)
+    task = fit.TrainingTask(
+        part,
+        held,
+        None,
+        config,
+        encoding,
+        known,
+        how,
+        where,
+        arithmetic,
+        False,
+        store,
+        calibrated,
+        say=say or _silent,
+        warn=lambda line: warnings.warn(line, stacklevel=5),  # of whoever called `train`
+    )
+    task.introduce()
+    model = task.finished(task.trained(log_every=0), {"command": "charcnn.train"})
+    return Classifier(model, device=None if device == "auto" else device)
+
+
+def _rows(name: str, texts: Texts, labels: Labels, multi_label: bool) -> data.TrainingRows:
+    """Texts and labels, checked.
+
+    Raises:
+        ValueError: one is not usable; `name` is what stands before it.
+    """
+    found: list[bytes] = []
+    for block in columns(texts, _ROWS):
+        blank = block.blank()
+        if blank.any():
+            raise ValueError(f"{name}texts[{len(found) + int(blank.argmax())}] is empty or blank: nothing to learn")
+        found += block.tolist()
+    given = [_label(f"{name}labels[{n}]", label, multi_label) for n, label in enumerate(labels)]
+    if len(given) != len(found):
+        raise ValueError(f"{name}labels holds {len(given)}: need {len(found)}, one a text")
+    return data.TrainingRows(found, given, list(range(len(found))), [])
+
+
+def _label(name: str, label: Labels, multi_label: bool) -> Labels:
+    """The label as str; with `multi_label`, all of them as a tuple."""
+    if multi_label:
+        if isinstance(label, str) or not hasattr(label, "__iter__"):
+            raise ValueError(f"{name}={label!r}: need a list of labels, as a text may have several")
+        return tuple(_label(name, one, False) for one in label)
+    if not isinstance(label, (str, int, np.integer, np.bool_)):
+        raise ValueError(f"{name}={label!r}: need a str or a whole number")
+    wrong = names.problem(str(label))
+    if wrong is not None:
+        raise ValueError(f"{name}={label!r} {wrong}")
+    return str(label)
+
+
+def _weights(given: Array, count: int) -> np.ndarray:
+    """Weights of texts, so that their mean is 1."""
+    weights = np.asarray(given, np.float64)
+    if weights.shape != (count,):
+        raise ValueError(f"sample_weight has shape {weights.shape}: need ({count},), one a text")
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
+        raise ValueError("sample_weight holds one that is negative or not finite, or zeros alone: need 0 or more")
+    return (weights / weights.mean()).astype(np.float32)
+
+
+def _silent(line: str) -> None:
+    """Say nothing."""
