@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 import charcnn
-from charcnn.aliases import Array, Labels, Record, Texts, Argument
+from charcnn.aliases import Argument, Array, Labels, Record, Texts
 from charcnn.config import SMALL, Config
 from charcnn.host.install import pip_install
 from charcnn.text import names

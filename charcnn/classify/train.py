@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from charcnn.aliases import Array, Labels, Texts, Argument
+from charcnn.aliases import Argument, Array, Labels, Texts
 from charcnn.classify.classifier import Classifier
 from charcnn.config import SMALL, Config
 from charcnn.host.install import pip_install

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from charcnn.aliases import Record, Argument
+from charcnn.aliases import Argument, Record
 from charcnn.config import Config
 from charcnn.host.terminal import printable
 from charcnn.model.params import Params
