@@ -115,10 +115,14 @@ def _called(kernel: Kernel, *args: Value) -> Value:
     return start_grid(kernel, grid, block, args, kernel.dynshared_size, 1)
 
 
+_FLOATS: dict[int, type[np.floating]] = {16: np.float16, 32: np.float32, 64: np.float64}
+"""By their bits."""
+
+
 def cast(kind: Value, *args: Value) -> Value:
     """A number as of Numba's type `kind`; or the signature that it makes of types."""
     if len(args) == 1 and isinstance(args[0], (int, float, np.number)):
-        return getattr(np, kind.name)(args[0])
+        return _FLOATS[kind.bitwidth](args[0])
     return types.Type.__call__(kind, *args)
 
 

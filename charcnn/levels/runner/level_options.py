@@ -17,7 +17,7 @@ from charcnn.gpu import device
 from charcnn.host.terminal import tell
 from charcnn.layers import Node
 from charcnn.levels.runner import options
-from charcnn.levels.runner.options import SHOWN, SIMULATED_INPUTS, Job, check
+from charcnn.levels.runner.options import EMULATED_INPUTS, SHOWN, SIMULATED_INPUTS, Job, check
 from charcnn.levels.runner.work import products_of_level
 from charcnn.model import original, params, validation
 from charcnn.text import encodings
@@ -114,7 +114,8 @@ def prepare(level: catalog.Program, options: argparse.Namespace) -> Job:
             rows = rows[:]
         answers = None
         source = "the sample that ships" if options.text is None else Path(options.text).name
-    inputs = options.inputs or (min(len(rows), SIMULATED_INPUTS) if simulated else len(rows))
+    few = EMULATED_INPUTS if level.tensor_cores else SIMULATED_INPUTS
+    inputs = options.inputs or (min(len(rows), few) if simulated else len(rows))
     names: Sequence[str] | None = weights.classes
     if names is None and config.classes == len(encodings.CLASSES):
         names = encodings.CLASSES

@@ -34,6 +34,9 @@ UNUSABLE = 2
 SIMULATED_INPUTS = 4
 """How many of the inputs are taken in the simulator, where nothing else is asked for."""
 
+EMULATED_INPUTS = 2
+"""How many, where a level's tensor cores are emulated."""
+
 SHOWN = 3
 """Inputs that the report shows."""
 
