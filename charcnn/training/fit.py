@@ -146,7 +146,9 @@ class TrainingTask:
         """Weights that detect n-grams, their logits as large as the linear model's that chose them."""
         arrays, spread = ngrams.weights(self.part, self.config, balance=self.recipe.balance, seed=self.recipe.seed)
         shown = self.part.part(np.arange(min(len(self.part), 256)))
-        arrays["fc3.weight"] *= spread / max(float(loop.answers(self._network(arrays), shown, 32).std()), 1e-9)
+        evidence = {**arrays, "fc3.bias": np.zeros_like(arrays["fc3.bias"])}
+        own = float(np.median(loop.answers(self._network(evidence), shown, 32).std(axis=1)))
+        arrays["fc3.weight"] *= spread / max(own, 1e-9)
         count = int(arrays["conv1.weight"].any(axis=(1, 2)).sum())
         self.say(f"begins with {count:,} n-grams of up to {ngrams.LONGEST} characters that tell the classes apart")
         return arrays

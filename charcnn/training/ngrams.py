@@ -80,9 +80,8 @@ class _Chosen:
     codes: list[int]
     weights: np.ndarray
     """float32 (K, C), for an n-gram that occurs"""
-    biases: np.ndarray
     spread: float
-    """Standard deviation of the linear model's logits."""
+    """A row's logits' standard deviation, of the linear model: their median."""
 
 
 def _choose(examples: Examples, weights: np.ndarray, classes: int, blank: int, most: int) -> _Chosen:
@@ -92,7 +91,9 @@ def _choose(examples: Examples, weights: np.ndarray, classes: int, blank: int, m
     size = np.sqrt(np.bincount(table.column, table.value**2, values))
     beyond = (np.eye(classes)[examples.labels] - 1 / classes) * weights[:, None]
     sums = [np.bincount(table.column, table.value * beyond[table.row, label], values) for label in range(classes)]
-    chosen = np.argsort(-np.square(sums).sum(axis=0) / size, kind="stable")[:most]
+    # Of each class as many: else n-grams of one that is easily told, as of another script, would take all places.
+    ranks = [np.argsort(np.argsort(-np.square(pull) / size, kind="stable"), kind="stable") for pull in sums]
+    chosen = np.argsort(np.min(ranks, axis=0), kind="stable")[:most]
     place = np.full(values, -1)
     place[chosen] = np.arange(len(chosen))
     at = place[table.column]
@@ -111,9 +112,9 @@ def _choose(examples: Examples, weights: np.ndarray, classes: int, blank: int, m
 
     optimiser.step(loss)
     with torch.no_grad():
-        spread = float(torch.addmm(found[-1], features, found[:-1]).std())
-    learned = found.detach().numpy()
-    return _Chosen(table.codes[chosen].tolist(), learned[:-1] * table.rarity[chosen][:, None], learned[-1], spread)
+        spread = float((features @ found[:-1]).std(dim=1).median())
+        learned = found[:-1].numpy() * table.rarity[chosen][:, None]
+    return _Chosen(table.codes[chosen].tolist(), learned, spread)
 
 
 def weights(examples: Examples, config: Config, *, balance: bool, seed: int) -> tuple[dict[str, np.ndarray], float]:
@@ -164,5 +165,6 @@ def weights(examples: Examples, config: Config, *, balance: bool, seed: int) -> 
     arrays["fc1.weight"].reshape(config.fc_units[0], config.block_channels[-1], -1)[evidence, evidence] = 1
     arrays["fc2.weight"][evidence, evidence] = 1
     arrays["fc3.weight"][:, : 2 * classes] = np.concatenate([np.eye(classes), -np.eye(classes)], axis=1)
-    arrays["fc3.bias"][:] = found.biases - found.biases.mean()
+    shares = np.log(np.maximum(np.bincount(examples.labels, each, classes), 1e-9))
+    arrays["fc3.bias"][:] = shares - shares.mean()  # where a text says nothing, the frequent class is likelier
     return arrays, found.spread
