@@ -31,7 +31,7 @@ NGRAM_KERNELS = (5, 1, 1, 1, 1, 3)
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """The sizes, and how training begins.
 
     Args:
@@ -54,7 +54,7 @@ def plan(
     config: Config | None = None,
     multi_label: bool = False,
     cuda: bool = False,
-) -> Plan:
+) -> TrainingPlan:
     """What to train on rows of these lengths.
 
     Args:
@@ -76,9 +76,9 @@ def plan(
         raise ValueError(f"preset={preset!r}: it says the sizes; leave it or config out")
     many = len(lengths) >= MANY and (preset == "best" or (cuda and preset != "laptop"))
     if config is not None or multi_label or many:
-        return Plan(Config(**{**(config or SMALL).to_dict(), **of_rows}), False, {})
+        return TrainingPlan(Config(**{**(config or SMALL).to_dict(), **of_rows}), False, {})
     length = int(np.clip(np.quantile(lengths, 0.97) + MARGIN, *LENGTHS))
     evidence = max(32, -(-2 * classes // 8) * 8)  # for each class and against it
     widths = (PRESETS[preset or "balanced"], *[evidence] * 7)
     sizes = {"length": length, "kernel_sizes": NGRAM_KERNELS, "layernorm": False}
-    return Plan(Config.of_widths(widths, **sizes, **of_rows), True, FINE)
+    return TrainingPlan(Config.of_widths(widths, **sizes, **of_rows), True, FINE)
