@@ -1,11 +1,12 @@
-"""File to labelled file by `charcnn classify`, beside the level's own rate; start to first label; memory.
+"""Time `charcnn classify` from file to labelled file, relative to the level's own rate; and start to first label, and
+memory.
 
     python bench/classify.py --rows 5000000
-    python bench/classify.py --rows 5000000 --files-alone     what reading, encoding and writing allow
+    python bench/classify.py --rows 5000000 --files-alone
     python bench/classify.py --rows 5000000 --format parquet
 
-The file's rows are those of --text (default: the sample that ships), repeated, one letter in twenty replaced. The
-level is timed on the same texts, encoded before, in a process of its own, before the command and after it.
+The file repeats the rows of --text, with one letter in twenty replaced. The level is timed on the same texts, encoded
+beforehand, in its own process, before and after the command.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 import raw
 
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.text import encodings
 
 MAIN = "import sys\nfrom charcnn.__main__ import main\nsys.exit(main(sys.argv[1:]))"
@@ -110,30 +112,36 @@ def command(code: str, *words: object, **options: Any) -> subprocess.CompletedPr
 
 def main() -> None:
     """Measure, and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     add = parser.add_argument
-    add("--rows", type=int, default=10_000, help="of the file (default 10,000)")
+    add("--rows", type=int, default=10_000, metavar="N", help="rows of the file (default 10,000)")
     add(
         "--text",
         metavar="CSV",
         type=Path,
         default=Path(encodings.__file__).parent / "sample.csv",
-        help="rows to repeat",
+        help="rows to repeat (default: the shipped sample)",
     )
-    add("--model", metavar="FILE", help="default: the model that ships")
-    add("--file", metavar="FILE", type=Path, help="make the file here, unless it is there, and keep it")
+    add("--model", metavar="FILE", help="default: the shipped model")
+    add("--file", metavar="FILE", type=Path, help="write the file here unless it exists, and keep it")
     add("--format", choices=("csv", "jsonl", "parquet"), default="csv", help="default csv")
-    add("--device", choices=("cpu", "cuda"))
-    add("--precision", help="default: what the command takes where nobody asks")
-    add("--encode-on", choices=("cpu", "gpu"), help="default: the GPU where it can")
-    add("--seconds", type=float, default=10.0, help="for the level, before and after (default 10; 0: not)")
-    add("--starts", type=int, default=4, help="starts to time, of which the first compiles (default 4)")
-    add("--files-alone", action="store_true", help="no network: logits are zeros")
+    add("--device", choices=("cpu", "cuda"), help="default: the command's")
+    add("--precision", metavar="P", help="default: the command's")
+    add("--encode-on", choices=("cpu", "gpu"), help="default: the command's")
+    add(
+        "--seconds",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="to time the level, before and after (default 10; 0: no)",
+    )
+    add("--starts", type=int, default=4, metavar="N", help="starts to time; the first compiles (default 4)")
+    add("--files-alone", action="store_true", help="run no network: only read, encode and write")
     add(
         "--results-dir",
         metavar="DIR",
         type=Path,
-        help=f"where MACHINE-classify-PRECISION[-FORMAT][-encoded-on-WHERE].json goes (default {raw.RESULTS.name}/)",
+        help=f"for MACHINE-classify-PRECISION[-FORMAT][-encoded-on-WHERE].json (default {raw.RESULTS.name}/)",
     )
     options = parser.parse_args()
     results = options.results_dir or raw.RESULTS

@@ -16,19 +16,14 @@ from charcnn.host.terminal import table
 
 HERE = Path(__file__).resolve().parent
 
-if device.SIMULATED:  # where rows are only checked
-    import simulated_threads
-
-    simulated_threads.install()
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that bench/README.md explains."""
     group = parser.getgroup("charcnn")
-    group.addoption("--tiny", action="store_true", help="the smallest network: shows that it runs, measures nothing")
-    group.addoption("--levels", metavar="NAMES", help="these levels alone, and no operators: l0,l2,l11")
-    group.addoption("--gpus", type=int, default=1, metavar="G", help="levels only, on the first G GPUs (default 1)")
-    group.addoption("--results-dir", type=Path, metavar="DIR", help="of the raw result (default bench/results)")
+    group.addoption("--tiny", action="store_true", help="only show that it runs, with the smallest network")
+    group.addoption("--levels", metavar="NAMES", help="time only these levels, and no operators, as l0,l2,l11")
+    group.addoption("--gpus", type=int, default=1, metavar="G", help="time only levels, on so many GPUs (default 1)")
+    group.addoption("--results-dir", type=Path, metavar="DIR", help="for the raw result (default: bench/results)")
 
 
 class Plan:
@@ -83,7 +78,7 @@ def _no_gpu(gpus: int) -> str | None:
 def _no_tensor_cores(hopper: bool) -> str | None:
     """Why rows that need tensor cores, or Hopper's, cannot run here, or None."""
     try:
-        device.require_tensor_cores("a row", hopper=hopper)
+        device.require_tensor_cores("a row", hopper=hopper, emulated=False)
     except device.DeviceError as error:
         return str(error)
     return None

@@ -1,12 +1,12 @@
-"""What prepared convolutions over images and sequences take, beside cuDNN, torch.compile, JAX and cuBLAS.
+"""Time prepared convolutions over images and sequences, relative to cuDNN, torch.compile, JAX and cuBLAS.
 
-`python bench/conv2d.py [--precisions fp16,fp32] [--batches 64,256]` needs a GPU and PyTorch; JAX takes part where it is
-installed. Per shape all take turns: ours with bias and ReLU; cuDNN bare, and with bias and ReLU; in fp16 the latter by
-torch.compile and by JAX, too; cuBLAS's product of the same size. Features are channels last; in float32 cuDNN has the
-faster one of both layouts. All but JAX run as CUDA graphs; JAX has 8 convolutions in a call, which share its cost. Each
-result is held against float64 first: the first and the last image whole, and no value of any that is not finite.
-Writes results/MACHINE-conv2d.json after a run of all precisions and batches.
-Exit status: 0 measured, 1 a result is wrong, 2 it cannot run here.
+It needs a GPU and PyTorch; JAX takes part if installed. For each shape all take turns: ours with bias and ReLU; cuDNN
+without and with them; in fp16 also torch.compile and JAX with them; cuBLAS's product of the same size. Features are
+channels last; in float32 cuDNN gets its faster layout. All run as CUDA graphs, except JAX: 8 convolutions in a call
+share its cost. First the first and last image are checked against float64, and all others for finite values.
+
+A full run writes results/MACHINE-conv2d.json. Exit status: 0 measured, 1 a result is wrong, 2 unusable machine or
+options.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from charcnn import catalog
 from charcnn.gpu import device, graph
 from charcnn.gpu.launch import Call
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.ops.common import cast, mma_layout
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
@@ -312,11 +313,18 @@ def xla(drawn: Drawn, precision: str) -> Ready:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precisions", metavar="NAME,...", default=",".join(OWN), help="default: all")
-    parser.add_argument("--batches", metavar="N,...", default="64,256", help="of images; sequences: of the last one")
-    parser.add_argument("--tiles", action="store_true", help="our kernel's tiles in fp16, and nothing beside them")
-    parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for all of both")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument(
+        "--precisions", metavar="NAME,...", default=",".join(OWN), help=f"default: all, {','.join(OWN)}"
+    )
+    parser.add_argument(
+        "--batches",
+        metavar="N,...",
+        default="64,256",
+        help="images per call; sequences use the last one (default 64,256)",
+    )
+    parser.add_argument("--tiles", action="store_true", help="only time our kernel's tiles in fp16")
+    parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a full run")
     options = parser.parse_args(argv)
     precisions = options.precisions.split(",")
     if wrong := [name for name in precisions if name not in OWN]:
@@ -330,7 +338,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         device.choose(1)
-        device.require_hopper("conv2d")
+        device.require_hopper("conv2d", emulated=False)
     except device.DeviceError as error:
         print(f"conv2d: {error}", file=sys.stderr)
         return 2

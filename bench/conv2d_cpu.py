@@ -1,13 +1,12 @@
-"""Prepared convolutions on all CPU cores beside PyTorch's (oneDNN), on images and on sequences, at batch 1 and 8.
+"""Time prepared convolutions on all CPU cores, relative to PyTorch's (oneDNN), at batch 1 and 8.
 
-`python bench/conv2d_cpu.py [--shapes 3x3,C256] [--batches 1,8]` needs PyTorch. All have their weights in place, add
-bias and ReLU, and are checked against the float64 reference first: one that is off by more than the operators'
-tolerance is not timed. PyTorch runs in inference mode, on as many threads, on features both channels first and
-channels last; its weights lie accordingly. Each round takes all of a shape in an order drawn anew. Before its clock
-starts, one runs until the threads of the one before have gone to sleep: they spin for some milliseconds. A round in
-which other processes took more than a few percent of the cores is taken again, once they pause.
-Writes results/MACHINE-conv2d.json after a run of everything.
-Exit status: 0 measured, 1 a result is wrong or the machine stays busy, 2 PyTorch is missing.
+Shapes are of images and of sequences. All have bias, ReLU and weights in place, and must match the float64 reference
+within the operators' tolerance. PyTorch runs in inference mode on as many threads, channels first and channels last.
+Each round takes all of a shape in random order, after the previous threads have stopped spinning. A round in which
+other processes took a few percent of the cores is repeated.
+
+A full run writes results/MACHINE-conv2d.json. Exit status: 0 measured, 1 a result is wrong or the machine stays busy, 2
+PyTorch is missing.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ import raw
 
 from charcnn.catalog import FLOAT32
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.ops import reference
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.cpu_conv import CpuConv
@@ -169,10 +169,10 @@ def others() -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", metavar="PART,...", help="those whose name has one of these (default: all)")
-    parser.add_argument("--batches", default="1,8", metavar="N,...")
-    parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for all shapes")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("--shapes", metavar="PART,...", help="shapes whose name contains one of these (default: all)")
+    parser.add_argument("--batches", default="1,8", metavar="N,...", help="inputs per batch (default 1,8)")
+    parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a full run")
     options = parser.parse_args(argv)
     parts = options.shapes.split(",") if options.shapes else [""]
     shapes = [shape for shape in SHAPES if any(part in shape.name for part in parts)]

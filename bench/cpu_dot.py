@@ -1,9 +1,10 @@
-"""Products of int8 and bf16 on one CPU core, by layer, beside float32's and the most that the instructions give.
+"""Time products of int8 and bf16 on one CPU core, by layer, relative to float32 and to the instructions' peak.
 
-`python bench/cpu_dot.py [--seconds S] [--results-dir DIR]`
+    python bench/cpu_dot.py
 
-The most is two instructions a cycle, at the clock that a chain of integer products runs at, of 4 cycles each on AMD's
-and Intel's cores. Each number is the best of many calls, so that what else the machine does counts little.
+The peak is two instructions a cycle. A chain of integer products, 4 cycles each on AMD's and Intel's cores, gives the
+clock. Each number is the best of many calls, so that other load counts little.
+
 Exit status: 0 measured, 2 the processor lacks the instructions.
 """
 
@@ -22,6 +23,7 @@ import raw
 
 from charcnn.config import POOL_SIZE, SMALL
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.ops.common import cpu_dot
 from charcnn.ops.common.cpu_conv import CpuConv
 from charcnn.ops.common.epilogues import pattern_of
@@ -88,8 +90,8 @@ def rate(size: Sequence[int], precision: str, seconds: float) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="of each number (default 1)")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="seconds per number (default 1)")
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results/designs")
     options = parser.parse_args(argv)
     if lacking := [name for name in cpu_dot.DOT_FORMATS if cpu_dot.missing(name)]:

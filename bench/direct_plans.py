@@ -1,13 +1,11 @@
-"""Plans of `direct_mma` and `direct` for ece408's two convolutions: how each way to lay them out does.
+"""Time plans of `direct_mma` and `direct` for ece408's two convolutions.
 
-`python bench/direct_plans.py [--images 10000] [--layers conv1,conv2] [--precisions fp16x3,tf32] [--rows 1,2,3]
-[--warps 4] [--blocks 0] [--staged 2/8/2/2,3/6/2/1] [--direct 2] [--results-dir DIR]` needs a GPU. It times
---direct plans of `direct`, of the shortest forecast. As bench/op_times.py: float32, channels first, each a CUDA graph
-with all that it packs; held against the float64 reference, on the first and the last image, and bits among plans of
-direct_mma on a hundred; by turns, medians count.
-Writes results/designs/MACHINE-direct-mma-plans.json, with --results-dir DIR/….
-With --compile JOBS it needs no GPU: so many processes compile what the same call without it launches.
-Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
+It needs a GPU, except with --compile. As in bench/op_times.py, features are float32, channels first, and each plan is a
+CUDA graph with all its packing. The first and last image are checked against the float64 reference, and a hundred for
+equal bits among plans of direct_mma. Plans take turns; medians count.
+
+It writes results/designs/MACHINE-direct-mma-plans.json. Exit status: 0 measured, 1 a result is wrong, 2 unusable
+options.
 """
 
 from __future__ import annotations
@@ -33,6 +31,7 @@ from charcnn.catalog import FLOAT32
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.gpu import device
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.layers.windows import Window
 from charcnn.ops import conv2d_direct, conv2d_direct_mma, reference
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
@@ -170,19 +169,20 @@ def numbers(text: str) -> list[int]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=10_000, metavar="N", help="default: 10,000")
-    parser.add_argument("--layers", type=lambda text: text.split(","), default=[*LAYERS], help="default: both")
-    parser.add_argument("--precisions", type=lambda text: text.split(","), default=["fp16x3", "tf32"])
-    parser.add_argument("--rows", type=numbers, default=[1, 2, 3], help="of a band; default: 1,2,3")
-    parser.add_argument("--warps", type=numbers, default=[4], help="of a block; default: 4")
-    blocks = "of a multiprocessor, by their registers; default: 0, as many as the plan estimates"
-    parser.add_argument("--blocks", type=numbers, default=[0], help=blocks)
-    staged = "ROWS/WARPS/BLOCKS/GROUPS of a band, a block, at most a multiprocessor, at least an image, where results"
-    staged += " leave as bulk copies; default: all candidates"
-    parser.add_argument("--staged", type=choices, metavar="R/W/B/G,...", help=staged)
-    parser.add_argument("--compile", type=int, metavar="JOBS", help="compile only, by so many processes")
-    parser.add_argument("--direct", type=int, default=2, metavar="N", help="plans of direct; default: 2")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("--images", type=int, default=10_000, metavar="N", help="default 10,000")
+    add, names = parser.add_argument, {"type": lambda text: text.split(","), "metavar": "NAME,..."}
+    add("--layers", default=[*LAYERS], help=f"default: both, {','.join(LAYERS)}", **names)
+    add("--precisions", default=["fp16x3", "tf32"], help="default fp16x3,tf32", **names)
+    add("--rows", type=numbers, default=[1, 2, 3], metavar="N,...", help="rows per band (default 1,2,3)")
+    add("--warps", type=numbers, default=[4], metavar="N,...", help="warps per block (default 4)")
+    blocks = "blocks per multiprocessor that registers must allow (default 0: as the plan estimates)"
+    add("--blocks", type=numbers, default=[0], metavar="N,...", help=blocks)
+    staged = "plans whose results leave as bulk copies: rows per band, warps per block, most blocks per multiprocessor,"
+    staged += " least groups per image (default: all candidates)"
+    add("--staged", type=choices, metavar="R/W/B/G,...", help=staged)
+    add("--compile", type=int, metavar="JOBS", help="only compile, in so many processes")
+    add("--direct", type=int, default=2, metavar="N", help="plans of direct with the shortest forecast (default 2)")
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results/designs")
     options = parser.parse_args(argv)
     if unknown := {*options.layers} - {*LAYERS}:

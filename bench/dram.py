@@ -1,9 +1,10 @@
-"""DRAM bytes an input of the levels that live on the GPU: counted by Nsight Compute, beside what the operators predict.
+"""Count the DRAM bytes per input of the levels on the GPU by Nsight Compute, and compare them with the prediction.
 
-`python bench/dram.py` needs a GPU and ncu on the PATH; writes results/MACHINE-dram.json. A level's prediction is what
-its launchers are handed: each array read once by the kernel that takes it and written once by the one that makes it.
-A kernel that reads its input again, as LayerNorm does, moves more; what the L2 cache still holds moves less.
-Exit status: 0 measured, 1 a level or ncu failed, 2 it cannot run here.
+The prediction is what the launchers are handed: each array written once and read once by the kernel that takes it. A
+kernel that reads its input again, as LayerNorm does, moves more; hits in the L2 cache save some. It needs a GPU and ncu
+on the PATH, and writes results/MACHINE-dram.json.
+
+Exit status: 0 measured, 1 a level or ncu failed, 2 unusable machine.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from charcnn import catalog
 from charcnn.config import SMALL
 from charcnn.gpu.launch import Call
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.model import params, validation
 
 ROOT = Path(__file__).parent.parent
@@ -92,9 +94,11 @@ def under_ncu(words: Sequence[str], name: str, inputs: int) -> tuple[dict[str, A
 
 def main() -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results-dir", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
-    parser.add_argument("--inputs", type=int, default=2 * BATCH, metavar="N")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument(
+        "--results-dir", type=Path, default=ROOT / "bench" / "results", metavar="DIR", help="default: bench/results"
+    )
+    parser.add_argument("--inputs", type=int, default=2 * BATCH, metavar="N", help=f"default {2 * BATCH}")
     parser.add_argument("--run", metavar="LEVEL", help=argparse.SUPPRESS)  # what ncu starts
     options = parser.parse_args()
     if options.run is not None:

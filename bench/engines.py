@@ -1,10 +1,10 @@
-"""The programs of docs/engines.md, and `charcnn classify` beside: rows a second on the same rows, labels compared.
+"""Time the programs of docs/engines.md and `charcnn classify` on the same rows, and compare their labels.
 
     python bench/engines.py --rows 100000 --json bench/results/designs/cpu-2-cores-engines.json
     python bench/engines.py --rows 1000000 --small --only classify ray
 
-Rows are the sample texts that ship, repeated, one letter in twenty replaced, in four folders. Each run is timed from
-the start of its process to its end. `--small` takes a network that is all but free, so that what is left is the engine.
+The rows repeat the sample texts, with one letter in twenty replaced, in four folders. Each run is timed from the start
+of its process to its end. With --small the network costs almost nothing, so that the engine's own cost is left.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import raw
 from charcnn.classify.classifier import Classifier
 from charcnn.config import TINY
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.model import params
 from charcnn.text import encodings
 
@@ -131,11 +132,14 @@ def write(file: Path, runs: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Measure, and write the result."""
     names = ["classify", "mpiexec", *programs()]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--small", action="store_true", help="a network of random weights that costs next to nothing")
-    parser.add_argument("--only", nargs="+", choices=names, default=names)
-    parser.add_argument("--json", type=Path, help="where the result goes, beside the runs that the file has")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("--rows", type=int, default=100_000, metavar="N", help="default 100,000")
+    parser.add_argument(
+        "--small", action="store_true", help="a tiny network of random weights, which costs almost nothing"
+    )
+    only = f"{', '.join(names)} (default: all)"
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help=only)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="add the result to this file's runs")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root)

@@ -1,13 +1,10 @@
-"""AlexNet's first two layers as one kernel, beside the same layers kernel by kernel and in PyTorch; and the network.
+"""Time AlexNet's first two layers as one kernel, relative to kernel by kernel and PyTorch; and the whole network.
 
-`python bench/fused_alexnet.py [--batches 1,32,256,1024] [--variants 2012,torchvision] [--precisions fp32,fp16]`
+It needs an NVIDIA GPU, except with --tiny. All read bytes on the GPU, are checked against the float64 reference, and
+take turns; ours are one CUDA graph each. Each cell is added to results/MACHINE-fused-alexnet.json; cells of earlier
+runs stay.
 
-Needs an NVIDIA GPU; --tiny shows in the simulator that it runs, and measures nothing. `--compile` compiles all kernels
-into Numba's cache, by many processes, and ends: then a run takes minutes less. Everything reads bytes that lie on the
-GPU, and is checked against the float64 reference before it is timed, by turns, ours as one CUDA graph each. `--dram N`
-counts bytes of DRAM at so many images by Nsight Compute, in place of times. Writes
-results/MACHINE-fused-alexnet.json, cell by cell; cells of earlier runs stay there.
-Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
+Exit status: 0 measured, 1 a result is wrong, 2 unusable options.
 """
 
 from __future__ import annotations
@@ -36,6 +33,7 @@ from charcnn.catalog import network as network_row
 from charcnn.gpu import device
 from charcnn.gpu.graph import Graph
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.model import network as forms
 from charcnn.model import params
 from charcnn.networks import channels_last, fused
@@ -346,17 +344,17 @@ def tried() -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     add, words = parser.add_argument, lambda text: text.split(",")
-    add("--batches", type=_ints, default=[1, 32, 256, 1024], metavar="N,...", help="images a call")
-    add("--variants", type=words, default=["2012", "torchvision"], metavar="V,...")
-    add("--precisions", type=words, default=["fp32", "fp16"], metavar="P,...")
-    add("--no-peers", action="store_true", help="without PyTorch")
-    add("--compiled", type=_ints, default=[], metavar="N,...", help="batches of torch.compile, up to a minute each")
-    add("--compile", action="store_true", help="compile all kernels into Numba's cache, and end")
-    add("--dram", type=int, metavar="N", help="count bytes of DRAM at so many images by ncu, for the result")
-    add("--results-dir", type=Path, metavar="DIR", help="where the result is, or grows (default bench/results)")
-    add("--tiny", action="store_true", help="shows that it runs, measures nothing")
+    add("--batches", type=_ints, default=[1, 32, 256, 1024], metavar="N,...", help="images; default 1,32,256,1024")
+    add("--variants", type=words, default=["2012", "torchvision"], metavar="V,...", help="default 2012,torchvision")
+    add("--precisions", type=words, default=["fp32", "fp16"], metavar="P,...", help="default fp32,fp16")
+    add("--no-peers", action="store_true", help="leave PyTorch out")
+    add("--compiled", type=_ints, default=[], metavar="N,...", help="batches for torch.compile, up to a minute each")
+    add("--compile", action="store_true", help="only compile all kernels into Numba's cache, in many processes")
+    add("--dram", type=int, metavar="N", help="count DRAM bytes at N images by Nsight Compute, instead of times")
+    add("--results-dir", type=Path, metavar="DIR", help="default: bench/results")
+    add("--tiny", action="store_true", help="only show in the simulator that it runs")
     add("--run", type=Spec.of, metavar="SPEC", help=argparse.SUPPRESS)  # what --compile and ncu start
     options = parser.parse_args(argv)
     if options.tiny:

@@ -1,12 +1,12 @@
-"""fused4's experiment: its four convolutions in one, two, three or four kernels, of whole images or tiles, timed.
+"""Time fused4's four convolutions as one, two, three or four kernels, of whole images or tiles.
 
-`python bench/fused_layers.py [--batches 1,1024] [--tiles 1,2,3,4,5] [--precisions fp32,fp16] [--tiny]`
+    python bench/fused_layers.py --batches 1,1024 --tiles 1,2,3,4,5 --precisions fp32,fp16
 
-Needs an NVIDIA GPU; --tiny shows in the simulator that it runs, and measures nothing. Each way to cut the four into
-kernels (`charcnn.ops.chain`, kernels=) is checked against the float64 reference, then timed on images that lie on the
-GPU, so many at a call, as one CUDA graph; beside it the naive kernels, one a layer.
-Writes results/MACHINE-fused-layers.json after a run of everything.
-Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
+It needs an NVIDIA GPU, except with --tiny. Each way to divide the four (`charcnn.ops.chain`, kernels=) is checked
+against the float64 reference and timed as one CUDA graph, on images on the GPU; so are the naive kernels, one per
+layer.
+
+A full run writes results/MACHINE-fused-layers.json. Exit status: 0 measured, 1 a result is wrong, 2 unusable options.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from charcnn.catalog import FLOAT32
 from charcnn.gpu import device
 from charcnn.gpu.graph import Graph
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.layers import Conv2d, Relu
 from charcnn.model import network as forms
 from charcnn.model import params
@@ -126,13 +127,14 @@ def _call(fused: Any, x: Any, weights: Any, biases: Any, again: dict[str, Any]) 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     add = parser.add_argument
-    add("--batches", type=_ints, default=[1, 1024], metavar="N,...", help="images a call (default 1,1024)")
-    add("--tiles", type=_ints, default=[1, 2, 3, 4, 5], metavar="T,...", help="of the last map (default 1 to 5)")
-    add("--precisions", type=lambda text: text.split(","), default=["fp32", "fp16"], help="of maps (default fp32,fp16)")
-    add("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of everything")
-    add("--tiny", action="store_true", help="shows that it runs, measures nothing")
+    add("--batches", type=_ints, default=[1, 1024], metavar="N,...", help="images per call (default 1,1024)")
+    add("--tiles", type=_ints, default=[1, 2, 3, 4, 5], metavar="T,...", help="tiles of the last map (default 1 to 5)")
+    maps = "precisions of the maps (default fp32,fp16)"
+    add("--precisions", type=lambda text: text.split(","), default=["fp32", "fp16"], metavar="P,...", help=maps)
+    add("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a full run")
+    add("--tiny", action="store_true", help="only show in the simulator that it runs")
     options = parser.parse_args(argv)
     here = machine.describe()
     if not options.tiny and (device.SIMULATED or not here["gpus"]):

@@ -1,11 +1,13 @@
-"""What each prepared layer of levels l12 to l17 takes, beside cuDNN and cuBLAS, and its share of the measured peak.
+"""Time each prepared layer of levels l12 to l17, relative to cuDNN, cuBLAS and the measured peak.
 
-`python bench/layers.py [--precisions fp16,bf16] [--batch 4096]` needs a GPU; with PyTorch, cuDNN's convolution of the
-same shape (channels last, no bias, no ReLU) and cuBLAS's product of the same shape take turns with the layers, and so
-does cuBLAS's product of 8,192 x 8,192 matrices, which is the peak. Weights are laid out before, and features lie where
-the layer before leaves them. A level's logits are held against the float64 reference first, all of the batch.
-Writes results/MACHINE-layers.json after a run of all precisions.
-Exit status: 0 measured, 1 a level is wrong, 2 it cannot run here.
+    python bench/layers.py --precisions fp16,bf16 --batch 4096
+
+It needs a GPU. With PyTorch, cuDNN's convolution (channels last, no bias, no ReLU) and cuBLAS's product of the same
+shape take turns with each layer. So does the peak: cuBLAS's product of 8,192 x 8,192 matrices. Weights are prepared,
+and features lie where the previous layer leaves them. All logits of a level are checked against float64 first.
+
+A run of all precisions writes results/MACHINE-layers.json. Exit status: 0 measured, 1 a level is wrong, 2 unusable
+machine.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from charcnn.catalog import LEVELS, PRECISIONS, Level
 from charcnn.config import SMALL
 from charcnn.gpu import device, graph
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.model import params, validation
 from charcnn.model.rounding import Rounding
 from charcnn.ops.common.layer import flat
@@ -209,9 +212,9 @@ def measure(precision: str, batch: int) -> list[dict[str, Any]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--precisions", metavar="NAME,...", help=f"default: all, {','.join(PRECISIONS)}")
-    parser.add_argument("--batch", type=int, default=4096, metavar="N")
+    parser.add_argument("--batch", type=int, default=4096, metavar="N", help="inputs per batch (default 4096)")
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for all precisions")
     options = parser.parse_args(argv)
     few = max(max(limits) for limits in SPREAD.values())
@@ -222,7 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--precisions {wrong[0]!r}: need one of {', '.join(PRECISIONS)}")
     try:
         device.choose(1)
-        device.require_hopper("layers")
+        device.require_hopper("layers", emulated=False)
     except device.DeviceError as error:
         print(f"layers: {error}", file=sys.stderr)
         return 2

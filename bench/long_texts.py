@@ -1,8 +1,8 @@
-"""What windows do to long texts: accuracy with none, and by their size, on articles of one class put together.
+"""Measure the accuracy on long texts without windows, and with windows of several sizes.
 
-`python bench/long_texts.py [--data test.csv]` joins labelled rows of a class, eight by eight in a drawn order, and
-labels the long texts with the model that ships, or with `--model`. Without --data it takes test.csv in the folder that
-the environment variable CHARCNN_AG_NEWS names. `--json FILE` keeps what it prints.
+    python bench/long_texts.py --data test.csv
+
+Each long text joins rows of one class, in random order.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import raw
 
 from charcnn.classify.classifier import Classifier
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.text.encodings import pack
 from charcnn.text.texts import Texts, read_texts
 from charcnn.text.windows import TextWindows
@@ -74,13 +75,13 @@ def measure(model: Path | None, texts: list[bytes], labels: np.ndarray) -> list[
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument(
         "--data", type=Path, metavar="FILE", help="CSV with labels (default: $CHARCNN_AG_NEWS/test.csv)"
     )
-    parser.add_argument("--model", type=Path, metavar="FILE", help="(default: the one that ships)")
-    parser.add_argument("--joined", type=int, default=8, metavar="N", help="rows of a text (default 8)")
-    parser.add_argument("--json", metavar="FILE", help="write here what was measured")
+    parser.add_argument("--model", type=Path, metavar="FILE", help="default: the shipped model")
+    parser.add_argument("--joined", type=int, default=8, metavar="N", help="rows per text (default 8)")
+    parser.add_argument("--json", metavar="FILE", help="also write what is printed")
     options = parser.parse_args(argv)
     folder = os.environ.get("CHARCNN_AG_NEWS")
     if options.data is None and folder is None:

@@ -1,13 +1,13 @@
-"""Rows for a task in many languages: which language is a paragraph of a manual page in?
+"""Write rows for a task in many languages: in which language is a paragraph of a manual page?
 
-Translated pages come with Debian's packages manpages-de, manpages-fr, manpages-ja and others. All paragraphs of a page
-go to one part: pages to learn from, and pages to test with, by their name, the same ones in all languages. So no page
-is tested whose translation was learned from. Paragraphs that are not translated are left out: those that stand in
-several languages' pages, as licences do, and those with many English words. Some names and options stay.
+Translated pages come from Debian's packages manpages-de, manpages-fr, manpages-ja and others. All paragraphs of a page,
+in all languages, go to either training or test, by the page's name. So no tested page's translation was learned from.
+Untranslated paragraphs are left out: those in several languages' pages, such as licences, and those with many English
+words. Some names and options stay.
 
-apt-get install manpages-{cs,da,de,es,fi,fr,hu,it,ja,nl,pl,pt-br,ru,sv,tr,uk,zh}
-python bench/manual_pages.py --out pages            # writes pages/train.csv and pages/test.csv
-python bench/manual_pages.py --out mixed --mixed    # rows of one to three languages, for a model of several labels
+    apt-get install manpages-{cs,da,de,es,fi,fr,hu,it,ja,nl,pl,pt-br,ru,sv,tr,uk,zh}
+    python bench/manual_pages.py --out pages            # writes pages/train.csv and pages/test.csv
+    python bench/manual_pages.py --out mixed --mixed    # for a multi-label model
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+from charcnn.host.arguments import HelpFormatter
 
 TESTED = 5
 """Of so many pages one is tested with."""
@@ -140,12 +142,15 @@ def mixed(chosen: list[tuple[str, str]], separator: str = "|") -> list[tuple[str
 
 def main(words: list[str] | None = None) -> None:
     """Write both files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--man", type=Path, default=Path("/usr/share/man"), help="(default /usr/share/man)")
-    parser.add_argument("--out", type=Path, required=True, help="a folder for train.csv and test.csv")
-    parser.add_argument("--most", type=int, default=2000, help="rows of a language to learn from (default 2000)")
-    parser.add_argument("--least", type=int, default=500, help="a language with fewer is left out (default 500)")
-    parser.add_argument("--mixed", action="store_true", help="rows of one to three languages, with | between them")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument(
+        "--man", type=Path, default=Path("/usr/share/man"), metavar="DIR", help="default /usr/share/man"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for train.csv and test.csv")
+    most, least = "most training rows per language (default 2000)", "leave out languages with fewer rows (default 500)"
+    parser.add_argument("--most", type=int, default=2000, metavar="N", help=most)
+    parser.add_argument("--least", type=int, default=500, metavar="N", help=least)
+    parser.add_argument("--mixed", action="store_true", help="rows of one to three languages, labels separated by |")
     options = parser.parse_args(words)
     chosen = rows(options.man, options.most, options.least)
     if not chosen[False]:

@@ -1,10 +1,11 @@
-"""Time networks of images in charcnn's techniques and in other libraries, side by side in one run.
+"""Time image networks in charcnn's techniques and in other libraries, side by side in one run.
 
-`python bench/networks.py [--networks alexnet-2012,mnist-stride1] [--batches 1,8] [--as wgmma] [--peers torch]`
+    python bench/networks.py --networks alexnet-2012,mnist-stride1 --batches 1,8 --as wgmma --peers torch
 
-All get the same parameters and bytes, are checked against the float64 reference first, and take turns, as
-`bench/peers.py` has them. Writes results/MACHINE-networks.json after a run of all networks.
-Exit status: 0 measured, 1 a technique is wrong or nothing could be measured, 2 the options do not fit.
+All get the same parameters and bytes, are checked against the float64 reference, and take turns, as in
+`bench/peers.py`. A run of all networks writes results/MACHINE-networks.json.
+
+Exit status: 0 measured, 1 a technique is wrong or nothing could be measured, 2 unusable options.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from peers import ARITHMETIC, PEERS, ROUNDS, Contender, Job, _show, measure
 from charcnn import catalog
 from charcnn.gpu import device
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.levels.runner.options import serves
 from charcnn.model import params
 from charcnn.model.rounding import Rounding
@@ -79,16 +81,17 @@ def techniques(where: str) -> list[Contender]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     add, every = parser.add_argument, architectures()
-    add("--networks", metavar="NAME,...", help=f"of {', '.join(every)}; default: all")
-    add("--device", choices=("cpu", "cuda"), help="default: cuda where there is a GPU")
+    add("--networks", metavar="NAME,...", help=f"{', '.join(every)} (default: all)")
+    add("--device", choices=("cpu", "cuda"), help="default: cuda if there is a GPU")
     add("--batches", metavar="N,...", help="default: 1,8,32 on a CPU, 1,32,1024 on a GPU")
-    add("--as", dest="ways", metavar="NAME,...", help="techniques; default: all of the device")
-    add("--peers", metavar="NAME,...", help="what their names begin with, or none; default: all")
-    add("--seconds", type=float, default=0.3, metavar="S", help="of a round of one of them (default 0.3)")
-    add("--rounds", type=int, default=ROUNDS, help=f"of which the median counts (default {ROUNDS})")
-    add("--compile-seconds", type=float, default=120.0, metavar="S", help="a peer that takes longer is left out")
+    add("--as", dest="ways", metavar="NAME,...", help="techniques (default: all of the device)")
+    add("--peers", metavar="NAME,...", help="names or their beginnings, such as jax, or none (default: all)")
+    add("--seconds", type=float, default=0.3, metavar="S", help="seconds per turn (default 0.3)")
+    add("--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds; the median counts (default {ROUNDS})")
+    compiling = "leave out peers that compile longer (default 120)"
+    add("--compile-seconds", type=float, default=120.0, metavar="S", help=compiling)
     add("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of all networks")
     options = parser.parse_args(argv)
     here = machine.describe()

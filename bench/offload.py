@@ -1,12 +1,11 @@
 """Measure the offload by itself.
 
-    mpiexec -n 4 python bench/offload.py path       what the root can move: workers answer without computing
+    mpiexec -n 4 python bench/offload.py path
     mpiexec -n 4 python bench/offload.py slowed l15 --rate 250000 --offload farm --inputs 4000000
-                                                    a level whose last rank is slowed to this rate
     NUMBA_NUM_THREADS=1 python bench/offload.py overhead
-                                                    what the farm adds at one rank
 
-Each prints what it found, and writes it with `--json FILE`; `slowed` passes what follows on to the level.
+path: what the root can move, if workers answer without computing. slowed: a level whose last rank is slowed to a rate;
+further options go to the level. overhead: what the farm adds at one rank.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ import raw
 from charcnn import offload
 from charcnn.config import SMALL
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.runtime.pipeline import Pipeline
 
 ROWS = 65536
@@ -170,23 +170,24 @@ def overhead(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """The command."""
-    top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    top = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     what = top.add_subparsers(dest="what", required=True)
+    result = {"metavar": "FILE", "help": "also write the result here"}
     add = what.add_parser("path").add_argument
-    add("--chunk", type=int, default=4096, help="inputs of a message (default 4096)")
-    add("--inputs", type=int, default=8_000_000, help="of each run (default 8,000,000)")
-    add("--repeat", type=int, default=3)
-    add("--json", metavar="FILE")
+    add("--chunk", type=int, default=4096, metavar="N", help="inputs per message (default 4096)")
+    add("--inputs", type=int, default=8_000_000, metavar="N", help="inputs per run (default 8,000,000)")
+    add("--repeat", type=int, default=3, metavar="N", help="runs (default 3)")
+    add("--json", **result)
     add = what.add_parser("slowed").add_argument
-    add("level")
-    add("--rate", type=float, required=True, help="inputs a second of the last rank")
-    add("--json", metavar="FILE")
+    add("level", help="such as l15")
+    add("--rate", type=float, required=True, metavar="R", help="the last rank's inputs per second")
+    add("--json", **result)
     add = what.add_parser("overhead").add_argument
-    add("--level", default="l11")
-    add("--chunks", type=int, default=4, help="batches of a run (default 4)")
-    add("--pairs", type=int, default=40)
-    add("--seconds", type=float, default=120, help="begin no further pair after so many (default 120)")
-    add("--json", metavar="FILE")
+    add("--level", default="l11", metavar="LEVEL", help="default l11")
+    add("--chunks", type=int, default=4, metavar="N", help="batches per run (default 4)")
+    add("--pairs", type=int, default=40, metavar="N", help="most pairs of runs (default 40)")
+    add("--seconds", type=float, default=120, metavar="S", help="start no pair later than this (default 120)")
+    add("--json", **result)
     options, rest = top.parse_known_args()
     if options.what == "slowed":
         slowed(options, rest)

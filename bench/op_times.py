@@ -1,13 +1,12 @@
-"""Op times of ece408's two convolutions, as its course tells them, in every technique and beside PyTorch.
+"""Time ece408's two convolutions in every technique and in PyTorch, as the course counts op times.
 
-`python bench/op_times.py [--images 10,100] [--device cpu|cuda] [--pools 2/2,3/2] [--results-dir DIR]`
+Features and weights are float32, channels first; packing is inside the clock. On a GPU they lie in its memory, and each
+call is a CUDA graph, PyTorch's too. The first and last image are checked against the float64 reference. Techniques take
+turns; medians count. --pools times ReLU and max-pooling on a GPU, in the convolution's kernel and in their own, also
+for AlexNet's first layer.
 
-Features and weights are float32, channels first; what a technique packs is inside the clock. On a GPU they lie there,
-and each call is a CUDA graph, PyTorch's too. Results are held against the float64 reference first, on the first and the
-last image. Techniques take turns; the median counts. With --pools, on a GPU: ReLU and max-pooling, SIZE/STRIDE, in the
-convolution's kernel and in one of its own; AlexNet's first, too. Writes results/MACHINE-op-times.json, or with --pools
-results/designs/MACHINE-pooling.json, after a run of all image counts.
-Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
+A full run writes results/MACHINE-op-times.json, with --pools results/designs/MACHINE-pooling.json. Exit status: 0
+measured, 1 a result is wrong, 2 unusable options.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from turns import Ready, by_turns
 from charcnn.catalog import VARIANTS, Variant, tolerance
 from charcnn.gpu import device
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.layers import Conv2d, Node, place
 from charcnn.networks import alexnet, ece408
 from charcnn.ops import maxpool2d_naive, reference
@@ -226,12 +226,12 @@ def pools(text: str) -> list[tuple[int, int]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    counts = f"default: {','.join(map(str, IMAGES))}; with --pools {','.join(map(str, POOLED_IMAGES))}"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    counts = f"images per call (default {','.join(map(str, IMAGES))}; with --pools {','.join(map(str, POOLED_IMAGES))})"
     parser.add_argument("--images", metavar="N,...", help=counts)
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is a GPU")
-    parser.add_argument("--pools", type=pools, metavar="SIZE/STRIDE,...", help="pooling, in one kernel and in two")
-    parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of all")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if there is a GPU")
+    parser.add_argument("--pools", type=pools, metavar="SIZE/STRIDE,...", help="time pooling, in one kernel and in two")
+    parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a full run")
     options = parser.parse_args(argv)
     here = machine.describe()
     where = options.device or ("cuda" if here["gpus"] and not device.SIMULATED else "cpu")

@@ -1,11 +1,10 @@
-"""A network on two ranks that share batches, layers or stages, beside one process on as many cores.
+"""Time a network on two ranks that share batches, layers or stages, relative to one process on as many cores.
 
     python bench/parallel.py --json bench/results/offload/cpu-2-cores-parallel.json
     python bench/parallel.py --as wgmma --batches 1:1,64:4096,1024:8192 --json gpus.json
 
-Each way at batch 1, one image alone, and at larger ones; through shared memory, and, with `--wire BYTES`, over two
-hosts that are namespaces of this machine (tests/hosts.py), with a wire of so many bytes a second between, and
-`--latency`. Ways go by turns. Of a technique for GPUs a rank has one, and so has the one process.
+Each way runs through shared memory, and with --wire between two hosts, which are namespaces of this machine
+(tests/hosts.py). Ways take turns. With a GPU technique each rank has one GPU, and so has the one process.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from mpi import AS_ROOT, mpiexec
 
 from charcnn import catalog
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))
@@ -94,18 +94,18 @@ def batches(text: str) -> dict[int, int]:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     add = parser.add_argument
-    add("--network", default="alexnet")
-    add("--variant")
-    add("--as", dest="technique", default="winograd_cpu")
-    add("--precision", help="default: the technique's own")
+    add("--network", default="alexnet", metavar="NAME", help="default alexnet")
+    add("--variant", metavar="V", help="default: the network's first")
+    add("--as", dest="technique", default="winograd_cpu", metavar="T", help="technique (default winograd_cpu)")
+    add("--precision", metavar="P", help="default: the technique's own")
     add("--batches", type=batches, default=BATCHES, metavar="BATCH:INPUTS,...", help=f"default {BATCHES}")
-    add("--rounds", type=int, default=2, help="times that every way has its turn (default 2)")
-    add("--repeat", type=int, default=5, help="runs a turn (default 5)")
-    add("--wire", type=float, nargs="*", default=[], metavar="BYTES", help="a second, between two hosts")
-    add("--latency", type=float, default=1e-4, metavar="SECONDS", help="of the wire (default 1e-4)")
-    add("--json", metavar="FILE")
+    add("--rounds", type=int, default=2, metavar="N", help="turns of each way (default 2)")
+    add("--repeat", type=int, default=5, metavar="N", help="runs per turn (default 5)")
+    add("--wire", type=float, nargs="*", default=[], metavar="BYTES", help="bytes per second between two hosts")
+    add("--latency", type=float, default=1e-4, metavar="SECONDS", help="latency of the wire (default 1e-4)")
+    add("--json", metavar="FILE", help="write the result here")
     options = parser.parse_args()
     options.on_gpus = {row.name: row.device for row in catalog.NETWORK_TECHNIQUES}.get(options.technique) == "cuda"
     rows = measured(options, "shared memory", None)

@@ -1,10 +1,8 @@
 """Time the same network in other libraries and in charcnn's levels, side by side in one run.
 
-`python bench/peers.py [--device cpu|cuda] [--batches 1,32] [--levels l10] [--peers torch,jax-bf16]`
-
-All get the same parameters and the same token ids, are checked against the float64 reference first, and take turns
-in an order drawn for each round. Peers that are not installed, fail or take too long to compile are named as left out.
-Exit status: 0 measured, 1 a level is wrong or nothing could be measured, 2 the options do not fit.
+All get the same parameters and token ids, are checked against the float64 reference, and take turns, in random order
+each round. Peers that are not installed, fail or compile too long are listed as left out. Exit status: 0 measured, 1 a
+level is wrong or nothing could be measured, 2 unusable options.
 """
 
 from __future__ import annotations
@@ -35,6 +33,7 @@ from charcnn import catalog
 from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.model import params, validation
 from charcnn.model.rounding import ROUNDINGS, Rounding
 from charcnn.text import encodings
@@ -326,17 +325,18 @@ def _positive(given: str) -> int:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="The network in other libraries and in charcnn's levels, in one run.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     add = parser.add_argument
-    add("--device", choices=("cpu", "cuda"), help="default: cuda where there is a GPU")
+    add("--device", choices=("cpu", "cuda"), help="default: cuda if there is a GPU")
     add("--batches", metavar="N,...", help="default: 1,8,32 on a CPU, 1,32,1024,4096 on a GPU")
-    add("--levels", metavar="lK,...", help="default: the device's last level; or none")
-    add("--peers", metavar="NAME,...", help="names, or what they begin with, such as jax; or none; default: all")
-    add("--seconds", type=float, default=1.0, metavar="S", help="of a round of one of them (default 1)")
-    add("--rounds", type=int, default=ROUNDS, help=f"at least {ROUNDS}, of which the median counts (default {ROUNDS})")
-    add("--compile-seconds", type=float, default=180.0, metavar="S", help="a peer that takes longer is left out")
+    add("--levels", metavar="lK,...", help="or none (default: the device's last level)")
+    add("--peers", metavar="NAME,...", help="names or their beginnings, such as jax, or none (default: all)")
+    add("--seconds", type=float, default=1.0, metavar="S", help="seconds per turn (default 1)")
+    add("--rounds", type=int, default=ROUNDS, metavar="N", help=f"least and default {ROUNDS}; the median counts")
+    compiling = "leave out peers that compile longer (default 180)"
+    add("--compile-seconds", type=float, default=180.0, metavar="S", help=compiling)
     add("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of all peers")
-    add("--tiny", action="store_true", help="the smallest network: shows that it runs, measures nothing")
+    add("--tiny", action="store_true", help="only show that it runs, with the smallest network")
     options = parser.parse_args(argv)
     if options.rounds < ROUNDS:
         parser.error(f"--rounds {options.rounds}: need at least {ROUNDS}")

@@ -1,9 +1,11 @@
-"""What each precision does to a trained network's labels: agreement with fp32, and accuracy, on real texts.
+"""Measure what each precision does to a trained network's labels: agreement with fp32, and accuracy, on real texts.
 
-`python bench/precisions.py [--data test.csv]` classifies labelled rows with the model that ships, in each precision by
-the fastest level that has it here. Without --data it takes test.csv in the folder that the environment variable
-CHARCNN_AG_NEWS names. Writes results/MACHINE-precisions.json where all precisions ran, and names what is left out.
-Exit status: 0 measured, 2 it cannot run here.
+    python bench/precisions.py --data test.csv
+
+It classifies labelled rows with the shipped model, in each precision by the fastest level that has it here. If all
+precisions ran it writes results/MACHINE-precisions.json; it lists those left out.
+
+Exit status: 0 measured, 2 unusable machine.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from charcnn.classify import engine
 from charcnn.classify.classifier import SHIPPED
 from charcnn.gpu.device import DeviceError
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.model import params, validation
 from charcnn.text import encodings
 from charcnn.text.texts import Texts, read_texts
@@ -74,11 +77,11 @@ def measure(model: params.Params, data: Texts, device: str) -> tuple[list[dict[s
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument(
         "--data", type=Path, metavar="FILE", help="CSV with labels (default: $CHARCNN_AG_NEWS/test.csv)"
     )
-    parser.add_argument("--device", choices=engine.DEVICES, help="default: a GPU where there is one that can be used")
+    parser.add_argument("--device", choices=engine.DEVICES, help="default: cuda if a GPU is usable, else cpu")
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for all precisions")
     options = parser.parse_args(argv)
     folder = os.environ.get("CHARCNN_AG_NEWS")

@@ -1,11 +1,10 @@
-"""Levels on several ranks beside one process, each rank with a GPU, and its share of the host's cores.
+"""Time levels on several ranks, relative to one process. Each rank has a GPU and its share of the host's cores.
 
-`python bench/ranks.py [--ranks 1,2] [--levels l2,l16] [--json FILE]`
+    python bench/ranks.py --ranks 1,2 --levels l2,l16
 
-One process uses one GPU, and of the cores as many as a rank has. Levels on the CPU have no GPU, but ranks of as many
-cores. Inputs are the sample's; as many a rank as the level computes in `--seconds` on the machine of measured.json
-where it is fastest. Each command validates its logits, and one that fails ends this one.
-Exit status: 0, or the failed one's.
+The one process uses one GPU, and as many cores as a rank; CPU levels use the same cores. Inputs are the sample's, as
+many per rank as take --seconds on the level's fastest machine in measured.json. Each command checks its logits; if one
+fails, this one ends with its exit status.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from mpi import AS_ROOT, mpiexec
 from charcnn import catalog
 from charcnn.catalog.measured import machines
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 
 KEPT = ("inputs", "batch", "precision", "ranks", "offload", "gpus", "seconds", "inputs_per_second", "validation")
 """Of a command's report."""
@@ -79,14 +79,14 @@ def counts(text: str) -> list[int]:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     known = [row for row in catalog.LEVELS if any(row.name in of["levels"] for of in machines().values())]
     add = parser.add_argument
-    add("--ranks", type=counts, default="1,2", metavar="R,...", help="1 is no MPI (default 1,2)")
-    add("--levels", metavar="lK,...", help=f"of {', '.join(row.name for row in known)}; default all")
-    add("--seconds", type=float, default=2.0, metavar="S", help="of a run (default 2)")
-    add("--repeat", type=int, default=3, metavar="R", help="runs of a command, of which the median counts (default 3)")
-    add("--json", metavar="FILE")
+    add("--ranks", type=counts, default="1,2", metavar="R,...", help="numbers of ranks; 1 is without MPI (default 1,2)")
+    add("--levels", metavar="lK,...", help=f"default: all, {', '.join(row.name for row in known)}")
+    add("--seconds", type=float, default=2.0, metavar="S", help="rough length of a run (default 2)")
+    add("--repeat", type=int, default=3, metavar="R", help="runs of a command; the median counts (default 3)")
+    add("--json", metavar="FILE", help="write the result here")
     options = parser.parse_args()
     names = options.levels.split(",") if options.levels else [row.name for row in known]
     if unknown := [name for name in names if name not in {row.name for row in known}]:

@@ -1,10 +1,11 @@
-"""Run every CUDA variant, and what levels have beside them, under NVIDIA's compute-sanitizer, and keep what it says.
+"""Run every CUDA variant, and the levels' other kernels, under NVIDIA's compute-sanitizer.
 
-`python bench/sanitize.py` needs a GPU and compute-sanitizer on the PATH; writes results/MACHINE-sanitizer.json. Both
-tools run at once, each on a GPU of its own where there are two, in several processes of some tests each. What is done
-and clean stands in MACHINE-sanitizer.part meanwhile: a second start goes on from there, unless the sources have
-changed. What a tool finds is told, and nothing is published.
-Exit status: 0 clean, 1 it found something or a test failed, 2 it cannot run here, 3 --seconds were over before the end.
+It needs a GPU and compute-sanitizer on the PATH, and writes results/MACHINE-sanitizer.json. Both tools run at once,
+each on its own GPU if there are two, in several processes of some tests each. MACHINE-sanitizer.part keeps what is done
+and clean: a second start resumes from it, unless the sources changed. What a tool finds is reported, and then nothing
+is published.
+
+Exit status: 0 clean, 1 a tool found something or a test failed, 2 unusable machine, 3 --seconds ended first.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import raw
 
 from charcnn import catalog, files
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ("memcheck", "racecheck")
@@ -113,10 +115,12 @@ def check(tool: str, tests: Sequence[str], gpu: int) -> Said:
 
 def main() -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results-dir", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes a tool (default: half the cores)")
-    parser.add_argument("--seconds", type=float, default=math.inf, metavar="S", help="after which no more are begun")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument(
+        "--results-dir", type=Path, default=ROOT / "bench" / "results", metavar="DIR", help="default: bench/results"
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="processes per tool (default: half the cores)")
+    parser.add_argument("--seconds", type=float, default=math.inf, metavar="S", help="start no test later than this")
     options = parser.parse_args()
     here, began = machine.describe(), time.monotonic()
     if not here["gpus"] or shutil.which("compute-sanitizer") is None:

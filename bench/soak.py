@@ -1,13 +1,12 @@
-"""`charcnn classify` for a long time at its full rate: rows and memory minute by minute, and that no row is missing.
+"""Run `charcnn classify` for a long time at its full rate: rows and memory by minute, and that no row is missing.
 
     python bench/soak.py --seconds 600 --device cuda --precision fp16
 
-CSV goes into its standard input as fast as it reads, the same rows again and again; what comes out must be those rows
-in their order, with the labels that they had the first time. On a GPU the digits of a probability may differ: few rows,
-as a pipe may bring, are computed by other kernels than many. The clock starts --warm-up seconds behind the first label:
-until then a first start compiles, and records graphs.
-Exit status 1: a row is missing or changed, the command failed, or its last minute's rate is off its first's by more
-than --rate, or its memory has grown by more than --growth since its first minute.
+Its standard input gets the same CSV rows again and again, as fast as it reads. They must come out in order, with their
+first labels. On a GPU a probability's digits may differ: other kernels compute the few rows that a pipe may bring. The
+clock starts --warm-up seconds after the first label: a first start compiles, and records graphs.
+
+Exit status: 1 a row is missing or changed, the command failed, or rate or memory changed by more than --rate, --growth.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ import raw
 
 from charcnn.classify.engine import default_device
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.text import encodings
 
 ROWS = 20_000
@@ -193,23 +193,28 @@ def minutes(samples: list[tuple[float, int, int, float]]) -> list[dict[str, floa
 
 def main() -> None:
     """Soak, and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     add = parser.add_argument
-    add("--seconds", type=float, default=3600, help="that are measured (default 3600)")
-    add("--warm-up", type=float, default=60, metavar="SECONDS", help="before, from the first label on (default 60)")
+    add("--seconds", type=float, default=3600, metavar="S", help="seconds measured (default 3600)")
+    add("--warm-up", type=float, default=60, metavar="S", help="seconds from the first label to the clock (default 60)")
     add(
         "--text",
         metavar="CSV",
         type=Path,
         default=Path(encodings.__file__).parent / "sample.csv",
-        help="rows to repeat",
+        help="rows to repeat (default: the shipped sample)",
     )
-    add("--model", metavar="FILE", help="default: the model that ships")
-    add("--device", choices=("cpu", "cuda"))
-    add("--precision", help="default: what the command takes where nobody asks")
-    add("--rate", type=float, default=0.03, help="by which the last minute may be off the first (default 0.03)")
-    add("--growth", type=float, default=0.02, help="of memory after the first minute (default 0.02)")
-    add("--results-dir", metavar="DIR", type=Path, default=raw.RESULTS, help="where MACHINE-soak.json goes")
+    add("--model", metavar="FILE", help="default: the shipped model")
+    add("--device", choices=("cpu", "cuda"), help="default: the command's")
+    add("--precision", metavar="P", help="default: the command's")
+    rate, growth = (
+        "largest change of the rate, last minute to first",
+        "largest growth of memory after the first minute",
+    )
+    add("--rate", type=float, default=0.03, metavar="SHARE", help=f"{rate} (default 0.03)")
+    add("--growth", type=float, default=0.02, metavar="SHARE", help=f"{growth} (default 0.02)")
+    into = "for MACHINE-soak.json (default: bench/results)"
+    add("--results-dir", metavar="DIR", type=Path, default=raw.RESULTS, help=into)
     options = parser.parse_args()
     if not options.results_dir.is_dir():
         parser.error(f"--results-dir {options.results_dir}: no such folder")

@@ -1,10 +1,13 @@
-"""How far each step of the ladders comes, beside cuBLAS: conv2 and conv3 of the network in fp16.
+"""Time each step of the ladders to mma and wgmma, relative to cuBLAS: conv2 and conv3 of the network in fp16.
 
-`python bench/steps.py [--techniques mma,wgmma] [--batches 1024,4096]` needs a GPU with tensor cores, for `wgmma`
-Hopper's, and PyTorch for cuBLAS. The steps of all techniques, their tuned kernels and cuBLAS take turns. cuBLAS
-multiplies the same product: features copied out to rows of K * C_in numbers beforehand, which is not timed, no bias and
-no ReLU. Each is checked against the float64 reference first. Writes results/MACHINE-TECHNIQUE-steps.json, one each.
-Exit status: 0 measured, 1 a step is wrong, 2 it cannot run here.
+    python bench/steps.py --techniques mma,wgmma --batches 1024,4096
+
+It needs a GPU with tensor cores (Hopper's for wgmma), and PyTorch for cuBLAS. All steps, the tuned kernels and cuBLAS
+take turns, each checked against the float64 reference. cuBLAS multiplies the same product, without bias and ReLU, on
+features copied out to rows of K * C_in numbers; the copy is not timed.
+
+It writes results/MACHINE-TECHNIQUE-steps.json for each technique. Exit status: 0 measured, 1 a step is wrong, 2
+unusable machine.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from turns import Ready, by_turns
 from charcnn.config import POOL_SIZE, SMALL
 from charcnn.gpu import device, graph
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.ops import reference
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
@@ -166,9 +170,9 @@ def measure(techniques: Sequence[str], layer: Layer, batch: int) -> dict[str, li
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--techniques", metavar="NAME,...", help="of mma, wgmma (default: all that this GPU has)")
-    parser.add_argument("--batches", default="1024,4096", metavar="N,...", help="default: 1024,4096")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("--techniques", metavar="NAME,...", help="mma, wgmma (default: all that this GPU has)")
+    parser.add_argument("--batches", default="1024,4096", metavar="N,...", help="default 1024,4096")
     parser.add_argument("--results-dir", type=Path, default=raw.RESULTS, metavar="DIR", help="default: bench/results")
     options = parser.parse_args(argv)
     if not all(word.isdecimal() and int(word) > 0 for word in options.batches.split(",")):
@@ -179,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         device.choose(1)
         for name in techniques or ["mma"]:
-            device.require_tensor_cores(name, hopper=TECHNIQUES[name].hopper)
+            device.require_tensor_cores(name, hopper=TECHNIQUES[name].hopper, emulated=False)
     except device.DeviceError as error:
         print(f"steps: {error}", file=sys.stderr)
         return 2

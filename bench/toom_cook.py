@@ -1,10 +1,12 @@
-"""conv2 of the network by Toom-Cook's eleven products, from planes that are there: each tile beside `wgmma` and cuBLAS.
+"""Time conv2 by Toom-Cook's eleven products, from existing planes: each tile, relative to wgmma and cuBLAS.
 
-`python bench/toom_cook.py [--precisions fp16,tf32] [--batch 4096]` needs a Hopper GPU; cuBLAS is left out where PyTorch
-is missing. Each is checked first: some inputs against float64, all against the same inputs elsewhere in the batch.
-Rates count the direct sums' 21 products a window, but cuBLAS's of eleven products those that it takes. With
---results-dir writes MACHINE-toom-cook.json there.
-Exit status: 0 measured, 1 a result is wrong, 2 it cannot run here.
+    python bench/toom_cook.py --precisions fp16,tf32 --batch 4096
+
+It needs a Hopper GPU; without PyTorch, cuBLAS is left out. First some inputs are checked against float64, and all
+against the same inputs elsewhere in the batch. Rates count the direct sums' 21 products per window, except for cuBLAS's
+eleven products, which count as themselves.
+
+Exit status: 0 measured, 1 a result is wrong, 2 unusable machine.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from turns import Ready, by_turns
 from charcnn.gpu import device, graph
 from charcnn.gpu.launch import Call
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.epilogues import Pattern, pattern_of
 from charcnn.ops.common.precision import LARGEST_E4M3
@@ -197,11 +200,13 @@ class Conv2:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precisions", default="fp16", metavar="NAME,...", help=f"of {','.join(TILES)} (default fp16)")
-    parser.add_argument("--batch", type=int, default=4096, metavar="N")
-    parser.add_argument("--relu", action="store_true", help="features that are half zeros")
-    parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: nothing is written")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("--precisions", default="fp16", metavar="NAME,...", help=f"{','.join(TILES)} (default fp16)")
+    parser.add_argument("--batch", type=int, default=4096, metavar="N", help="inputs per batch (default 4096)")
+    parser.add_argument("--relu", action="store_true", help="use features that are half zeros")
+    parser.add_argument(
+        "--results-dir", type=Path, metavar="DIR", help="write MACHINE-toom-cook.json there (default: write nothing)"
+    )
     options = parser.parse_args(argv)
     names = options.precisions.split(",")
     if wrong := [name for name in names if name not in TILES]:
@@ -210,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--batch {options.batch}: need 1 or more")
     try:
         device.choose(1)
-        device.require_hopper("toom_cook")
+        device.require_hopper("toom_cook", emulated=False)
     except device.DeviceError as error:
         print(f"toom_cook: {error}", file=sys.stderr)
         return 2

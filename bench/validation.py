@@ -1,13 +1,11 @@
-"""How far right logits are from float64, and wrong ones, in sigmas: what `charcnn.model.rounding` rests on.
+"""Measure the error of right logits, and of deliberately wrong ones, in sigmas: what `charcnn.model.rounding` rests on.
 
-`python bench/validation.py [--levels l12,l14-bf16] [--inputs 8192] [--seeds 0,1] [--emulated]` runs each level in each
-of its precisions, on random weights and on the model that ships, over random ids, texts (the sample's, with characters
-changed), texts that fill an input, constant and blank ones. All of an input's errors are looked at. Beside what is
-right it spoils: an input zeroed, two swapped, all logits the same, FP8's given as each other precision's, and of one
-layer after another a tap shifted or a bias dropped (by the reference's difference). --emulated takes no GPU: the
-network in NumPy, rounded as kernels round. PyTorch computes the reference on a GPU where there is one, else NumPy.
-Writes results/MACHINE-validation.json after a run of all levels. Exit status: 0 all that is right is within its bound,
-1 something is not, 2 the options do not fit.
+Each level runs in each precision, on random weights and on the shipped model, over random ids, texts with changed
+characters, full-length texts, constant and blank ones. Wrong logits come from an input zeroed, two swapped, all logits
+equal, FP8's in place of each other precision's, and in each layer a tap shifted or a bias dropped. PyTorch computes the
+reference on a GPU, else NumPy. A run of all levels writes results/MACHINE-validation.json.
+
+Exit status: 0 all right logits are within their bound, 1 some are not, 2 unusable options.
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ from charcnn.classify.classifier import SHIPPED
 from charcnn.config import SMALL, TINY, Config
 from charcnn.gpu import device
 from charcnn.host import machine
+from charcnn.host.arguments import HelpFormatter
 from charcnn.model import calibrate, network, params, validation
 from charcnn.model.rounding import Rounding
 from charcnn.ops.conv1d.layers import SPREAD
@@ -353,15 +352,15 @@ def _show(row: Row, one: dict[str, Any]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     add = parser.add_argument
-    add("--levels", metavar="lK,...", help=f"default {','.join(LEVELS)}; l14-bf16 is one precision of l14")
-    add("--inputs", type=int, default=8192, metavar="N", help="of each level, precision and weights (default 8192)")
-    add("--seeds", default="0,1", metavar="S,...", help="of random weights (default 0,1)")
-    add("--batch", type=int, metavar="B", help="inputs a batch (default: each level's own)")
-    add("--at-once", type=int, default=128, metavar="N", help="inputs that the reference takes on a GPU (default 128)")
-    add("--emulated", action="store_true", help="the precisions by NumPy, not by the levels: needs no GPU")
-    add("--tiny", action="store_true", help="the smallest network: shows that it runs")
+    add("--levels", metavar="lK,...", help=f"or one precision, as l14-bf16 (default {','.join(LEVELS)})")
+    add("--inputs", type=int, default=8192, metavar="N", help="inputs per level, precision and weights (default 8192)")
+    add("--seeds", default="0,1", metavar="S,...", help="seeds of the random weights (default 0,1)")
+    add("--batch", type=int, metavar="B", help="inputs per batch (default: each level's own)")
+    add("--at-once", type=int, default=128, metavar="N", help="the reference's batch on a GPU (default 128)")
+    add("--emulated", action="store_true", help="emulate the kernels' rounding in NumPy; needs no GPU")
+    add("--tiny", action="store_true", help="only show that it runs, with the smallest network")
     add("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for all levels")
     options = parser.parse_args(argv)
     options.size = replace(TINY, channels=16, units=32) if options.tiny else SMALL

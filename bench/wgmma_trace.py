@@ -1,10 +1,10 @@
-"""When the parts of the wgmma kernel wait, and for which mbarrier: the clock of one block's multiprocessor in conv2.
+"""Trace when the parts of the wgmma kernel wait, and for which mbarrier, on one block's multiprocessor in conv2.
 
-`python bench/wgmma_trace.py [--batch 4096]` needs a Hopper GPU. The kernel is compiled once more: each wait for
-an mbarrier also notes when it began and ended; no other line of it differs. Results must have the same bits; what the
-trace costs is measured, too. Kept is what comes last, of the first warp of each warpgroup. Writes
-results/MACHINE-wgmma-trace.json.
-Exit status: 0 traced, 1 the bits differ, 2 it cannot run here.
+It needs a Hopper GPU. The kernel is compiled again, so that each wait also notes when it began and ended; its results
+must keep the same bits. The trace's own cost is measured, too. Kept are the last waits of each warpgroup's first warp.
+It writes results/MACHINE-wgmma-trace.json.
+
+Exit status: 0 traced, 1 the bits differ, 2 unusable machine.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from charcnn.host.arguments import HelpFormatter
 from charcnn.ops.common.epilogues import pattern_of
 
 if __name__ == "__main__":
@@ -167,15 +168,15 @@ def microseconds(start: Callable[[], object]) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=4096, metavar="N")
-    parser.add_argument("--results-dir", type=Path, default=raw.RESULTS, metavar="DIR")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("--batch", type=int, default=4096, metavar="N", help="inputs per batch (default 4096)")
+    parser.add_argument("--results-dir", type=Path, default=raw.RESULTS, metavar="DIR", help="default: bench/results")
     options = parser.parse_args(argv)
     if options.batch < 1:
         parser.error(f"--batch {options.batch}: need 1 or more")
     try:
         device.choose(1)
-        device.require_hopper("wgmma_trace")
+        device.require_hopper("wgmma_trace", emulated=False)
     except device.DeviceError as error:
         print(f"wgmma_trace: {error}", file=sys.stderr)
         return 2

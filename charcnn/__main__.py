@@ -13,27 +13,28 @@ from typing import NoReturn
 
 from charcnn.cli import CLOSED, COMMANDS, DONE, INTERRUPTED, TERMINATED
 from charcnn.cli.errors import explained
+from charcnn.host.arguments import HelpFormatter
 from charcnn.host.interrupts import between_locks, ended
 from charcnn.host.terminal import let_go_of, prepare_streams, printable, tell
 
 EPILOG = """examples:
   echo "Stocks fell on Monday as oil rose." | charcnn classify -
-  charcnn classify news.csv                    writes news.labelled.csv
-  charcnn evaluate test.csv                    accuracy, by class, confusion matrix
+  charcnn classify news.csv         writes news.labelled.csv
+  charcnn evaluate test.csv         accuracy, by class, confusion matrix
   charcnn explain "The home team won the cup final."
   charcnn convert model.pt model.safetensors
 
 exit status:
   0    done
-  1    failed while working: a full disk, a file that ends early
-  2    the options, a file or the machine do not fit; one line on standard error says what to do
-  3    done, but some rows were unreadable and have no label; a report says which
-  130  interrupted, by Ctrl-C
-  141  whoever read the output closed it, as head does
-  143  terminated, by SIGTERM"""
+  1    failed while working: a full disk, a file cut short meanwhile
+  2    unusable options, file or machine; standard error says what to do
+  3    done, but some rows are unreadable and have no label; a report lists them
+  130  interrupted by Ctrl-C
+  141  the reader of the output closed it, as head does
+  143  terminated by SIGTERM"""
 
-SIGNALS = "and of any command: 130 interrupted; 141 whoever read the output closed it; 143 terminated"
-"""The last line of each subcommand's help."""
+SIGNALS = "130 interrupted; 141 the output's reader closed it; 143 terminated"
+"""The end of each subcommand's help."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What writing fails with where there is no room left, or the device is broken."""
@@ -48,19 +49,19 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """The command line: with the arguments of one subcommand, or of all where None; others keep their name."""
     top = _Parser(
         prog="charcnn",
-        description="A character-level CNN on CPUs and GPUs: labels for short texts.",
+        description="Label short texts with a character-level CNN, on CPUs and NVIDIA GPUs.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
-    top.add_argument("--version", action=_Version, nargs=0, help="print the version and leave")
+    top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
-        own = commands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+        own = commands.add_parser(name, help=summary, formatter_class=HelpFormatter)
         if chosen in (None, name):
             module = import_module(f"charcnn.cli.{name}")
             own.description = module.__doc__
             module.add_arguments(own)
-            own.epilog = f"{own.epilog}\n{SIGNALS}"
+            own.epilog = f"{own.epilog}; {SIGNALS}"
     return top
 
 

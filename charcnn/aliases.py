@@ -26,6 +26,9 @@ Kernel: TypeAlias = Any
 Intrinsic: TypeAlias = Any
 """An instruction as a function that kernels call, as `gpu.ptx` makes them."""
 
+Value: TypeAlias = Any
+"""What a thread of the emulator computes with: numbers of Python's and NumPy's, tuples of them, arrays."""
+
 NumbaType: TypeAlias = Any
 """Numba's type of a value."""
 
@@ -47,5 +50,5 @@ Texts: TypeAlias = Any
 Labels: TypeAlias = Any
 """Their N labels: of one label a text str or whole numbers, else lists of such."""
 
-Value: TypeAlias = Any
+Argument: TypeAlias = Any
 """A keyword argument that is handed on."""

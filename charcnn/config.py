@@ -175,3 +175,6 @@ SMALL = Config()
 
 TINY = Config(length=123, channels=4, units=8)
 """The shortest length that the chain admits and a few channels: for the simulator and quick tests."""
+
+TINY_MATRICES = Config(length=123, channels=64, units=64)
+"""TINY, with as many channels as tensor cores take at once."""

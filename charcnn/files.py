@@ -125,7 +125,7 @@ def check_paths(
         if path != "-":
             folder = os.path.dirname(path) or "."
             if os.path.isdir(path):
-                raise ValueError(f"{shown}: is a folder: need a name for a file")
+                raise ValueError(f"{shown}: is a folder: need a file name")
             if name not in made and not os.path.isdir(folder):
                 raise ValueError(f"{shown}: there is no folder {folder}")
         if place is None:
@@ -142,7 +142,7 @@ def check_paths(
         mark = marks.get(name)
         if path != "-" and not force and name not in kept and not is_free(path, mark):
             other = "" if mark is None else ", and was not written by this command"
-            raise ValueError(f"{shown}: is there already{other}: name another output, or add --force")
+            raise ValueError(f"{shown}: already exists{other}: name another output, or add --force")
 
 
 def _each(paths: Paths) -> Iterator[tuple[str, str]]:
@@ -278,8 +278,8 @@ def check_unchanged(file: IO[Any], before: os.stat_result, path: Path) -> None:
     now = os.fstat(file.fileno())
     if stat.S_ISREG(now.st_mode) and (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise ValueError(
-            f"{os.fspath(path)}: was changed while it was read, from {before.st_size:,} to {now.st_size:,} bytes: what "
-            "was read may be a mixture; start again when nobody writes to it, or give a copy"
+            f"{os.fspath(path)}: changed while it was read, from {before.st_size:,} to {now.st_size:,} bytes: what "
+            "was read may be a mixture; start again when nothing writes to it, or give a copy"
         )
 
 

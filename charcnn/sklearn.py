@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 import charcnn
-from charcnn.aliases import Array, Labels, Record, Texts, Value
+from charcnn.aliases import Argument, Array, Labels, Record, Texts
 from charcnn.config import Config
 from charcnn.host.install import pip_install
 from charcnn.text import names
@@ -60,15 +60,15 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
         self,
         *,
         preset: str | None = None,
-        encoding: Value = "forward",
+        encoding: Argument = "forward",
         config: Config | None = None,
-        recipe: Mapping[str, Value] | None = None,
+        recipe: Mapping[str, Argument] | None = None,
         valid: float | None = None,
         text_columns: Sequence[str | int] | None = None,
         device: str = "auto",
         precision: str | None = None,
-        class_weight: str | Mapping[Value, float] | None = None,
-        random_state: Value = None,
+        class_weight: str | Mapping[Argument, float] | None = None,
+        random_state: Argument = None,
     ) -> None:
         self.preset = preset
         self.encoding = encoding
@@ -98,7 +98,7 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         self.classes_, indices = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y holds one class, {self.classes_[0]!r}: need two at least")
+            raise ValueError(f"y holds one class, {self.classes_[0]!r}: need at least two")
         if len(texts) != len(y):
             raise ValueError(f"X holds {len(texts)} texts and y {len(y)} labels: need as many")
         own = _names(self.classes_)
@@ -155,14 +155,14 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
         join = find_encoding(self.encoding).join
         return [join(row) for row in zip(*columns, strict=True)]
 
-    def __sklearn_tags__(self) -> Value:
+    def __sklearn_tags__(self) -> Argument:
         tags = super().__sklearn_tags__()
         tags.input_tags = replace(tags.input_tags, one_d_array=True, two_d_array=False, string=True)
         tags.non_deterministic = self.random_state is None
         return tags
 
 
-def _column(X: Texts, name: Value) -> list[str]:
+def _column(X: Texts, name: Argument) -> list[str]:
     """A table's column, with no missing value."""
     try:
         found = X[name] if hasattr(X, "columns") else np.asarray(X, dtype=object).T[name]

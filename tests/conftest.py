@@ -25,7 +25,6 @@ import charcnn.levels
 
 charcnn.levels.prepare()  # stands before the first import of numba.cuda
 
-import simulated_threads  # noqa: E402
 from commands import interrupted  # noqa: E402, F401 - a fixture
 
 from charcnn.catalog import LEVELS, VARIANTS, Level, Variant  # noqa: E402
@@ -33,9 +32,6 @@ from charcnn.compiling.workers import SELDOM  # noqa: E402
 from charcnn.gpu import device  # noqa: E402
 from charcnn.ops.common import cpu_dot  # noqa: E402
 from charcnn.ops.common.precision import TENSOR_PRECISIONS  # noqa: E402
-
-if device.SIMULATED:
-    simulated_threads.install()
 
 os.environ["CHARCNN_CACHE"] = str(Path(__file__).parent / "no cache")  # tests take no tiles that somebody tuned
 
@@ -83,8 +79,8 @@ def row_scope(nodeid: str) -> str | None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--all, and --turns."""
-    parser.addoption("--all", action="store_true", help="run the exhaustive tests, too")
-    parser.addoption("--turns", action="store_true", help="with -m exhaustive: one in so many of them, by the commit")
+    parser.addoption("--all", action="store_true", help="also run the exhaustive tests")
+    parser.addoption("--turns", action="store_true", help="with -m exhaustive: run one in eleven, chosen by the commit")
 
 
 def pytest_configure(config: pytest.Config) -> None:

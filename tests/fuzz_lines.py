@@ -1,4 +1,4 @@
-"""Random files of lines, JSON Lines and CSV, each read in many ways: a row's verdict and text are to be its own alone.
+"""Read random files of lines, JSON Lines and CSV in many ways: a row's verdict and text must depend on no other row.
 
 What is compared: a reading line by line in plain Python; blocks of several sizes out of buffers of several sizes; short
 reads; a pipe; with pyarrow and without; and a reading that ends at every block and is gone on with, as after a kill. Of
@@ -670,10 +670,10 @@ def run_commands(seed, files, folder):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--files", type=int, metavar="N", help="how many (default: 10000)")
-    parser.add_argument("--seconds", type=float, metavar="S", help="or how long")
-    parser.add_argument("--commands", type=int, default=0, metavar="N", help="run the command on so many files instead")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--files", type=int, metavar="N", help="number of files (default 10,000; with --seconds any)")
+    parser.add_argument("--seconds", type=float, metavar="S", help="stop after this long")
+    parser.add_argument("--commands", type=int, default=0, metavar="N", help="run the command on N files instead")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default 0")
     given = parser.parse_args()
     started = time.monotonic()
     if given.commands:

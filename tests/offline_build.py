@@ -1,8 +1,8 @@
-"""Compile the kernels of every CUDA variant for Hopper (sm_90a) with no GPU and no driver, and print what they cost.
+"""Compile the kernels of every CUDA variant for Hopper (sm_90a), without GPU or driver, and print what they cost.
 
-Prints JSON: kernel -> its variant, registers, spilled bytes, local and shared memory, ptxas warnings. It calls each
+It prints JSON: kernel -> its variant, registers, spilled bytes, local and shared memory, ptxas warnings. It calls each
 variant's launcher on small arrays with the launch replaced by a compilation, so the signatures are the launcher's own.
-Needs the CUDA wheels (extra `cuda`).
+It needs the CUDA wheels (extra `cuda`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from unittest import mock
 
 from prepared import of_kind, prepared
 
+from charcnn.host.arguments import HelpFormatter
 from charcnn.layers import MaxPool1d, MaxPool2d
 from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.conv1d.small_batch import SmallBatchConv
@@ -217,7 +218,8 @@ def level_16(precision: str) -> None:
     if precision not in HALF_PRECISIONS:
         return
     for pair, epilogue in (((9216, 4096), "gelu"), ((4096, 1000), "")):  # AlexNet's
-        split = SplitKLinear(zeros(*pair), zeros(pair[1]), epilogue=epilogue, float32=not epilogue, precision=precision)
+        options = {"precision": precision, "results": None if epilogue else "float32"}
+        split = prepared(SplitKLinear, zeros(*pair), zeros(pair[1]), epilogue, **options)
         for n in (1, 16, 64):
             split(zeros(n, pair[0], dtype=dtype), Space())
     for image, filters, options in ALEXNET.values():
@@ -330,7 +332,7 @@ def level_17() -> None:
         of_kind(WgmmaConv, "stat", weight[:3].copy(), bias, **options).with_moments(np.zeros((2, 110, 256), np.uint8))
     for name in ("bf16", "fp8"):
         features = np.zeros((2, 1, 256), TENSOR_PRECISIONS[name].dtype)
-        FewOutputsLinear(conv2[0, :, :4], bias[:4], precision=name).linear(features)
+        prepared(FewOutputsLinear, conv2[0, :, :4], bias[:4], precision=name).apply(features)
 
 
 def digests(launches: Iterable[Launch], target: Target) -> dict[tuple[str, str], str]:
@@ -358,14 +360,14 @@ def share(text: str) -> tuple[int, int]:
 
 def main() -> None:
     """Print the costs as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("variants", nargs="*", metavar="VARIANT", help="such as conv1d_naive; all where none is named")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that compile")
-    parser.add_argument("--cubins", type=Path, metavar="FOLDER", help="leave the compiled kernels there")
-    parser.add_argument("--capability", default="9.0a", metavar="C", help="to compile for: 9.0a (default), 8.0 ...")
-    known = "JSON, variant -> function -> digest: what has the same digest still is not compiled, and has no costs"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("variants", nargs="*", metavar="VARIANT", help="such as conv1d_naive (default: all)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that compile (default 1)")
+    parser.add_argument("--cubins", type=Path, metavar="FOLDER", help="keep the compiled kernels there")
+    parser.add_argument("--capability", default="9.0a", metavar="C", help="compute capability (default 9.0a)")
+    known = "JSON, variant -> function -> digest: functions with the same digest are not compiled, and get no costs"
     parser.add_argument("--known", type=Path, metavar="FILE", help=known)
-    also = "compile part K of N of these, too: each function is in one of the parts 0 to N - 1"
+    also = "of these, also compile part K of N: each function is in one of the parts 0 to N - 1"
     parser.add_argument("--share", type=share, default=(0, 0), metavar="K/N", help=also)
     arguments = parser.parse_args()
     target = Target.named(arguments.capability)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from clusters import emulate_clusters
 from conftest import runs_here
-from emulation import EIGHTHS
+from small_gpu import one_multiprocessor
 
 from charcnn import catalog
 from charcnn.gpu import device
+from charcnn.gpu.ptx.simulated import E4M3
 from charcnn.ops.common.cast import as_format
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 
@@ -20,7 +20,7 @@ on_a_gpu = pytest.mark.skipif(not runs_here(catalog.level("l16")), reason="needs
 def small_batch_machine(monkeypatch):
     """Warps and tensor cores in plain Python where there is no GPU; none of Hopper's: skipped."""
     if device.SIMULATED:
-        emulate_clusters(monkeypatch)
+        one_multiprocessor(monkeypatch)
         monkeypatch.setattr(device, "multiprocessors", lambda: 2)
     elif not runs_here(catalog.level("l16")):
         pytest.skip("needs a GPU of compute capability 9.0")
@@ -38,7 +38,7 @@ def numbers(y, of):
     """What an array on the GPU holds, in float64."""
     y = y.copy_to_host()
     if of.ptx_type == "e4m3":
-        return EIGHTHS[y]
+        return E4M3[y]
     if of.name == "bf16":
         return (y.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return y.astype(np.float64).reshape(*y.shape[:-1], of.terms, -1).sum(-2)

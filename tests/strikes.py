@@ -1,11 +1,11 @@
-"""Ranks that are killed or stopped at every phase of a run: does it end, and with what?
+"""Kill or stop ranks at every phase of a run: does it end, and how?
 
     python tests/strikes.py --runs 200 --seed 0 --json bench/results/offload/cpu-2-cores-strikes.json
 
 Each run starts `mpiexec` with a level or `charcnn classify`, as static, async or farm, with or without ULFM, and
-strikes one or two ranks by SIGKILL or SIGSTOP. It must end within LIMIT, complete or by a line and a status that is not
-0; as a farm under ULFM it must be complete, whichever worker was struck after MPI had started. What `charcnn classify`
-left unfinished, the same command must complete, without ranks here.
+strikes one or two ranks by SIGKILL or SIGSTOP. It must end within LIMIT: complete, or with a line and a status that is
+not 0. A farm under ULFM must be complete, whichever worker was struck after MPI had started. What `charcnn classify`
+left unfinished, the same command must complete, here without ranks.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from charcnn.host.arguments import HelpFormatter
 
 LIMIT = 60.0
 """Seconds for a run."""
@@ -248,13 +250,14 @@ def main() -> int:
     from charcnn import files
     from charcnn.host import machine
 
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--runs", type=int, default=200)
-    options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--first", type=int, default=0, help="number of the first run, to repeat one")
-    options.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    options.add_argument("--json", help="write the counts here")
-    options.add_argument("--verbose", action="store_true", help="print what each run says")
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    add = options.add_argument
+    add("--runs", type=int, default=200, metavar="N", help="default 200")
+    add("--seed", type=int, default=0, metavar="S", help="default 0")
+    add("--first", type=int, default=0, metavar="N", help="number of the first run, to repeat one (default 0)")
+    add("--jobs", type=int, default=1, metavar="N", help="runs at a time (default 1)")
+    add("--json", metavar="FILE", help="write the counts here")
+    add("--verbose", action="store_true", help="print each run's output")
     chosen = options.parse_args()
     done = []
     with tempfile.TemporaryDirectory() as folder:

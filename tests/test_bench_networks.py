@@ -17,7 +17,7 @@ import numpy as np
 import op_times
 import pytest
 from conftest import compiler_installed
-from emulation import emulate
+from small_gpu import fresh_kernels
 
 from charcnn import catalog, layers
 from charcnn.gpu import device, graph
@@ -110,7 +110,7 @@ def test_pooling_in_one_kernel_and_in_two(pool, monkeypatch):
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: python bench/direct_plans.py")
 def test_plans_of_few_channels(monkeypatch):
-    emulate(monkeypatch)
+    fresh_kernels(monkeypatch)
     monkeypatch.setattr(graph, "Graph", lambda start, stream: SimpleNamespace(launch=lambda: start(stream)))
     names = []
 

@@ -76,7 +76,7 @@ def test_a_full_disk_keeps_nothing_and_says_so(tmp_path, monkeypatch):
 
     files = type(argmax._argmax_loops_kernel._cache._cache_file)
     monkeypatch.setattr(files, "_open_for_write", full)
-    with pytest.warns(UserWarning, match=r"compiled code is not kept.*: .*: No space left on device") as told:
+    with pytest.warns(UserWarning, match=r"compiled code cannot be kept.*: .*: No space left on device") as told:
         functions = [started(), started()]
     assert not any(map(found, functions))
     assert len(told) == 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import quick
-from emulation_hopper import emulate_hopper
+from small_gpu import one_multiprocessor
 from test_chain2d import FOUR, H200, arguments, close
 from test_channels_last import errors
 from test_networks import architecture, drawn
@@ -107,7 +107,7 @@ def test_any_number_of_warps(threads):
     ("one", "fp16", False), ("normalised", "fp16", True),
 ])  # fmt: skip
 def test_in_emulation(name, precision, from_bytes, monkeypatch):
-    emulate_hopper(monkeypatch)
+    one_multiprocessor(monkeypatch)
     layers, in_shape = SMALL[name]
     made = planned(layers, in_shape, precision, threads=64)
     check(layers, made, 2 if name == "one" else 1, from_bytes=from_bytes)
@@ -116,14 +116,14 @@ def test_in_emulation(name, precision, from_bytes, monkeypatch):
 @emulated
 @pytest.mark.parametrize("name", dict(network_technique("strong_mma").networks))
 def test_a_network_in_emulation(name, monkeypatch):
-    emulate_hopper(monkeypatch)
+    one_multiprocessor(monkeypatch)
     found, bound = errors("strong_mma", architecture(name), "fp16", 2)
     assert found.max() < bound
 
 
 @emulated
 def test_a_part_of_a_network_begins_with_features(monkeypatch):
-    emulate_hopper(monkeypatch)
+    one_multiprocessor(monkeypatch)
     whole = architecture("fused4")
     weights, images = drawn(whole, 2)
     own = stage(whole, 1, 2)
@@ -163,7 +163,7 @@ def test_what_does_not_fit(layers, in_shape, options, message):
 
 @emulated
 def test_an_infinity_stays_where_it_is(monkeypatch):
-    emulate_hopper(monkeypatch)
+    one_multiprocessor(monkeypatch)
     layers = Conv2d(1, 1), Relu(), Conv2d(1, 1)  # the octet's other channels would be 0 times an infinity
     ones = np.ones((1, 1, 1, 1), np.float32)
     made = planned(layers, (1, 1, 3)).prepare([-ones, ones], [np.zeros(1, np.float32), np.full(1, 3, np.float32)])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import quick
-from emulation_hopper import emulate_hopper
+from small_gpu import one_multiprocessor
 from test_chain2d import H200, HALF, TOLERANCE, arguments, close
 from test_chain2d import check as check_chain
 from test_chain_mma import emulated, expected, on_a_gpu
@@ -82,7 +82,7 @@ def test_a_chain(name, precision, walk):
     ("even", "tiles", "fp16", 2, False),
 ])  # fmt: skip
 def test_in_emulation(name, walk, precision, tile, from_bytes, monkeypatch):
-    emulate_hopper(monkeypatch)
+    one_multiprocessor(monkeypatch)
     made = planned(name, walk, precision=precision, tile=tile)
     check(name, replace(made, made=1), 1, from_bytes)
 
@@ -90,7 +90,7 @@ def test_in_emulation(name, walk, precision, tile, from_bytes, monkeypatch):
 @emulated
 @pytest.mark.exhaustive
 def test_a_network_in_emulation(monkeypatch):
-    emulate_hopper(monkeypatch)
+    one_multiprocessor(monkeypatch)
     row, network = fused_technique("fp16"), architecture("alexnet")
     weights, images = drawn(network, 1)
     got = row.build(row.name, weights, network, batch=1, precision="fp16", method="rolling", gpus=1)(images)
@@ -190,7 +190,7 @@ def test_what_does_not_fit(layers, options, message):
 
 @pytest.mark.parametrize(("words", "message"), [
     ("--as cpu_gemm --fuse 2", "alexnet: --fuse 2: needs --as strong, not cpu_gemm"),
-    ("--as cpu_gemm --method tiles", "alexnet: --method tiles: is of --fuse 2, which is missing"),
+    ("--as cpu_gemm --method tiles", "alexnet: --method tiles: needs --fuse 2"),
     ("--as strong --fuse 2 --method whole --variant 2012 --plan",
      "alexnet: convolutions 1 to 2 need 447,232 bytes of shared memory a block by method 'whole', there are 232,448"),
 ])  # fmt: skip

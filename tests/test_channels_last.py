@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import test_mma
 import test_wgmma
-from clusters import emulate_clusters
 from conftest import quick
 from prepared import prepared
+from small_gpu import one_multiprocessor
 from test_mma import simulated
 from test_networks import architecture, drawn, rounded
 
@@ -201,9 +201,9 @@ def test_what_layers_hold_counts_once():
 
 @simulated
 def test_a_linear_layers_weights_are_asked_for_by_the_convolutions_before_it(monkeypatch):
-    emulate_clusters(monkeypatch)
+    one_multiprocessor(monkeypatch)
     monkeypatch.setattr(Call, "launch", lambda *_, **__: None)
-    linear = [SplitKLinear(np.zeros((2048, 64), np.float32), np.zeros(64, np.float32)) for _ in range(2)]
+    linear = [prepared(SplitKLinear, np.zeros((2048, 64), np.float32), np.zeros(64, np.float32)) for _ in range(2)]
     weight, bias = np.zeros((3, 3, 8, 16), np.float32), np.zeros(16, np.float32)
     few = [prepared(SmallBatchConv, weight, bias) for _ in range(3)]
     many = few.pop()
@@ -217,7 +217,7 @@ def test_a_linear_layers_weights_are_asked_for_by_the_convolutions_before_it(mon
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_a_few_images_in_plain_python(precision, monkeypatch):
-    emulate_clusters(monkeypatch)
+    one_multiprocessor(monkeypatch)
     monkeypatch.setattr(device, "multiprocessors", lambda: 132)
     taken = []
     call = SmallBatchConv.__call__

@@ -193,7 +193,7 @@ def test_precisions_of_the_catalogue():
     [
         ({"device": "tpu"}, "device='tpu': need one of cpu, cuda"),
         ({"device": "cpu", "precision": "half"}, "precision='half': need one of fp32"),
-        ({"device": "cpu", "precision": "fp8"}, "no level computes in fp8 on the CPU; these compute in it: "),
+        ({"device": "cpu", "precision": "fp8"}, "no level computes in fp8 on the CPU; these do: "),
         (
             {"device": "cpu", "level": "l10"},
             "level l10 does not compute on the CPU: it needs a GPU",

@@ -26,7 +26,7 @@ def test_an_output_that_is_there_is_kept(charcnn, tmp_path):
     out.write_text("mine")
     status, _, err = charcnn("classify", source, "-o", out)
     assert status == UNUSABLE
-    assert "is there already: name another output, or add --force" in err
+    assert "already exists: name another output, or add --force" in err
     assert out.read_text() == "mine"
     assert charcnn("classify", source, "-o", out, "--force")[0] == DONE
     assert out.read_text().endswith("\ta\n")
@@ -161,7 +161,7 @@ def test_a_device_that_is_full(charcnn, tmp_path):
 def test_two_runs_do_not_write_one_output(tmp_path):
     path = str(tmp_path / "out")
     first = output.Partial(path, f"{path}.report", {})
-    with pytest.raises(ValueError, match="another start is writing it now"):
+    with pytest.raises(ValueError, match="another run is writing it now"):
         output.Partial(path, f"{path}.report", {})
     first.finish()
     assert left(tmp_path) == ["out"]
@@ -200,7 +200,7 @@ def test_a_start_that_opens_what_another_one_finishes(tmp_path, monkeypatch):
         lock(self)
 
     monkeypatch.setattr(output.Partial, "_lock", late)
-    with pytest.raises(ValueError, match="another start"):
+    with pytest.raises(ValueError, match="another run"):
         output.Partial(path, f"{path}.report", {})
     assert Path(path).read_bytes() == b"row\n"
     assert left(tmp_path) == ["out"]
@@ -252,7 +252,7 @@ def test_a_kill_between_two_names_of_an_output(tmp_path):
     first.file.write(b"row\n")
     first.close()
     os.link(f"{path}.part", path)  # what the kill left
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists"):
         output.Partial(str(path), f"{path}.report", {})
     assert path.read_text() == "row\n"
     os.link(path, f"{path}.part")

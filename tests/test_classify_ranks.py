@@ -59,7 +59,7 @@ def test_ways_to_offload_are_those_of_the_package():
 def test_options_of_ranks_need_ranks(files, capsys):
     for more in ([], ["--offload", "async"]):
         assert main(["classify", files[2], "--model", files[1], "--root-serves", *more]) == 2
-        assert "need --offload farm, or start it by mpiexec" in capsys.readouterr().err
+        assert "need --offload farm, or a start by mpiexec" in capsys.readouterr().err
 
 
 COMMANDS = """
@@ -104,7 +104,7 @@ def test_ranks_write_the_bytes_of_one_process_and_errors_once(files):
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("status")]
     assert said == ["status 2"] * 4 + ["status 0"] * 4, done.stderr
-    refused = ("--encode-on gpu: ranks are sent token ids", "rank 1: no room here", "nowhere.csv: No such file")
+    refused = ("--encode-on gpu: ranks receive token ids", "rank 1: no room here", "nowhere.csv: No such file")
     for reason in (*refused, f"--report {rows}: is the input"):
         assert done.stderr.count(reason) == 1
     assert "3,000 rows of 2 files" in done.stderr
@@ -118,7 +118,7 @@ def test_ranks_write_the_bytes_of_one_process_and_errors_once(files):
         assert how == "farm" or report["ranks"] == 3
     assert sum(rank["inputs"] for rank in report["farm"]["ranks"]) == 1500
     assert all(rank["inputs"] for rank in report["farm"]["ranks"][1:])
-    assert done.stderr.count("a rank that dies ends this run") == 5
+    assert done.stderr.count("if a rank dies, this run ends") == 5
 
 
 # Others wait in their first calls: else a rank that is slow to begin finds too little left to die at.

@@ -40,7 +40,7 @@ def test_a_kill_in_the_middle_and_a_second_start(charcnn, weights, tmp_path, kin
     with open(f"{out}.part", "ab") as file:  # more than the journal knows of
         file.write(b"half a row")
     status, _, err = charcnn("classify", source, "-o", out)
-    assert "going on after row " in err
+    assert "resuming after row " in err
     assert status == UNREADABLE
     whole = tmp_path / f"whole.{kind}"
     charcnn("classify", source, "-o", whole)
@@ -202,7 +202,7 @@ def test_a_default_that_is_named_goes_on_too(charcnn, tmp_path, monkeypatch):
     named = ("--format", "csv", *columns, "--encoding", "crepe", "--precision", "fp32", "--level", "l18")
     status, _, err = charcnn("classify", source, "-o", out, *named)
     assert status == DONE
-    assert "going on after row 2 of a run that was cut off" in err
+    assert "resuming after row 2 of an interrupted run" in err
     assert len(rows(out)) == 3
 
 
@@ -214,12 +214,12 @@ def test_another_level_does_not_go_on(charcnn, interrupted, tmp_path):
     data = Path(f"{out}.part").read_bytes()
     status, _, err = charcnn("classify", source, "-o", out, "--level", "l2")
     assert status == UNUSABLE
-    assert f"{out}.part is what another run left (of another level; it had --level l11): run it again as it was" in err
+    assert f"{out}.part is what another run left (of another level; it had --level l11): run that again" in err
     status, _, err = charcnn("classify", source, "-o", out, "--level", "l11", "--min-probability", 0.5)
     assert (status, "(of another --min-probability or --unsure-label)" in err) == (UNUSABLE, True)
     assert Path(f"{out}.part").read_bytes() == data
     status, _, err = charcnn("classify", source, "-o", out, "--level", "l11")
-    assert (status, "going on after row 100" in err) == (DONE, True)
+    assert (status, "resuming after row 100" in err) == (DONE, True)
     interrupted(2, "classify", source, "-o", out, "--level", "l11", "--force")
     status, _, err = charcnn("classify", source, "-o", out, "--level", "l2", "--force")
     assert (status, "going on" in err) == (DONE, False)
@@ -251,7 +251,7 @@ def test_an_input_that_changes_meanwhile_gets_no_output(charcnn, monkeypatch, tm
         patch.setattr(sinks.Sink, "take", written)
         status, _, err = charcnn(*words, "--quiet")
     assert status == UNUSABLE
-    assert f"{source}: was changed while it was read, from 300 to {325 if how == 'grows' else 300} bytes" in err
+    assert f"{source}: changed while it was read, from 300 to {325 if how == 'grows' else 300} bytes" in err
     assert err.count("\n") == 1
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [source]
     assert charcnn(*words)[0] == DONE, "there is nothing left that another run began"
@@ -295,5 +295,5 @@ def test_an_input_that_changes_while_it_is_read_is_refused(charcnn, tmp_path, mo
     else:
         status, _, err = charcnn("evaluate", source)
     assert status == UNUSABLE
-    assert f"{source}: was changed while it was read, from 164 to 172 bytes" in err
+    assert f"{source}: changed while it was read, from 164 to 172 bytes" in err
     assert left(tmp_path) == ["in.csv"]

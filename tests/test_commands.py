@@ -33,12 +33,15 @@ from charcnn.text import encodings
         (("classify", "in.csv", "--precision", "fp8"), "no level computes in fp8 on the CPU"),
         (("classify", "in.csv", "--text-columns", "x"), "in.csv: has no column 'x'"),
         (("classify", "in.csv", "-o", "none/out.csv"), "--output none/out.csv: there is no folder none"),
-        (("classify", "in.csv", "-o", "out.parquet"), "--output out.parquet: what is written is csv, as INPUT is"),
+        (("classify", "in.csv", "-o", "out.parquet"), "--output out.parquet: the output has INPUT's format, csv"),
         (("evaluate", "in.txt"), "plain lines have no labels"),
-        (("evaluate", "in.csv"), "row 1, line 1: label '9' is none of the classes; of the first 1 no row can be used"),
-        (("evaluate", "zero.csv"), "row 2 has label '0': where that is a class, say --first-label 0"),
-        (("evaluate", "four.csv", "--first-label", "0"), "row 1 has label '4': where that is a class"),
-        (("evaluate", "none.jsonl"), "row 1, line 1: no label; of the first 1 no row can be used. Labels are World"),
+        (
+            ("evaluate", "in.csv"),
+            "row 1, line 1: label '9' is not a class of the model; no row of the first 1 can be used",
+        ),
+        (("evaluate", "zero.csv"), "row 2 has label '0': if that is a class, add --first-label 0"),
+        (("evaluate", "four.csv", "--first-label", "0"), "row 1 has label '4': if that is a class"),
+        (("evaluate", "none.jsonl"), "row 1, line 1: no label; no row of the first 1 can be used. Labels are World"),
         (("evaluate", "empty.csv"), "empty.csv holds no row"),
         (("explain", "a", "--label", "x"), "label='x'"),
     ],
@@ -96,18 +99,18 @@ def test_evaluate_leaves_out_and_names_rows_with_no_class(charcnn, tmp_path, mon
     assert json.loads(report.read_text()) == expected | {"left_out": 4}
     assert err.splitlines()[0].startswith(f"{source}: no header; delimiter ','; text: column 2; label: column 1")
     assert err.splitlines()[1:] == [
-        "labels are numbers, and the file does not name them: 1 was taken for World, 4 for Sci/Tech "
-        "(--first-label 0 counts otherwise)",
+        "labels are numbers, which the file does not name: 1 was taken for World, 4 for Sci/Tech "
+        "(--first-label 0 counts from 0)",
         "left out 4 rows:",
-        "  row 2, line 4: label '9' is none of the classes",
+        "  row 2, line 4: label '9' is not a class of the model",
         "  row 3, line 5: no label",
         "  row 4, line 6: 1 fields: need 2",
-        f"  row {len(TEXTS) + 4}, line {len(TEXTS) + 6}: label 'Music' is none of the classes",
+        f"  row {len(TEXTS) + 4}, line {len(TEXTS) + 6}: label 'Music' is not a class of the model",
         f"wrote {report}",
     ]
     source.write_text("".join(["1,a\n", *["9,b\n"] * 30]))
     assert charcnn("evaluate", source)[2].splitlines()[-2:] == [
-        "  row 11, line 11: label '9' is none of the classes",
+        "  row 11, line 11: label '9' is not a class of the model",
         "  and 20 more",
     ]
 
@@ -126,8 +129,8 @@ def test_evaluate_with_numbers(charcnn, classifier, tmp_path):
     floats.write_text("".join(["label,text\n", *lines, ",none\n"]))
     status, out, err = charcnn("evaluate", floats)
     assert (status, out.split(" (")[0]) == (UNREADABLE, "accuracy 100.00%")
-    assert "\nlabels are numbers, and the file does not name them: 1 was taken for World, 4 for Sci/Tech" in err
-    assert "row 1 has label '0.0': where that is a class, say --first-label 0" in _evaluated(charcnn, tmp_path, "0.0")
+    assert "\nlabels are numbers, which the file does not name: 1 was taken for World, 4 for Sci/Tech" in err
+    assert "row 1 has label '0.0': if that is a class, add --first-label 0" in _evaluated(charcnn, tmp_path, "0.0")
     nan = '{"text": "a", "label": NaN}\n{"text": "b", "label": 2.0}\n'
     assert "row 1, line 1: no label" in _evaluated(charcnn, tmp_path, nan)
     for first, options in ((1, ()), (0, ("--first-label", 0))):
@@ -153,7 +156,7 @@ def test_evaluate_counts_numbers_or_takes_them_for_names_never_both(charcnn, tmp
     for source, options in (("own.csv", ()), ("other.csv", ("--first-label", first))):
         status, out, _ = charcnn("evaluate", source, *options, model="numbers.safetensors")
         assert (status, out.split(" (")[0]) == (DONE, "accuracy 100.00%")
-    hint = f"has label '{4 * first}': where that is a class, say --first-label {first}"
+    hint = f"has label '{4 * first}': if that is a class, add --first-label {first}"
     assert hint in charcnn("evaluate", "last.csv", model="numbers.safetensors")[2]
 
 
@@ -163,7 +166,7 @@ def test_evaluate_takes_a_number_between_the_classes_for_none(charcnn, tmp_path,
     Path("stars.csv").write_text("label,text\n2,a\n3,a\n")
     status, _, err = charcnn("evaluate", "stars.csv", model="stars.safetensors")
     assert status == UNREADABLE
-    assert "row 2, line 3: label '3' is none of the classes" in err
+    assert "row 2, line 3: label '3' is not a class of the model" in err
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +225,7 @@ def test_evaluate_names_rows_whose_logits_are_not_finite(charcnn, overflowing, t
     (tmp_path / "all.csv").write_text("2,zzzz\n")
     status, out, err = charcnn("evaluate", tmp_path / "all.csv", model=overflowing)
     assert (status, out) == (UNUSABLE, "")
-    assert err.rstrip().endswith("the weights are too large; of the first 1 no row can be used")
+    assert err.rstrip().endswith("the weights are too large; no row of the first 1 can be used")
 
 
 def test_explain_writes_no_number_that_is_none(charcnn, overflowing):
@@ -378,7 +381,7 @@ def test_a_slow_start_is_told_on_a_terminal(monkeypatch, capsys, quiet):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress.told_where_slow(quiet):
         time.sleep(0.2)
-    assert ("code is compiled for it" in capsys.readouterr().err) == (not quiet)
+    assert ("compiles code for it" in capsys.readouterr().err) == (not quiet)
 
 
 def test_default_names_of_outputs():

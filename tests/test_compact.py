@@ -211,7 +211,7 @@ def test_the_command_writes_a_model_of_its_own(files, capsys):
     ids = encode(TEXTS, ENCODINGS["forward"], 123)
     apart = np.abs(network.forward(ids, wide, wide.config) - network.forward(ids, narrow, narrow.config)).max()
     assert apart < 1e-9
-    with pytest.raises(ValueError, match="is there already: name another output, or add --force"):
+    with pytest.raises(ValueError, match="already exists: name another output, or add --force"):
         run(*options)
 
 
@@ -220,7 +220,7 @@ def test_the_command_writes_nothing_where_labels_change(files, capsys, monkeypat
     monkeypatch.setattr(compact, "apart", lambda *_, **__: (1, 0.5))
     options = [files / "m.safetensors", "--data", files / "a.csv", "--out", out]
     assert run(*options) == 1
-    assert "labels change, so that nothing is written" in capsys.readouterr().err
+    assert "labels change, so nothing is written" in capsys.readouterr().err
     assert not out.exists()
     assert run(*options, "--allow", 0.25) == 0
     assert out.exists()

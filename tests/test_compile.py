@@ -180,10 +180,10 @@ def test_a_first_start_goes_on_where_processes_fail(monkeypatch):
     monkeypatch.setattr("charcnn.host.cores.usable", lambda: [0, 1])
     monkeypatch.setattr(Target, "current", lambda: HOPPER)
     (choice,) = engine.choices("cuda", "fp32", "l6")
-    with pytest.warns(RuntimeWarning, match="kernels are compiled one after another, as .* status 9"):
+    with pytest.warns(RuntimeWarning, match="kernels are compiled one by one, because .* status 9"):
         engine._compile_ahead(choice, TINY, 16)
     monkeypatch.setenv("CHARCNN_JOBS", "many")
-    with pytest.warns(RuntimeWarning, match="kernels are compiled one after another, as .* 'many'"):
+    with pytest.warns(RuntimeWarning, match="kernels are compiled one by one, because .* 'many'"):
         engine._compile_ahead(choice, TINY, 16)
 
 
@@ -401,7 +401,7 @@ def test_a_full_disk_keeps_no_kernel_and_ends_nothing(tmp_path):
     print(cache.load_overload(kinds(0), context), told[0].message)
 """
     told = python("-c", SAVING + script, "0", cache=tmp_path)
-    assert "None compiled code is not kept, and compiled again at the next start" in str(told)
+    assert "None compiled code cannot be kept, so the next start compiles again" in str(told)
     assert "No space left on device" in str(told)
 
 

@@ -160,7 +160,7 @@ def test_techniques_are_those_that_a_gpu_runs():
         (["sm_90a", "--networks", "resnet"], "--networks resnet: need mnist, "),
         (["sm_90a", "--networks", "ffn:512"], "--networks ffn:512: ffn has the variants 768, "),
         (["sm_90a", "--as", "mma"], "--as mma: needs --networks"),
-        (["sm_90a", "--networks", "ffn", "--levels", "l16"], "--networks: leave out --levels"),
+        (["sm_90a", "--networks", "ffn", "--levels", "l16"], "--networks: leave out either --networks or --levels"),
     ],
 )
 def test_options_that_do_not_fit(words, message, capsys):

@@ -74,7 +74,7 @@ def test_it_goes_on_in_what_is_unpacked(charcnn, interrupted, tmp_path, kind, en
     state = json.loads((tmp_path / f"out.{kind}.part.json").read_text())["state"]
     assert state["rows"] == 700
     assert state["input"] == len(rows_of(kind, 700))
-    assert "going on after row 700" in charcnn("classify", source, "-o", out)[2]
+    assert "resuming after row 700" in charcnn("classify", source, "-o", out)[2]
     assert out.read_bytes() == whole.read_bytes()
 
 
@@ -144,7 +144,7 @@ def test_places_of_what_is_unpacked(tmp_path, ending):
         ("in.jsonl.gz", pack(b'{"a": 1}\n', ".gz"), "in.jsonl.gz: its first object has the keys a"),
         ("in.csv.zst", b"1,plain text\n", "is not compressed by Zstandard, though its name ends in .zst"),
         ("in.csv.zst", b"\x28\xb5\x2f\xfd", "is not a whole Zstandard file ("),
-        ("in.parquet.gz", pack(b"PAR1", ".gz"), "a Parquet file is compressed within: unpack this one first"),
+        ("in.parquet.gz", pack(b"PAR1", ".gz"), "Parquet files are compressed inside: unpack this one first"),
     ],
     ids=[
         "plain",
@@ -263,14 +263,15 @@ def test_a_pipe_with_such_a_name_says_what_to_do(charcnn, tmp_path):
     status, _, err = charcnn("classify", tmp_path / "in.csv.gz")
     os.close(theirs)
     assert status == UNUSABLE
-    assert "is no regular file: unpack it on the way" in err
+    assert "is not a regular file: unpack it in a pipe" in err
 
 
 def test_an_output_is_not_compressed_and_says_so(charcnn, tmp_path):
     (tmp_path / "in.csv").write_text("1,a\n")
     status, _, err = charcnn("classify", tmp_path / "in.csv", "-o", tmp_path / "out.csv.gz")
     assert status == UNUSABLE
-    assert err == f"charcnn classify: --output {tmp_path / 'out.csv.gz'}: what is written is not compressed\n"
+    said = "outputs are not compressed: need a name without .gz"
+    assert err == f"charcnn classify: --output {tmp_path / 'out.csv.gz'}: {said}\n"
 
 
 def test_names():

@@ -37,7 +37,7 @@ def test_convert(charcnn, weights, tmp_path, suffix):
     assert f"{TINY.parameters:,} parameters" in told
     status, _, err = charcnn("convert", weights, out, model=None)
     assert status == UNUSABLE
-    assert "is there already" in err
+    assert "already exists" in err
     if suffix != ".onnx":
         again = params.load(out, TINY)
         for name, value in params.load(weights).items():

@@ -338,3 +338,48 @@ def test_block(n, length, c, k, pool_size, layernorm):
     norm(np.ascontiguousarray(y.transpose(0, 2, 1), np.float32), again)
     np.testing.assert_allclose(again, expected, rtol=1e-5, atol=1e-5)
     assert np.isnan(around).sum() == around.size - out.size
+
+
+@each_tile
+@pytest.mark.parametrize(("n", "c_in", "c_out"), [
+    (1, 5, 3), (1, 8704, 65), (2, 1, 1), (7, 3, 1), (13, 1025, 130), (61, 33, 4), (100, 2056, 97), (385, 9, 17),
+    (3, 0, 2), (0, 4, 3),
+])  # fmt: skip
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_linear_layer_used_once(tile, n, c_in, c_out, relu, monkeypatch):
+    monkeypatch.setenv("CHARCNN_CPU_TILE", tile)
+    rng = np.random.default_rng(4)
+    x, weight, bias = (rng.standard_normal(shape, np.float32) for shape in ((n, c_in), (c_out, c_in), c_out))
+    expected = reference.linear(x.astype(np.float64), weight, bias)
+    expected = reference.relu(expected) if relu else expected
+    out, around = surrounded((n, c_out))
+    (ops.linear_relu_cpu_gemm if relu else ops.linear_cpu_gemm)(x, weight, bias, out=out)
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=2e-5 * np.sqrt(c_in + 1))
+    assert np.isnan(around).sum() == around.size - out.size
+
+
+@each_tile
+def test_a_row_alone_as_among_others_where_weights_are_used_once(tile, monkeypatch):
+    """Tiles of one row and of several add up the same terms in the same order."""
+    monkeypatch.setenv("CHARCNN_CPU_TILE", tile)
+    rng = np.random.default_rng(5)
+    x, weight, bias = (rng.standard_normal(shape, np.float32) for shape in ((9, 1033), (130, 1033), 130))
+    x[4, 7] = np.nan
+    whole = ops.linear_cpu_gemm(x, weight, bias)
+    assert np.isnan(whole).any(1).tolist() == [row == 4 for row in range(9)]
+    for n in range(1, 9):
+        np.testing.assert_array_equal(ops.linear_cpu_gemm(x[n - 1 : n], weight, bias), whole[n - 1 : n])
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 1, 3, 2), (0, 2, 3, 1), (2, 3, 0, 1), (3, 2, 1, 0)])
+@pytest.mark.parametrize("shape", [(1, 64, 1, 40), (2, 21, 3, 19), (1, 8, 9, 1), (1, 1, 1, 8), (1, 33, 5, 3)])
+def test_packed_weights_of_any_layout(shape, order):
+    """C_in, taps or C_out lie side by side in memory, or nothing does."""
+    rng = np.random.default_rng(6)
+    weights = rng.standard_normal([shape[axis] for axis in order]).astype(np.float32).transpose(np.argsort(order))
+    for view in (weights, weights[:, ::-1], np.repeat(weights, 2, axis=3)[..., ::2]):
+        n, c_out, taps, c_in = view.shape
+        packed = cpu_gemm.pack(view, cpu_tile.TILES["avx2"])
+        expected = np.zeros((n, packed.shape[1] * 16, taps * c_in), np.float32)
+        expected[:, :c_out] = view.reshape(n, c_out, -1)
+        np.testing.assert_array_equal(packed, expected.reshape(n, -1, 16, taps * c_in).transpose(0, 1, 3, 2))

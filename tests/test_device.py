@@ -195,5 +195,5 @@ def test_an_older_gpu_has_no_copies_for_levels_that_need_them(name, monkeypatch)
     )  # fmt: skip
     here = [row for row in catalog.LEVELS if not (row.copies or row.tensor_cores)]
     here = [row for row in here if not lacking(row)]
-    with pytest.raises(device.DeviceError, match=re.escape(f"{said}here runs {catalog.level_ranges(here)}")):
+    with pytest.raises(device.DeviceError, match=re.escape(f"{said}this machine runs {catalog.level_ranges(here)}")):
         check(level, options)

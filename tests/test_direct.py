@@ -18,6 +18,7 @@ from charcnn.networks import cuda as cuda_networks
 from charcnn.networks.calls import operator
 from charcnn.networks.lowering import lower
 from charcnn.ops import reference
+from charcnn.ops.common.epilogues import Epilogue
 from charcnn.ops.conv2d import direct, direct_plan
 from charcnn.ops.conv2d.direct_plan import NO_POOL, DirectTile
 
@@ -63,7 +64,7 @@ def run(arrays, found, pool, shape):
     arrays = [device.to_device(array) for array in arrays]
     out = device.to_device(np.full(shape, np.nan, np.float32))
     call = direct.Call(out, None, shape, x=arrays[0])
-    direct.start(call, arrays, call.out, "relu", found, pool)
+    direct.start(call, arrays, call.out, found, Epilogue("relu", pool))
     return out.copy_to_host()
 
 
@@ -144,7 +145,7 @@ def test_every_epilogue(epilogue):
     expected = reference.conv2d(*map(np.float64, (x, weight, bias)), **moves)
     expected = {"": lambda y: y, "tanh": reference.tanh, "gelu": reference.gelu}[epilogue](expected)
     call = direct.Call(None, None, expected.shape, x=x)
-    direct.start(call, (*call.inputs, *map(device.to_device, (weight, bias))), call.out, epilogue, found)
+    direct.start(call, (*call.inputs, *map(device.to_device, (weight, bias))), call.out, found, Epilogue(epilogue))
     close(call.result(), expected)
 
 

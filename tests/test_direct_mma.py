@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import quick
-from emulation import emulate
+from small_gpu import fresh_kernels
 
 from charcnn import ops
 from charcnn.gpu import device
@@ -43,7 +43,7 @@ def machine(monkeypatch):
             self._dynshared.fill(-1)
 
         monkeypatch.setattr(kernelapi.FakeCUDAShared, "__init__", filled)
-        emulate(monkeypatch)
+        fresh_kernels(monkeypatch)
     elif not device.has_tensor_cores():
         pytest.skip("needs a GPU of compute capability 8.0")
 

@@ -154,22 +154,30 @@ def test_the_plot_has_every_measured_level(form):
     assert [len(line.get("points").split()) for line in lines] == joined, "a line joins levels of one precision"
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/levels/README.md"])
-def test_the_plot_has_a_form_for_phones(document):
-    """Which is beside the other: the site copies what `srcset` names."""
-    page = ROOT / document
-    (source,) = re.findall(r'<picture><source media="\(max-width: 600px\)" srcset="([^"]+)">!\[', page.read_text())
-    assert (page.parent / source).resolve() == plot.TALL
-    drawing = ElementTree.fromstring(plot.TALL.read_text())
+TALL = [plot.TALL, *(path for path in PICTURES if path.stem.endswith("-tall"))]
+
+
+@pytest.mark.parametrize("picture", TALL, ids=lambda path: path.stem)
+def test_a_picture_has_a_form_for_phones(picture):
+    """Which each page names for them; its texts lie within it."""
+    drawing = ElementTree.fromstring(picture.read_text())
     width = float(drawing.get("width"))
     assert width == 360
     for node in drawing.iter("{http://www.w3.org/2000/svg}text"):
-        wide = 6.2 * len(node.text)  # a letter of the small ones is no wider
+        wide = (5.4 if "small" in node.get("class", "") else 6.6) * len(node.text)
         begin = float(node.get("x")) - wide * {"start": 0, "middle": 0.5, "end": 1}[node.get("text-anchor")]
-        assert -4 <= begin <= width - wide, node.text
+        assert -4 <= begin <= width + 4 - wide, node.text
+    wide_form = picture.name.replace("-tall", "")
+    for page in DOCUMENTS:
+        text = page.read_text()
+        sources = re.findall(
+            rf'<picture><source media="\(max-width: 600px\)" srcset="((?:[^"]*/)?{picture.name})">!\[', text
+        )
+        assert len(sources) == len(re.findall(rf"\]\((?:[^)]*/)?{wide_form}\)", text)), page
+        assert {(page.parent / source).resolve() for source in sources} <= {picture}
 
 
-@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("picture", [path for path in PICTURES if path not in TALL], ids=lambda path: path.stem)
 def test_a_picture_is_shown_and_told(picture):
     drawing = ElementTree.fromstring(picture.read_text())
     assert drawing.find("{http://www.w3.org/2000/svg}title").text

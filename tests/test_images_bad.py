@@ -32,8 +32,8 @@ from charcnn.images.pictures import FORMATS
         (idx(GREY.astype(np.uint8)[0]), "begins with 00 00 08 02: need 00 00 08 03"),
         (b"\x00\x00\x0d" + idx(GREY)[3:], "begins with 00 00 0d 03"),
         pytest.param(gzip.compress(idx(GREY), mtime=0), "begins with 1f 8b 08", id="gzip"),
-        (idx(GREY)[:-1], "has 59 bytes behind its header: need 60"),
-        (idx(GREY) + b"\n", "has more bytes behind its header: need 60"),
+        (idx(GREY)[:-1], "has 59 bytes after its header: need 60"),
+        (idx(GREY) + b"\n", "has more bytes after its header: need 60"),
         (idx(GREY[:0]), "is of 0 x 4 x 5: need sizes of at least 1"),
         (idx(GREY[:, :, :0]), "is of 3 x 4 x 0: need sizes of at least 1"),
     ],
@@ -65,7 +65,7 @@ def test_bad_gzip(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (idx(GREY[0, 0, :3])[:-1], "has 2 bytes behind its header: need 3"),
+        (idx(GREY[0, 0, :3])[:-1], "has 2 bytes after its header: need 3"),
         (idx(np.arange(2, dtype=np.uint8)), "has 2 labels: need 3, one for each of"),
         (idx(GREY), "begins with 00 00 08 03: need 00 00 08 01"),
     ],
@@ -91,7 +91,7 @@ def test_npy_with_pickles(tmp_path):
     objects = np.empty((3, 4, 5), object)
     objects[0, 0, 0] = Trap(trap)
     assert "has object (3, 4, 5): need uint8" in refused(put(tmp_path, "a.npy", npy(objects)))
-    assert "is no .npy file" in refused(put(tmp_path, "b.npy", pickle.dumps(Trap(trap))))
+    assert "is not a .npy file" in refused(put(tmp_path, "b.npy", pickle.dumps(Trap(trap))))
     assert not trap.exists()
 
 
@@ -115,12 +115,12 @@ def test_npy_of_another_rank_or_dtype(tmp_path, values, message):
 def test_damaged_npy(tmp_path):
     whole = npy(GREY)
     wide = whole.replace(b"(3, 4, 5)", b"(3,-4,-5)")
-    assert "has 59 bytes behind" in refused(put(tmp_path, "a.npy", whole[:-1]))
-    assert "has more bytes behind" in refused(put(tmp_path, "a.npy", whole + b"x"))
+    assert "has 59 bytes after" in refused(put(tmp_path, "a.npy", whole[:-1]))
+    assert "has more bytes after" in refused(put(tmp_path, "a.npy", whole + b"x"))
     assert "is of 3 x -4 x -5" in refused(put(tmp_path, "a.npy", wide))
     assert "is of 0 x 4 x 5" in refused(put(tmp_path, "a.npy", npy(GREY[:0])))
     for content in (b"", whole[:9], whole[:40], b"\x89PNG", whole[:6] + b"\x02" + whole[7:], whole.replace(b"{", b"(")):
-        assert "is no .npy file" in refused(put(tmp_path, "a.npy", content))
+        assert "is not a .npy file" in refused(put(tmp_path, "a.npy", content))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_truncated_pictures(tmp_path, recwarn, kind):
     whole = encoded(Image.fromarray(RNG.integers(0, 256, (40, 50, 3), np.uint8)), kind)
     for kept in (3, 30, len(whole) // 2):
         message = refused(put(tmp_path, "a", whole[:kept]), (3, 40, 50))
-        assert message.startswith(("FILE: cannot be read (", "FILE: is no picture: "))
+        assert message.startswith(("FILE: cannot be read (", "FILE: is not a picture: "))
         assert message.endswith(f": need a whole one of {', '.join(FORMATS)}")
     assert not recwarn.list, "one line is all that is said"
 
@@ -174,7 +174,7 @@ def test_what_is_no_picture(tmp_path):
     zero = encoded(Image.fromarray(GREY[0])).replace(struct.pack(">2I", 5, 4), struct.pack(">2I", 0, 4))
     foreign = [encoded(Image.fromarray(COLOUR[0]), kind) for kind in ("EPS", "PCX", "TGA")]  # Ghostscript reads EPS
     for content in (b"", b"a text\n", idx(GREY), *foreign, zero, b"P5 0 4 255\n"):
-        assert refused(put(tmp_path, "a.png", content)).startswith("FILE: is no picture: need")
+        assert refused(put(tmp_path, "a.png", content)).startswith("FILE: is not a picture: need")
 
 
 def test_whatever_pillow_says_becomes_one_line(tmp_path, monkeypatch):

@@ -59,7 +59,7 @@ def test_data_sets_in_a_folder_of_ones_own(small_set, monkeypatch, load, variabl
     with pytest.raises(ValueError, match="label 10 of image 1: need 0 to 9"):
         load()
     (small_set / "t10k-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(ValueError, match=r"idx3-ubyte\.gz: has no file of labels beside it: .*name the folder"):
+    with pytest.raises(ValueError, match=r"idx3-ubyte\.gz: has no file of labels next to it: .*name the folder"):
         load()
 
 

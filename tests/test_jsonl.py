@@ -82,9 +82,9 @@ VERDICTS = [
     (b'"\\u001b[31m"', "a string: need a JSON object"),
     (b'[{"text": "a"}]', "an array: need a JSON object"),
     (b"  ", "not JSON: the line ends too soon (byte 3)"),
-    (b'{"text": "a"} {"text": "b"}', "not JSON: there is more behind the value (byte 15)"),
+    (b'{"text": "a"} {"text": "b"}', "not JSON: there is more after the value (byte 15)"),
     (b'{"text": "a",', "not JSON: the line ends too soon (byte 14)"),
-    (b'"text": "b"}', "not JSON: there is more behind the value (byte 7)"),
+    (b'"text": "b"}', "not JSON: there is more after the value (byte 7)"),
     (b'\xef\xbb\xbf{"text": "a"}', "not JSON: need a value (byte 1)"),
     (b'{"text": "a",}', "not JSON: need a key in quotes (byte 14)"),
     (b'{"text": "a", "n": [1,]}', "not JSON: need a value (byte 23)"),
@@ -94,9 +94,9 @@ VERDICTS = [
     (b'{"text": "a"]', "not JSON: need a comma, or the end of the object or array (byte 13)"),
     (b'{"text" "a"}', "not JSON: need a colon (byte 9)"),
     (b'{"text": "a\tb"}', "not JSON: a control character in a string (byte 12)"),
-    (b'{"text": "\\x41"}', "not JSON: an escape that is none (byte 11)"),
-    (b'{"text": "\\u00g0"}', "not JSON: an escape that is none (byte 11)"),
-    (b'{"text": "a"}\x0c', "not JSON: there is more behind the value (byte 14)"),
+    (b'{"text": "\\x41"}', "not JSON: an invalid escape (byte 11)"),
+    (b'{"text": "\\u00g0"}', "not JSON: an invalid escape (byte 11)"),
+    (b'{"text": "a"}\x0c', "not JSON: there is more after the value (byte 14)"),
 ]
 
 
@@ -137,7 +137,7 @@ def test_a_first_object_that_is_too_long(tmp_path, monkeypatch):
     long = b"x" * (1 << 20)
     for capacity in (100, 1 << 22):
         for data in (b'{"text": "' + long + b'"}\n', b"[1]\n" * (1 << 18) + b'{"text": "a"}\n'):
-            with pytest.raises(ValueError, match="no object with keys ends in its first 1 MB: name those of text"):
+            with pytest.raises(ValueError, match="no object with keys ends in its first 1 MB: name its text keys"):
                 opened(tmp_path, data, "jsonl", capacity=capacity)
     assert read(opened(tmp_path, b'{"a": "' + long + b'"}', "jsonl", texts=("a",)))[0] == [long]
 

@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import steps as bench_steps
-from clusters import emulate_clusters
-from emulation import emulate
 from numba import cuda
 from report import ladder, schema
+from small_gpu import fresh_kernels, one_multiprocessor
 
 from charcnn.catalog import LAYERS
 from charcnn.config import POOL_SIZE, SMALL
@@ -59,11 +58,11 @@ def machine(layer, monkeypatch):
     modules = layer.steps.values()
     monkeypatch.setattr(layer, "block_n", 32 if layer is MmaStepConv1d else 64)
     if layer is MmaStepConv1d:
-        emulate(monkeypatch)
+        fresh_kernels(monkeypatch)
         for module in modules:
             monkeypatch.setattr(module, "config", partial(small, module.config))
     else:
-        emulate_clusters(monkeypatch)
+        one_multiprocessor(monkeypatch)
     limit = device.shared_limit()
     monkeypatch.setattr(device, "shared_limit", lambda: limit)
     monkeypatch.setattr(device, "multiprocessors", lambda: 2)  # a cluster
@@ -236,9 +235,9 @@ def test_arrays_begin_at_a_multiple_of_16_bytes(layer, machine):
     x, room = device.to_device(np.zeros((1, 1, 64), np.float16)), device.to_device(np.zeros(80, np.float16))
     behind = -device.address(room) % 16 // 2 + 1
     odd = room[behind : behind + 64].reshape((1, 1, 64))
-    with pytest.raises(ValueError, match=r"^x begins 2 bytes behind a multiple of 16"):
+    with pytest.raises(ValueError, match=r"^x begins 2 bytes past a multiple of 16"):
         conv(odd)
-    with pytest.raises(ValueError, match=r"^out begins 2 bytes behind a multiple of 16"):
+    with pytest.raises(ValueError, match=r"^out begins 2 bytes past a multiple of 16"):
         conv(x, out=odd)
 
 

@@ -181,7 +181,7 @@ def test_two_convolutions_are_one_kernel():
     assert labels(found) == ["Pixels", "c+Relu+d+MaxPool2d", "e"]
     assert (found[1].plan, plans) == ("plan", [4])
     for bad in (layers[:3], layers[1:], (pixels, CONV, Sigmoid(), Conv2d(2, 3, name="d"))):
-        with pytest.raises(ValueError, match="--fuse 2: x does not begin with so many convolutions"):
+        with pytest.raises(ValueError, match="--fuse 2: x does not begin with that many convolutions"):
             fused.join_front(ops(*bad, shape=(432,) if bad[0] is pixels else IMAGE), "x", len)
 
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from emulation import emulate
 from operator_cases import CASES
 from prepared import prepared
+from small_gpu import fresh_kernels
 from test_mma_layout import decoded
 from test_ops import check
 
@@ -40,7 +40,7 @@ PLAIN, POOLED = MmaTile(64, 128, 32, 64, 3, 1), MmaTile(96, 128, 48, 64, 3, 1)
 @pytest.fixture
 def machine(monkeypatch):
     """Tensor cores in plain Python, and small tiles."""
-    emulate(monkeypatch)
+    fresh_kernels(monkeypatch)
     kernel.make_kernel.cache_clear()  # of kernels that another machine runs
     monkeypatch.setattr(layer, "PLAIN", (PLAIN,))
     monkeypatch.setattr(layer, "POOLED", (POOLED,))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from emulation import EIGHTHS
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
+from charcnn.gpu.ptx.simulated import E4M3
 from charcnn.ops import reference
 from charcnn.ops.common.mma_layout import OCTET, WIDE, encode, together
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
@@ -20,7 +20,7 @@ def decoded(array, precision):
     of = TENSOR_PRECISIONS[precision]
     array = np.ascontiguousarray(array)
     if of.ptx_type == "e4m3":
-        return EIGHTHS[array]
+        return E4M3[array]
     if of.terms == 1:
         return (array.astype(np.uint32) << 16).view(np.float32) if of.ptx_type == "bf16" else array.astype(np.float64)
     halves = array.reshape(*array.shape[:-1], -1, 2, OCTET).astype(np.float64)

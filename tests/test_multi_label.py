@@ -269,7 +269,7 @@ def test_another_separator(charcnn, path, tmp_path, expected):
     assert found(out, "csv", "/")[0] == expected
     status, _, err = charcnn("classify", source, "-o", out, "--force", "--label-separator", ";", model=path)
     assert status == UNUSABLE
-    assert err.startswith("charcnn classify: the label 'c;d' holds ';', which stands between several")
+    assert err.startswith("charcnn classify: the label 'c;d' holds ';', which separates labels")
     for wrong in ("||", "\t", '"', "é"):
         status, _, err = charcnn("classify", source, "-o", out, "--force", "--label-separator", wrong, model=path)
         assert status == UNUSABLE
@@ -284,7 +284,7 @@ def test_a_run_that_is_cut_off_keeps_to_its_separator(charcnn, interrupted, path
     assert "is what another run left" in err
     status, _, err = charcnn("classify", source, "-o", out, "--label-separator", "|", model=path)
     assert status == DONE
-    assert "going on after row" in err
+    assert "resuming after row" in err
     charcnn("classify", source, "-o", whole, model=path)
     assert out.read_bytes() == whole.read_bytes()
 
@@ -330,10 +330,10 @@ def test_evaluate_leaves_out_what_has_no_such_labels(charcnn, path, tmp_path):
     value = json.loads(report.read_text())
     assert (value["rows"], value["left_out"]) == (4, 5)
     assert [row["rows"] for row in value["classes"]] == [0, 0, 1, 3]
-    assert "row 3, line 3: label 'x' is none of the classes" in err
+    assert "row 3, line 3: label 'x' is not a class of the model" in err
     assert "row 4, line 4: no labels" in err
     assert "row 6, line 6: label [1.5]: need a list of texts or whole numbers, or a text" in err
     source.write_text('{"label": [0], "text": "a"}\n')
     status, _, err = charcnn("evaluate", source, model=path)
     assert status == UNUSABLE
-    assert "row 1 has label '0': where that is a class, say --first-label 0" in err
+    assert "row 1 has label '0': if that is a class, add --first-label 0" in err

@@ -25,7 +25,7 @@ def test_rows_and_their_lists(tmp_path):
     assert examples.labels.tolist() == [[1, 1], [0, 0], [0, 1]]
     assert not bad
     examples, bad = data.to_examples(read, {"b": 0}, encodings.ENCODINGS["forward"], 123, multi_label=True)
-    assert (len(examples), bad) == (2, [data.Bad(2, "label 'a' is none of the classes")])
+    assert (len(examples), bad) == (2, [data.Bad(2, "label 'a' is not a class of the model")])
     semicolons = data.read_rows(source, encodings.ENCODINGS["forward"], Layout(separator=";"), multi_label=True)
     assert semicolons.labels[0] == ("b | a",)
 
@@ -34,7 +34,7 @@ def test_a_split_that_leaves_a_class_with_none_is_refused():
     labels = np.zeros((20, 2), np.uint8)
     labels[:, 0] = np.arange(20) % 2
     labels[3, 1] = 1
-    with pytest.raises(ValueError, match=r"holds no row of class 2: both need one at least"):
+    with pytest.raises(ValueError, match=r"holds no row of class 2: both need at least one"):
         data.split(labels, 0.2, 0)
     labels[:10, 1] = 1
     first, second = data.split(labels, 0.2, 0)

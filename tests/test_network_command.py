@@ -24,7 +24,7 @@ def test_a_technique_that_a_network_lacks(words, ended):
 def test_a_precision_that_nothing_has_in_the_simulator_says_to_leave_it_out(ended):
     done = ended(command.main, "alexnet", ["--as", "strong", "--fuse", "2", "--precision", "fp16"])
     assert done.returncode == 2
-    said = "; nothing runs in fp16 here; leave --precision out, and here runs loops, cpu_gemm, winograd_cpu, naive"
+    said = "; nothing runs in fp16 here; without --precision this machine runs loops, cpu_gemm, winograd_cpu, naive"
     assert said in done.stderr
     assert ", strong" in done.stderr.partition(said)[2]
 
@@ -37,7 +37,7 @@ def test_pictures_on_white_are_told_and_inverted(tmp_path, ended):
         assert done.returncode == 0
         found.append(done)
     assert found[0].stderr == (
-        "mnist: warning: 1 of 1 images have a light border, where networks of grey images learn from bright on black: "
+        "mnist: warning: 1 of 1 images have a light border, but networks of grey images learn from bright on black: "
         "try --invert\n"
     )
     assert found[1].stderr == ""

@@ -385,8 +385,6 @@ import sys
 from charcnn import offload
 import charcnn.levels
 charcnn.levels.prepare()
-import simulated_threads
-simulated_threads.install()
 from charcnn.levels import l12
 from charcnn.levels.runner import command as runner
 offload.cuda_aware = lambda: (True, "an MPI that takes GPU memory")

@@ -98,6 +98,21 @@ def test_wrong_out(variant):
                 variant.launcher(**case.inputs, **case.options, out=out)
 
 
+@each(VARIANTS)
+def test_out_as_a_function(variant):
+    case, asked = example(variant), []
+
+    def too_large(shape, dtype):
+        asked.append((tuple(shape), np.dtype(dtype)))
+        return np.empty((*shape, 2), dtype)
+
+    result = poisoned(variant, case.oracle(operator(variant.operator).reference))
+    right, *second = arrays(result)
+    with pytest.raises(ValueError, match=r"^out has shape"):
+        variant.launcher(**case.inputs, **case.options, out=alike(result, (too_large, *second)))
+    assert asked == [(right.shape, right.dtype)]
+
+
 @each(PAIRED)
 def test_out_that_is_no_pair(variant):
     case = example(variant)

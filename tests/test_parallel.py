@@ -331,7 +331,7 @@ def test_too_many_ranks_are_told_once():
 @pytest.mark.parametrize(
     ("module", "words", "message"),
     [
-        ("levels.l1", ["--offload", "tensor"], "--offload tensor: l1 is not cut into parts; networks of images are"),
+        ("levels.l1", ["--offload", "tensor"], "--offload tensor: l1 is not split into parts; image networks are"),
         ("networks.mnist", ["--offload", "pipeline", "--layers"], "--layers: with --offload pipeline no rank has all"),
         ("networks.mnist", ["--offload", "tensor", "--checkpoint", "c"], "--checkpoint: needs --offload farm"),
     ],

@@ -216,7 +216,7 @@ def test_a_bin_file_cannot_keep_more(tmp_path):
         {"dtype": "float16"},
         {"epochs": 3},
     ):
-        with pytest.raises(ValueError, match=r"a \.bin file keeps weights alone"):
+        with pytest.raises(ValueError, match=r"a \.bin file holds only float32 weights"):
             save(tmp_path / "a.bin", init(TINY), TINY, **arguments)
 
 

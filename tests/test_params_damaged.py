@@ -170,7 +170,7 @@ def test_wrong_contents_are_named(torch, tmp_path):
         ({**tensors, "fc3.bias": torch.full((4,), torch.nan)}, r"fc3.bias holds nan at \[0\]"),
         ({**tensors, "fc3.bias": torch.full((4,), 1e300, dtype=torch.float64)}, "fc3.bias holds inf"),
         ({**tensors, "fc3.bias": torch.arange(4)}, "fc3.bias has dtype torch.int64"),
-        ({**tensors, "fc3.bias": torch.ones(4).to_sparse()}, "fc3.bias is no plain tensor"),
+        ({**tensors, "fc3.bias": torch.ones(4).to_sparse()}, "fc3.bias is not a plain tensor"),
         ({**tensors, "fc3.bias": 3}, "fc3.bias is a int"),
         ({**tensors, 3: torch.zeros(1)}, "3 is not of this network"),
         ([tensors], "holds a list: need a state_dict"),

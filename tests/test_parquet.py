@@ -75,7 +75,7 @@ def test_it_goes_on_by_row_group(charcnn, interrupted, tmp_path, small_groups, b
         file.write(b"half a group")
     status, _, err = charcnn("classify", source, "-o", out)
     assert status == UNREADABLE
-    assert f"going on after row {state['rows']:,} of a run that was cut off" in err
+    assert f"resuming after row {state['rows']:,} of an interrupted run" in err
     charcnn("classify", source, "-o", whole)
     assert repr(pq.read_table(out).to_pylist()) == repr(pq.read_table(whole).to_pylist())  # NaN is none of its own
     assert pq.read_table(out)["n"].to_pylist() == list(range(1010))
@@ -102,7 +102,7 @@ def test_a_kill_in_the_middle_and_a_second_start(charcnn, weights, tmp_path):
     assert 1000 <= done < 6000
     status, _, err = charcnn("classify", source, "-o", out)
     assert status == UNREADABLE
-    assert "going on after row " in err
+    assert "resuming after row " in err
     charcnn("classify", source, "-o", whole)
     assert repr(pq.read_table(out).to_pylist()) == repr(pq.read_table(whole).to_pylist())  # NaN is none of its own
 
@@ -186,7 +186,7 @@ def test_a_full_disk_in_the_middle_is_gone_on_from(charcnn, tmp_path, small_grou
         status, _, err = charcnn("classify", source, "-o", out, "--quiet")
     assert (status, err) == (FAILED, f"charcnn classify: {out}.part: No space left on device\n")
     status, _, err = charcnn("classify", source, "-o", out)
-    assert "going on after row " in err
+    assert "resuming after row " in err
     assert pq.read_table(out)["n"].to_pylist() == list(range(3000))
 
 

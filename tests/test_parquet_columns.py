@@ -99,7 +99,7 @@ def test_evaluate_counts_labels_as_the_file_names_them(charcnn, classifier, tmp_
     named = table.replace_schema_metadata({"huggingface": json.dumps(DATASETS)})
     status, out, err = charcnn("evaluate", put(tmp_path / "in.parquet", named))
     assert (status, out.split(" (")[0]) == (0, "accuracy 100.00%")
-    assert "labels are numbers, which the file itself names: 0 is World" in err
+    assert "labels are numbers, which the file names: 0 is World" in err
     other = [name if name != "World" else "Earth" for name in CLASSES]
     DATASETS_ = {"info": {"features": {"label": {"names": other, "_type": "ClassLabel"}}}}
     asked = put(tmp_path / "b.parquet", table.replace_schema_metadata({"huggingface": json.dumps(DATASETS_)}))
@@ -109,7 +109,7 @@ def test_evaluate_counts_labels_as_the_file_names_them(charcnn, classifier, tmp_
     plain = put(tmp_path / "c.parquet", pyarrow.table({"text": TEXTS, "label": [n + 1 for n in predicted]}))
     status, out, err = charcnn("evaluate", plain)
     assert out.startswith("accuracy 100.00%")
-    assert "\nlabels are numbers, and the file does not name them: 1 was taken for World, 4 for Sci/Tech" in err
+    assert "\nlabels are numbers, which the file does not name: 1 was taken for World, 4 for Sci/Tech" in err
     least = put(tmp_path / "d.parquet", pyarrow.table({"text": ["a", "b"], "label": [-1, 3]}, schema=named.schema))
     assert (
         "row 1: label -1: need a text or a whole number from 0 to 3, as the file names" in charcnn("evaluate", least)[2]

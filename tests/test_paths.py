@@ -147,7 +147,7 @@ def test_what_is_read_or_foreign_is_never_written_over(capsys, tmp_path, monkeyp
         refused(path, "--force", said="is ")
     if action.dest == "checkpoint" and name != "train":
         return  # what is there is looked at when it is opened
-    refused(f"foreign{ending}", said="is there already")
+    refused(f"foreign{ending}", said="already exists")
     refused(f"none/new{ending}", said="there is no folder none")
     os.mkdir(f"folder{ending}")
     with pytest.raises(ValueError, match="is a folder"):
@@ -294,7 +294,7 @@ def test_a_second_start_replaces_reports_of_the_first(charcnn, tmp_path):
     assert json.loads((tmp_path / "r.json").read_text())["rows"] == 3
     status, _, err = charcnn("evaluate", source, "--json", tmp_path / "r.json")
     assert status == UNUSABLE
-    assert "r.json: is there already, and was not written by this command" in err
+    assert "r.json: already exists, and was not written by this command" in err
 
 
 def test_a_foreign_report_of_unreadable_rows_stays(charcnn, tmp_path):
@@ -313,7 +313,7 @@ def test_a_foreign_report_of_unreadable_rows_stays(charcnn, tmp_path):
     tree(tmp_path / "out", {"x.csv.unreadable.csv": "mine\n"})
     status, _, err = charcnn("classify", data, "-o", tmp_path / "out")
     assert status == UNUSABLE
-    assert "is no report of unreadable rows: name another output, or add --force" in err
+    assert "is not a report of unreadable rows: name another output, or add --force" in err
     assert left(tmp_path / "out") == ["x.csv.unreadable.csv"]
 
 
@@ -361,7 +361,7 @@ def test_devices_are_never_removed(charcnn, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     status, _, err = charcnn("classify", source, "--report", tmp_path / "pipe")
     assert (status, err.count("\n")) == (UNUSABLE, 1)
-    assert "pipe is no file: name one for the report" in err
+    assert "pipe is not a file: name one for the report" in err
     files.remove_own(tmp_path / "pipe", rb"")
     assert "pipe" in left(tmp_path)
 
@@ -376,13 +376,13 @@ def test_a_levels_checkpoint_is_begun_anew_only_where_it_is_one(tmp_path):
         (b"\xff", "a damaged checkpoint"),
     ):
         path.write_bytes(MAGIC + theirs + b"\n")
-        with pytest.raises(ValueError, match=f"is {said}; name another file, or add --force, which begins anew"):
+        with pytest.raises(ValueError, match=f"is {said}; name another file, or add --force to start over"):
             Checkpoint(path, run, 4)
         assert path.read_bytes() == MAGIC + theirs + b"\n"
         Checkpoint(path, run, 4, force=True).close()
         Checkpoint(path, run, 4).close()
     path.write_text("mine")
     for force in (False, True):
-        with pytest.raises(ValueError, match="is no checkpoint of charcnn: name another file"):
+        with pytest.raises(ValueError, match="is not a charcnn checkpoint: name another file"):
             Checkpoint(path, run, 4, force=force)
     assert path.read_text() == "mine"

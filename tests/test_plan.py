@@ -174,12 +174,12 @@ def test_reports_are_read_and_compared(capsys, tmp_path):
     assert found["measured"][0]["off"] == pytest.approx(20000 / 19500 - 1, abs=1e-3)
     _, out = plan(capsys, "--report", one, "--measured", four)
     assert "measured on 4 GPUs by farm: 19,500 inputs/s; the forecast is 19,99" in out
-    with pytest.raises(ValueError, match="is of 4 ranks with 1 GPUs each: need one of one GPU"):
+    with pytest.raises(ValueError, match="is from 4 ranks with 1 GPUs each: need one from one GPU"):
         plan(capsys, "--report", four)
     with pytest.raises(ValueError, match="has no 'inputs_per_second'"):
         plan(capsys, "--report", path)
     path.write_text("{")
-    with pytest.raises(ValueError, match="is no JSON"):
+    with pytest.raises(ValueError, match="is not JSON"):
         plan(capsys, "--report", path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conftest import quick
-from emulation import emulate
+from small_gpu import fresh_kernels
 from test_token_conv1d import affine, draw, exact, kinds
 
 from charcnn.gpu import device, ptx
@@ -23,7 +23,7 @@ from charcnn.ops.token_conv1d.warp_gather.config import WARP
 ampere = pytest.mark.skipif(not device.has_tensor_cores(), reason="needs a GPU of compute capability 8.0")
 simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same at real sizes")
 
-EIGHTHS = np.array([ptx.simulated.float_of_e4m3(bits) for bits in range(256)])
+E4M3 = np.array([ptx.simulated.float_of_e4m3(bits) for bits in range(256)])
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def machine(monkeypatch):
         yield
         return
     kernel.make_kernel.cache_clear()  # of kernels that another machine runs
-    emulate(monkeypatch)
+    fresh_kernels(monkeypatch)
     monkeypatch.setattr(device, "multiprocessors", lambda: 2)
     yield
     kernel.make_kernel.cache_clear()
@@ -43,7 +43,7 @@ def values(planes, precision):
     """Planes in float64, two terms as one number."""
     of = TENSOR_PRECISIONS[precision]
     if precision == "fp8":
-        return EIGHTHS[planes] * unit(of)
+        return E4M3[planes] * unit(of)
     planes = planes.astype(np.float64)
     return planes.reshape(*planes.shape[:-1], of.terms, -1).sum(-2)
 

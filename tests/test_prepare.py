@@ -151,8 +151,8 @@ def test_what_is_chosen():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pattern": []}, r"^pattern=\[\]: need layers of charcnn.layers, one at least"),
-        ({"pattern": ["conv"]}, r"^pattern=\['conv'\]: need layers"),
+        ({"pattern": []}, r"^pattern=\[\]: need at least one layer of charcnn.layers"),
+        ({"pattern": ["conv"]}, r"^pattern=\['conv'\]: need at least one layer"),
         ({"pattern": [Conv1d(5, 3), Softmax()]}, r"^pattern=\[Conv1d\(.*: no operator computes it"),
         ({"pattern": [Conv1d(5, 4)]}, r"^weight has shape \(5, 4, 3\): need \(5, any, 4\), of Conv1d\("),
         ({"weights": {"weight": np.zeros((5, 4, 3), np.float32)}}, r"^weights has weight: need bias, of Conv1d\("),

@@ -12,6 +12,7 @@ from charcnn.gpu import device
 from charcnn.layers import Conv1d, Conv2d, Flatten, Gelu, Linear, MaxPool1d, MaxPool2d, Relu
 from charcnn.layers.windows import Window
 from charcnn.ops.common import epilogues
+from charcnn.ops.common.conv import PreparedConv
 from charcnn.ops.common.cpu_conv import CpuConv
 from charcnn.ops.common.epilogues import Elementwise, Epilogue
 from charcnn.ops.conv1d import cpu_gemm, winograd_cpu
@@ -22,7 +23,7 @@ from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv
 from charcnn.ops.conv2d import layers as layers2d
 from charcnn.ops.layers import FASTEST, fastest
 
-CONVS = [row for row in catalog.LAYERS if row.name.endswith("Conv") and row.device == "cuda"]
+CONVS = [row for row in catalog.LAYERS if row.device == "cuda" and issubclass(row.made, PreparedConv)]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,11 @@ def test_what_is_no_pattern(pattern):
 def test_a_row_has_the_precisions_and_needs_of_its_class(row):
     assert row.precisions == row.made.precisions
     assert row.hopper == row.made.hopper
-    pattern, least = [Conv1d(8, 7), Relu(), MaxPool1d(3)], (9, 0) if row.hopper else (8, 9)
+    sequences = Conv1d in row.made.products
+    pattern, least = (
+        [Conv1d(8, 7), Relu(), MaxPool1d(3)] if sequences else [Linear(8)],
+        (9, 0) if row.hopper else (8, 9),
+    )
     for precision in row.precisions:
         assert row.made.takes(pattern, precision, least)
         assert not row.made.takes(pattern, precision, (7, 5))
@@ -67,7 +72,9 @@ def test_techniques_take_what_they_compute():
     def takes(*pattern, precision="fp16"):
         return {name for name, one in made.items() if one.takes(pattern, precision, (9, 0))}
 
-    assert takes(Linear(8), Gelu()) == {"WgmmaConv", "MmaConv"}
+    assert takes(Linear(8), Gelu()) == {"WgmmaConv", "MmaConv", "SplitKLinear"}
+    assert takes(Linear(8)) == {"WgmmaConv", "MmaConv", "SplitKLinear", "FewOutputsLinear"}
+    assert takes(Linear(17), precision="fp8") == {"WgmmaConv", "MmaConv"}
     assert takes(Conv2d(8, 3), Gelu(), MaxPool2d(3, 2)) == {"SmallBatchConv"}
     assert takes(Conv1d(8, 7), Relu(), MaxPool1d(3)) == {"WgmmaConv", "MmaConv", "SmallBatchConv", "ToomCookConv"}
     assert takes(Conv1d(8, 9), Relu(), MaxPool1d(3)) == {"WgmmaConv", "MmaConv"}

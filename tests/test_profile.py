@@ -207,7 +207,7 @@ def test_the_table():
     assert line.count(runner.UNKNOWN) == 3
     assert said == "peaks: measured"
     assert last == (
-        "kernels take 1,234.6 us of 2,469.1 us from the begin of the first to the end of the last (50%); one batch of "
+        "kernels take 1,234.6 us of 2,469.1 us from the first's start to the last's end (50%); one batch of "
         "1,024, medians of 5 runs, no CUDA graph"
     )
 
@@ -277,7 +277,7 @@ def test_the_command(option, driver, monkeypatch, ended, tmp_path):
     ("module", "words", "message"),
     [
         ("mnist", ["--as", "loops"], "--profile: technique loops runs on the CPU: --layers times it"),
-        ("mnist", ["--compare"], "--profile: is of a run; leave out --compare, --plan and --train"),
+        ("mnist", ["--compare"], "--profile: needs a run; leave out --compare, --plan and --train"),
         pytest.param(
             "mnist", ["--as", "naive"], "--profile: needs a GPU: the simulator has no clock", marks=simulated
         ),
@@ -294,7 +294,7 @@ def test_what_it_needs(module, words, message, ended):
 @pytest.mark.parametrize(
     ("gpus", "words", "message"),
     [
-        (2, [], "--profile: needs one GPU, 2 would be used: --gpus 1"),
+        (2, [], "--profile: needs one GPU, but 2 would be used: add --gpus 1"),
         (1, ["--offload", "tensor"], "--profile: with --offload tensor no rank has all kernels; leave one out"),
     ],
 )
@@ -319,7 +319,7 @@ def test_a_level_of_the_cpu():
 def test_several_ranks(mode):
     done = mpiexec(2, "-m", "charcnn.networks.mnist", "--as", "naive", "--offload", mode, "--profile")
     assert done.returncode == 2
-    said = "mnist: --profile: needs one process, there are 2 ranks: leave out mpiexec"
+    said = "mnist: --profile: needs one process, but there are 2 ranks: leave out mpiexec"
     assert [line for line in done.stderr.splitlines() if line.startswith("mnist")] == [said]
 
 

@@ -142,12 +142,12 @@ def test_sigterm_says_what_is_kept(weights, tmp_path):
     assert process.returncode == TERMINATED == 143
     rows = json.loads(journal.read_text())["state"]["rows"]
     part = str(journal).removesuffix(".json")
-    said = f"charcnn classify: terminated; {rows:,} rows kept in {part}: the same command goes on behind them"
+    said = f"charcnn classify: terminated; {rows:,} rows kept in {part}: the same command resumes after them"
     assert err[-1] == said
     done = command("classify", source, "--model", weights, stderr=subprocess.PIPE)
     err = done.communicate()[1].decode()
     assert done.returncode == 0
-    assert f"going on after row {rows:,} " in err
+    assert f"resuming after row {rows:,} " in err
 
 
 def test_sigterm_is_left_alone_under_mpiexec(monkeypatch):
@@ -224,17 +224,17 @@ def test_standard_input_is_refused_under_open_mpi(monkeypatch):
     from charcnn.cli import ranks
 
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"^-: Open MPI does not pass on where standard input ends"):
+    with pytest.raises(ValueError, match=r"^-: Open MPI does not pass on the end of standard input"):
         ranks.Ranks(None, "farm", deadline=None, root_serves=False).check(["-"], None)
 
 
 def test_pages_say_which_levels_the_simulator_runs():
     on_gpus = [level for level in catalog.LEVELS if level.device == "cuda"]
-    runs, refuse = ([level for level in on_gpus if level.tensor_cores is wanted] for wanted in (False, True))
+    runs, emulated = ([level for level in on_gpus if level.tensor_cores is wanted] for wanted in (False, True))
     for page in ("README.md", "docs/running.md"):
         text = " ".join((ROOT / page).read_text().split())
         assert f"With no GPU, {level_ranges(runs)} run at a tiny size in Numba's simulator" in text
-        assert f"{level_ranges(refuse)} need tensor cores" in text
+        assert f"So do {level_ranges(emulated)}, whose tensor cores are" in text
 
 
 def test_info_fits_a_terminal(tmp_path, capsys):

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import compiler_installed, quick
-from emulation_hopper import emulate_hopper
 from ptx_calls import CONSTANTS, TYPED, intrinsics, names
+from small_gpu import one_multiprocessor
 
 from charcnn.gpu import device, ptx, tensor_map
 from charcnn.gpu.ptx import examples
@@ -35,7 +35,7 @@ hopper_or_simulated = pytest.mark.skipif(
 def machine(monkeypatch):
     """Hopper in plain Python; nothing where there is a GPU."""
     if device.SIMULATED:
-        emulate_hopper(monkeypatch)
+        one_multiprocessor(monkeypatch)
     examples.make_product.cache_clear()  # of a kernel that another machine runs
     yield
     examples.make_product.cache_clear()
@@ -144,17 +144,12 @@ def test_the_page_compiles_a_kernel_of_ones_own(tmp_path):
     assert (tmp_path / "reverse.cubin").read_bytes().startswith(b"\x7fELF")
 
 
-@pytest.mark.skipif(not device.SIMULATED, reason="what the simulator does not have")
-def test_what_the_simulator_does_not_have():
-    x = np.zeros(4, np.float32)
-    assert ptx.ld_global_v4_f32(x, 0) == (0, 0, 0, 0)
-    for call in (lambda: ptx.ld_global_v4_f32(4096), lambda: ptx.st_global_v4_f32(4096, *x), ptx.wgmma_fence):
-        with pytest.raises(NotImplementedError, match="the simulator has no"):
+@pytest.mark.skipif(not device.SIMULATED, reason="on a GPU only kernels can call them")
+def test_outside_of_a_kernel_there_is_no_thread():
+    assert ptx.ld_global_v4_f32(np.zeros(4, np.float32), 0) == (0, 0, 0, 0)
+    for call in (ptx.tid_x, lambda: ptx.ld_shared_b32(4096), lambda: ptx.mbarrier_wait(4096, 0)):
+        with pytest.raises(NotImplementedError, match="only in a kernel that runs"):
             call()
-    with pytest.raises(NotImplementedError, match="the simulator has no"):
-        examples.run_product(*np.ones((2, 64, 64), np.float16))
-    with pytest.raises(NotImplementedError, match="the simulator has no"):
-        tensor_map.encode_im2col(0, (64, 8, 8, 1), (128, 1024, 8192), tensor_map.Im2col((0, 0), (0, 0), (1, 1), 64))
 
 
 def test_descriptor():

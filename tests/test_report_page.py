@@ -208,7 +208,7 @@ def test_without_a_gpu_cuda_levels_say_so():
         (["--json", "nowhere/a.json"], "--json nowhere/a.json: there is no folder nowhere"),
         (["--from", "other.json"], "--from other.json: need what charcnn report --json wrote"),
         (["--from", "damaged.json"], "--from damaged.json: lacks something that charcnn report --json writes"),
-        (["--from", "text.json"], "--from text.json: is no JSON "),
+        (["--from", "text.json"], "--from text.json: is not JSON "),
         (["--from", "other.json", "--levels", "l0"], "--from: nothing is measured; leave out --levels and --seconds"),
         (["--from", "none.json"], "none.json: No such file or directory"),
     ],

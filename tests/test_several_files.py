@@ -136,12 +136,12 @@ def test_an_output_is_no_report_of_another(charcnn, tmp_path):
     ("words", "message"),
     [
         (("a.csv", "none.csv"), "none.csv: No such file or directory"),
-        (("*.none",), "*.none: no file is called so"),
+        (("*.none",), "*.none: no file matches"),
         (("empty",), "empty: holds no file that ends in .csv, .tsv"),
-        (("a.csv", "-"), "-: standard input goes alone"),
-        (("a.csv", "b.csv", "-o", "-"), "--output -: several files need a folder"),
-        (("a.csv", "b.csv", "-o", "c.csv"), "--output c.csv: several files need a folder"),
-        (("a.csv", "b.csv", "--report", "r"), "--report: of several files each has its own"),
+        (("a.csv", "-"), "-: standard input cannot be combined with files"),
+        (("a.csv", "b.csv", "-o", "-"), "--output -: need a folder"),
+        (("a.csv", "b.csv", "-o", "c.csv"), "--output c.csv: need a folder"),
+        (("a.csv", "b.csv", "--report", "r"), "--report: with several files, each has its own"),
         (("a.csv", "x/a.csv", "-o", "o"), "a.csv and x/a.csv would both be written to o/a.csv: name a folder above"),
         (("x", "-o", "x"), "--output x/a.csv: is the input"),
         (("a.csv", "-o", "."), "--output ./a.csv: is the input"),
@@ -207,7 +207,7 @@ def test_a_second_start_goes_on_by_file(charcnn, interrupted, tmp_path, opened):
     status, _, err = charcnn("classify", data, "-o", out)
     assert status == DONE
     assert opened == ["c.csv", "d.csv", "e.csv"]
-    assert f"{data}/c.csv: went on after row 200 of a run that was cut off" in err
+    assert f"{data}/c.csv: resumed after row 200 of an interrupted run" in err
     assert "; 2 files done before" in err
     assert below(out) == below(whole) == sorted(given)
     for name in given:
@@ -258,8 +258,8 @@ def test_what_was_done_otherwise_is_not_taken_for_done(charcnn, tmp_path, change
     before = (out / "a.csv").read_bytes()
     status, _, err = charcnn("classify", data, "-o", out, *more)
     assert status == UNUSABLE
-    assert f"charcnn classify: {out}/a.csv is there already: name another output, or add --force\n" in err
-    assert ("b.csv is there already" in err) == (change == "option")
+    assert f"charcnn classify: {out}/a.csv already exists: name another output, or add --force\n" in err
+    assert ("b.csv already exists" in err) == (change == "option")
     assert (out / "a.csv").read_bytes() == before
     assert charcnn("classify", data, "-o", out, "--force", *more)[0] == DONE
     assert (out / "a.csv").read_bytes() != before

@@ -87,7 +87,7 @@ def test_sass():
             marks=compiler,
         ),
         pytest.param(
-            ["WgmmaStepConv1d", "sm_80"], "WgmmaStepConv1d: wgmma needs tensor cores, which sm_80 has not",
+            ["WgmmaStepConv1d", "sm_80"], "WgmmaStepConv1d: wgmma needs tensor cores, which sm_80 lacks",
             marks=compiler,
         ),
     ],
@@ -195,8 +195,8 @@ def test_a_profile_is_of_one_whole_batch(monkeypatch):
     ("words", "message"),
     [
         (["l99"], "l99: need one of l0, l1, "),
-        (["l12", "--as", "naive"], "--as naive: l12 is a level, and has none"),
-        (["l12", "--variant", "tiny"], "--variant tiny: l12 is a level, and has none"),
+        (["l12", "--as", "naive"], "--as naive: l12 is a level and takes no --as"),
+        (["l12", "--variant", "tiny"], "--variant tiny: l12 is a level and takes no --variant"),
     ],
 )
 def test_what_cannot_be_profiled(words, message, capsys):

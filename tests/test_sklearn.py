@@ -166,7 +166,7 @@ def test_in_cross_validation_and_calibration(fitted):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"y": ["a"] * 24}, "y holds one class, .*a.*: need two at least"),
+        ({"y": ["a"] * 24}, "y holds one class, .*a.*: need at least two"),
         ({"y": LABELS[:5]}, "X holds 24 texts and y 5 labels"),
         ({"y": np.linspace(0, 1, 24)}, "Unknown label type: continuous"),
         ({"X": [""] * 24}, r"texts\[0\] is empty or blank"),

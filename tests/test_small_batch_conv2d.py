@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from alexnet_cases import ALEXNET, POOL
-from clusters import emulate_clusters
 from conftest import quick
 from prepared import prepared
+from small_gpu import one_multiprocessor
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
@@ -117,7 +117,7 @@ def test_every_number_of_splits(name, splits, block_n):
     ],
 )  # fmt: skip
 def test_in_emulation(name, epilogue, precision, monkeypatch):
-    emulate_clusters(monkeypatch)
+    one_multiprocessor(monkeypatch)
     compare(2, *IMAGES[name], epilogue=epilogue, precision=precision)
 
 
@@ -131,7 +131,7 @@ def problem_of(image, filters, options):
 
 def emulate_launches(monkeypatch):
     """Weights are made, and no kernel runs."""
-    emulate_clusters(monkeypatch)
+    one_multiprocessor(monkeypatch)
     monkeypatch.setattr(Call, "launch", lambda *_, **__: None)
 
 
@@ -213,7 +213,7 @@ def test_how_images_are_cut_up(name, monkeypatch):
     ],
 )
 def test_splits_and_bands_in_emulation(name, precision, block_n, splits, band, monkeypatch):
-    emulate_clusters(monkeypatch)
+    one_multiprocessor(monkeypatch)
     of = problem_of(*IMAGES[name])
     (plan,) = [one for one in plans(of) if (one.block_n, one.splits, one.band) == (block_n, splits, band)]
     assert plan.bands > 1

@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conftest import quick
-from emulation_hopper import emulate_hopper
+from prepared import prepared
+from small_gpu import one_multiprocessor
 from spaces import Space
 
 from charcnn.gpu import device
+from charcnn.layers import Linear
 from charcnn.ops import reference
-from charcnn.ops.common.precision import HALF_PRECISIONS
+from charcnn.ops.common.epilogues import Epilogue
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS
 from charcnn.ops.linear import split_k
 from charcnn.ops.linear.split_k import SplitKLinear
 
@@ -24,7 +27,7 @@ def compare(sizes, float32, epilogue, precision, inputs):
     rng, of = np.random.default_rng(sizes[0]), HALF_PRECISIONS[precision]
     weight = rng.standard_normal(sizes).astype(np.float32) / sizes[0] ** 0.5
     bias = rng.standard_normal(sizes[1]).astype(np.float32)
-    layer = SplitKLinear(weight, bias, epilogue=epilogue, float32=float32, precision=precision)
+    layer = prepared(SplitKLinear, weight, bias, epilogue, precision=precision, results="float32" if float32 else None)
     for n in inputs:
         x = as_stored(rng.standard_normal((n, 2, sizes[0] // 2)), of)
         want = AFTER[epilogue](as_numbers(x, of).reshape(n, -1) @ weight.astype(np.float64) + bias)
@@ -69,7 +72,7 @@ def test_a_linear_layer_whose_depth_is_split(sizes, float32, epilogue, precision
     ],
 )
 def test_in_emulation(sizes, float32, epilogue, precision, inputs, stages, monkeypatch):
-    emulate_hopper(monkeypatch)
+    one_multiprocessor(monkeypatch)
     monkeypatch.setattr(split_k, "STAGES", {1: stages, 2: stages})
     compare(sizes, float32, epilogue, precision, inputs)
 
@@ -78,6 +81,14 @@ def test_what_does_not_fit(monkeypatch):
     monkeypatch.setattr(device, "require_hopper", lambda what: None)
     bias = np.zeros(6, np.float32)
     with pytest.raises(ValueError, match=r"weight has shape \(12, 6\): need C_in a multiple of 8"):
-        SplitKLinear(np.zeros((12, 6), np.float32), bias, float32=True)
+        prepared(SplitKLinear, np.zeros((12, 6), np.float32), bias)
     with pytest.raises(ValueError, match="precision"):
-        SplitKLinear(np.zeros((8, 6), np.float32), bias, float32=True, precision="tf32")
+        prepared(SplitKLinear, np.zeros((8, 6), np.float32), bias, precision="tf32")
+
+
+@emulated
+def test_weight_and_bias_as_release_1_took_them(monkeypatch):
+    one_multiprocessor(monkeypatch)
+    with pytest.warns(DeprecationWarning, match="^SplitKLinear takes a pattern and its weights$"):
+        layer = SplitKLinear(np.zeros((8, 6), np.float32), np.zeros(6, np.float32), epilogue="gelu", float32=True)
+    assert (layer.product, layer.epilogue, layer.results) == (Linear(6), Epilogue("gelu"), FP32)

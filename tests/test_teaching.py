@@ -207,7 +207,7 @@ def test_the_command_trains_teachers_calibrates_and_counts(tmp_path, capsys, mon
         patch.chdir(tmp_path)
         out.rename("n-teacher-1.safetensors")
         assert run("--data", "a.csv", "--out", "n.safetensors", *QUICK, "--teachers", 1) == 2
-        assert "n-teacher-1.safetensors is there, and is no teacher" in capsys.readouterr().err
+        assert "n-teacher-1.safetensors already exists, and no interrupted training" in capsys.readouterr().err
         (tmp_path / "n-teacher-1.safetensors").rename(out)
     parser = argparse.ArgumentParser()
     info.add_arguments(parser)

@@ -144,14 +144,14 @@ def test_a_damaged_file_is_told_once_and_replaced(gpu, content):
     path = tile_choice.cache_file(GPU)
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    with pytest.warns(UserWarning, match=r"some-gpu-80gb-pcie\.json: .*; no tile is taken from it") as told:
+    with pytest.warns(UserWarning, match=r"some-gpu-80gb-pcie\.json: .*; its tiles are ignored") as told:
         assert taken() == Side(1)
     assert len(told) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert taken() == Side(1)
         assert tile_choice.choose("mma pool", "fp16", SHAPE, 200, SIDES) == Side(1)
-    with pytest.warns(UserWarning, match="no tile is taken"):
+    with pytest.warns(UserWarning, match="its tiles are ignored"):
         kept(3)
     assert taken() == Side(3)
 

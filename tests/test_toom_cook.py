@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
@@ -11,14 +10,13 @@ import numpy as np
 import pytest
 import steps as bench_steps
 import toom_cook as bench_toom_cook
-from clusters import emulate_clusters
 from conftest import quick
-from emulation import stored
 from numba import cuda
 from prepared import of_kind
+from small_gpu import one_multiprocessor
 from turns import Ready
 
-from charcnn.gpu import device, graph, ptx
+from charcnn.gpu import device, graph
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.cast import narrow, widen
@@ -123,12 +121,6 @@ TINY = {"one tile": (1, 9, 128, 16), "more": (7, 66, 128, 64), "one k block": (3
 """(N, L, C_in, C_out): rows that end within a tile, positions that make no window, channels that end within a tile."""
 
 
-def loaded(address):
-    """Two words of global memory."""
-    assert address % 8 == 0
-    return np.frombuffer(ctypes.string_at(int(address), 8), np.uint32)
-
-
 @pytest.fixture
 def machine(monkeypatch):
     """Hopper in plain Python; nothing where there is a GPU."""
@@ -139,9 +131,7 @@ def machine(monkeypatch):
     for made in makers:
         made.cache_clear()  # of kernels that another machine runs
     limit = device.shared_limit()
-    emulate_clusters(monkeypatch)
-    monkeypatch.setattr(ptx, "st_global_v2_b32", stored(np.uint32, 2))
-    monkeypatch.setattr(ptx, "ld_global_v2_b32", lambda address: tuple(map(int, loaded(address))))
+    one_multiprocessor(monkeypatch)
     monkeypatch.setattr(device, "shared_limit", lambda: limit)
     monkeypatch.setattr(device, "multiprocessors", lambda: 2)  # a cluster
     yield

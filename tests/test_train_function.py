@@ -98,7 +98,7 @@ def test_several_labels_a_text():
     ("change", "message"),
     [
         ({"labels": ["a"]}, r"labels holds 1: need 60, one a text"),
-        ({"labels": ["a"] * 60}, "holds one class, a: need two at least"),
+        ({"labels": ["a"] * 60}, "holds one class, a: need at least two"),
         ({"labels": [None] * 60}, r"labels\[0\]=None: need a str or a whole number"),
         ({"labels": [" a"] * 60}, r"labels\[0\]=' a' begins or ends with a blank"),
         ({"texts": [" "] * 60}, r"texts\[0\] is empty or blank"),

@@ -233,13 +233,13 @@ def test_bad_rows_are_named_by_line(tmp_path, capsys):
         "3: no label",
         "4: 2 fields: need 3",
         "5: no text",
-        "6: label '9' is none of the classes",
+        "6: label '9' is not a class of the model",
     ):
         assert f"line {line}" in error
     assert "--skip-bad-rows leaves them out" in error
     skip = ["--classes", "a,b,c", "--skip-bad-rows", *QUICK]
     assert run("--data", path, "--out", tmp_path / "m.safetensors", *skip) == 0
-    assert "a.csv, line 6: left out: label '9' is none of the classes" in capsys.readouterr().err
+    assert "a.csv, line 6: left out: label '9' is not a class of the model" in capsys.readouterr().err
     (tmp_path / "a.jsonl").write_text('{"label": 1, "text": "a"}\n{"label"\n[1]\n{"label": 1.5, "text": "b"}\n\n')
     bad = data.read_rows(tmp_path / "a.jsonl", FORWARD).bad
     assert [row.line for row in bad] == [2, 3, 4]
@@ -389,7 +389,7 @@ def test_command_writes_model_metrics_and_curve(tmp_path, capsys):
     assert model.metadata["accuracy"] == model.metadata["test"]["accuracy"] == right.mean()
     assert "test, 30 rows" in capsys.readouterr().out
     assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK) == 2
-    assert "is there already: name another output, or add --force" in capsys.readouterr().err
+    assert "already exists: name another output, or add --force" in capsys.readouterr().err
 
 
 def test_the_model_holds_the_command():
@@ -447,10 +447,10 @@ def test_killed_training_goes_on_to_the_same_bytes(tmp_path):
     assert not killed.exists()
     status, _, err = end(start(killed, "--rate", "0.1"))
     assert status == 2
-    assert "rate was 0.001, now 0.1; --restart begins anew" in err
+    assert "rate was 0.001, now 0.1; --restart starts over" in err
     status, out, err = end(start(killed))
     assert status == 0, err
-    assert "goes on behind epoch" in out
+    assert "resumes after epoch" in out
     assert end(undisturbed)[0] == 0
     assert killed.read_bytes() == whole.read_bytes()
     assert not checkpoint.exists()
@@ -526,12 +526,12 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, capsys):
     [
         (["--out", "m.bin"], "need a name that ends in .safetensors"),
         (["--valid-part", "1"], "--valid-part 1"),
-        (["--valid-part", "0.001"], "both parts need one at least"),
+        (["--valid-part", "0.001"], "both parts need at least one"),
         (["--epochs", "0"], "epochs=0"),
         (["--out", "nowhere/m.safetensors"], "there is no folder nowhere"),
         (["--label-column", "stars"], "has no column 'stars'"),
         (["--valid", "missing.csv"], "missing.csv"),
-        (["--classes", "a"], "two at least"),
+        (["--classes", "a"], "at least two"),
     ],
 )
 def test_command_refuses_before_it_trains(tmp_path, monkeypatch, capsys, options, message):

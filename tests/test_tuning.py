@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from emulation import emulate
+from small_gpu import fresh_kernels
 
 from charcnn import catalog
 from charcnn.__main__ import main
@@ -174,7 +174,7 @@ def test_where_the_rules_own_is_wrong_another_is_chosen(broken, monkeypatch):
 
 @simulated
 def test_on_tensor_cores(monkeypatch):
-    emulate(monkeypatch)
+    fresh_kernels(monkeypatch)
     mma_kernel.make_kernel.cache_clear()
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
     Tile = mma_layer.MmaTile
@@ -242,7 +242,7 @@ def test_command_where_there_is_nothing_to_choose(cache, monkeypatch, capsys):
     monkeypatch.setattr(layers, "of_level", lambda *given: iter([LAYER]))
     monkeypatch.setattr(double_buffered, "candidates", lambda columns, pool_size: (WIDE,))
     assert main(["tune", "--levels", "l12"]) == DONE
-    assert "there is nothing to choose" in capsys.readouterr().out
+    assert "nothing to choose" in capsys.readouterr().out
     assert not cache.exists()
 
 
@@ -252,7 +252,7 @@ def test_command_where_nothing_is_right(cache, broken, monkeypatch, capsys):
     for tile in (WIDE, OTHER):
         broken(tile, no_launch)
     assert main(["tune", "--levels", "l12"]) == FAILED
-    assert "no candidate is right" in capsys.readouterr().out
+    assert "no candidate gives right results" in capsys.readouterr().out
     assert not cache.exists()
 
 
@@ -264,7 +264,7 @@ def test_command_where_nothing_is_right(cache, broken, monkeypatch, capsys):
         (["--levels", "l12", "--precision", "fp16"], "precision='fp16': l12 has fp32"),
         (["--precision", "fp17"], "--precision fp17: no level whose tiles can be chosen computes in it"),
         (["--precision", "bf16"], "l14 to l16: this GPU runs none of them"),
-        (["--levels", "l14"], "mma needs tensor cores of compute capability 8.0 or later, which the simulator has not"),
+        (["--levels", "l14"], "l14 needs tensor cores of compute capability 8.0 or later, which the simulator only"),
         (["--config", "small"], "--config small: the simulator would take hours"),
         (["--config", "{"], "--config {: need small, large, tiny, or sizes as JSON"),
         (["--config", '{"width": 3}'], "need small, large, tiny, or sizes as JSON"),

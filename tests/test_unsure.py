@@ -182,4 +182,4 @@ def test_evaluate_says_what_is_kept_and_how_right_it_is(charcnn, classifier, tmp
     assert "coverage" not in json.loads(report.read_text())
     status, out, err = charcnn("evaluate", source, "--min-probability", 1)
     assert (status, out) == (UNUSABLE, "")
-    assert err == f"charcnn evaluate: {source}: of 160 rows none has a probability of 1 or more\n"
+    assert err == f"charcnn evaluate: {source}: none of 160 rows has a probability of 1 or more\n"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import test_ops
 from conftest import quick
-from emulation_hopper import emulate_hopper
 from numba import cuda
 from prepared import of_kind, prepared
+from small_gpu import one_multiprocessor
 
 from charcnn import catalog
 from charcnn.gpu import device
@@ -138,7 +138,7 @@ def machine(monkeypatch):
         return
     for made in (make_kernel, make_pack_kernel):
         made.cache_clear()  # of kernels that another machine runs
-    emulate_hopper(monkeypatch)
+    one_multiprocessor(monkeypatch)
     for promoted in BLOCK_N:
         monkeypatch.setitem(BLOCK_N, promoted, 64)
     limit = device.shared_limit()
@@ -175,7 +175,7 @@ def test_out_of_eighths_begins_at_a_multiple_of_8_bytes(machine):
     conv = prepared(WgmmaConv, np.ones((1, 16, 8), np.float32), np.zeros(8, np.float32), precision="fp8")
     x, room = device.to_device(np.zeros((1, 1, 16), np.uint8)), device.to_device(np.zeros(16, np.uint8))
     behind = -device.address(room) % 8 + 3
-    with pytest.raises(ValueError, match=r"^out begins 3 bytes behind a multiple of 8"):
+    with pytest.raises(ValueError, match=r"^out begins 3 bytes past a multiple of 8"):
         conv.apply(x, out=room[behind : behind + 8].reshape((1, 1, 8)))
 
 

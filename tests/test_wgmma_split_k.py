@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import emulate_clusters
 from conftest import quick
 from prepared import of_kind, prepared
+from small_gpu import one_multiprocessor
 from test_wgmma import compare_tiles
 
 from charcnn.compiling.networks import BATCHES
@@ -79,7 +79,7 @@ def machine(monkeypatch):
     if device.SIMULATED:
         for made in (make_kernel, make_pack_kernel, split_k.make_split_k_kernel):
             made.cache_clear()  # of kernels that another machine runs
-        emulate_clusters(monkeypatch)
+        one_multiprocessor(monkeypatch)
         for name in ("SPLITS", "MOST_A", "MOST_B"):
             monkeypatch.setattr(split_k, name, 2)  # so that stages come round
     yield

@@ -79,8 +79,8 @@ OBJECT, ROW = '{"text": "a"}\n', "title\tdescription\na\tb\n"
         ("a.jsonlines", OBJECT, "text: text"),
         ("a.JSON.gz", OBJECT, "text: text"),
         ("a.tab", ROW, r"header; delimiter '\t'; text: title, description"),
-        ("a.json", '[{"text": "a"},\n{"text": "b"}]', "its first line is no JSON object: need one a line"),
-        ("a.json", '{\n"text": "a"\n}', "its first line is no JSON object: need one a line"),
+        ("a.json", '[{"text": "a"},\n{"text": "b"}]', "its first line is not a JSON object: need one per line"),
+        ("a.json", '{\n"text": "a"\n}', "its first line is not a JSON object: need one per line"),
         (
             "a.log",
             f"\n{OBJECT}",

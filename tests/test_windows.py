@@ -194,7 +194,7 @@ def test_a_run_that_is_cut_off_keeps_to_its_windows(charcnn, interrupted, tmp_pa
         assert "is what another run left" in err
     status, _, err = charcnn("classify", source, "-o", out, "--windows")
     assert status == DONE
-    assert "going on after row" in err
+    assert "resuming after row" in err
     charcnn("classify", source, "-o", whole, "--windows")
     assert out.read_bytes() == whole.read_bytes()
 

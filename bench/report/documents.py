@@ -82,9 +82,11 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(
         description="Fill the generated blocks of README.md, docs and the model's card, draw the pictures, and write "
-        "what ships of the raw results, and the operators' stub."
+        "the operators' stub and the raw results that ship."
     )
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is out of date")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit status 1 if something is out of date"
+    )
     check = parser.parse_args().check
     try:
         made = {document: filled(document) for document in documents()} | {PLOT: drawn(), TALL: drawn_tall()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ def fused_alexnet(document: Path) -> str:
     if not parts:
         return UNMEASURED + "\n"
     shown = "Dots: microseconds an image by FLOP a byte of DRAM, for each way and batch"
-    return "\n".join([f"!{link(document, PICTURE, shown)}\n", *parts])
+    tall = os.path.relpath(PICTURE.with_stem(f"{PICTURE.stem}-tall"), document.parent)
+    source = f'<picture><source media="(max-width: 600px)" srcset="{tall}">'
+    return "\n".join([f"{source}!{link(document, PICTURE, shown)}</picture>\n", *parts])
 
 
 def cells_of(rows: Iterable[Row], part: str) -> dict[tuple[str, str, int], dict[str, Row]]:

@@ -151,7 +151,7 @@ def cost(document: Path, name: str) -> str:
         if was and not set(was.stages) & set(now.stages):  # nothing to compare
             was = None
         columns = [result for result in (was, now) if result]
-        fast = all(result.inputs_per_second > 10_000 for result in columns)
+        fast = all(result.inputs_per_second > 2_000 for result in columns)
         unit, factor = ("µs", 1e3) if fast else ("ms", 1.0)
         where = results().hosts[place]
         if level.device == "cpu" and not place.host.startswith("cpu-"):

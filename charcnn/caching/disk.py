@@ -89,7 +89,7 @@ class _PrivateLocator:
         except OSError as error:
             raise PermissionError(
                 errno.EACCES,
-                f"no folder for compiled code can be written: set NUMBA_CACHE_DIR to one ({error.strerror})",
+                f"no folder for compiled code is writable: set NUMBA_CACHE_DIR to one ({error.strerror})",
             ) from error
         return found
 
@@ -152,7 +152,7 @@ def _check(data: bytes) -> None:
 
 @cache  # once a process
 def _not_kept(reason: str) -> None:
-    warnings.warn(f"compiled code is not kept, and compiled again at the next start: {reason}", stacklevel=2)
+    warnings.warn(f"compiled code cannot be kept, so the next start compiles again: {reason}", stacklevel=2)
 
 
 @contextmanager

@@ -25,9 +25,9 @@ class Program:
     precisions: tuple[str, ...] = field(default=("fp32",), kw_only=True)
     """Of PRECISIONS those that it has, first what it takes where none is asked for."""
     hopper: bool = field(default=False, kw_only=True)
-    """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
+    """Needs Hopper's tensor cores: no other GPU will do; the simulator emulates them."""
     ampere: bool = field(default=False, kw_only=True)
-    """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
+    """Needs tensor cores of compute capability 8.0 or later; the simulator emulates them."""
     copies: bool = field(default=False, kw_only=True)
     """Needs asynchronous copies, of compute capability 8.0 or later; the simulator has them."""
     filtered: bool = field(default=False, kw_only=True)

@@ -127,8 +127,8 @@ def _rates(found: Report, ran: Report) -> Iterator[str]:
         rows.append(cells)
     yield from table(head, rows, (3, 4, 5, *range(6, 6 + len(machines))))
     yield (
-        '<p class="small">Medians of runs from token ids on the host to logits there. "× before" is beside the level '
-        "that it builds on. In the last columns stand the results that ship, and in brackets this machine's share.</p>"
+        '<p class="small">Medians of runs from token ids on the host to logits there. "× before" is relative to the '
+        "level that it builds on. The last columns have the shipped results, and in brackets this machine's share.</p>"
     )
 
 

@@ -94,7 +94,7 @@ def choices(device: str, precision: str | None = None, level: str | None = None)
             raise ValueError(f"level {level} does not compute on {where[device]}: it needs {where[rows[0].device]}")
         others = [f"{row.name} on {where[row.device]}" for row in catalog.LEVELS if precision in row.precisions]
         what = "no level computes" if level is None else f"level {level} does not compute"
-        raise ValueError(f"{what} in {precision} on {where[device]}; these compute in it: {', '.join(others)}")
+        raise ValueError(f"{what} in {precision} on {where[device]}; these do: {', '.join(others)}")
     return found
 
 
@@ -110,7 +110,7 @@ def obstacle(choice: Choice) -> str | None:
 
         try:
             if choice.level.tensor_cores:
-                device.require_tensor_cores(choice.level.name, hopper=choice.level.hopper)
+                device.require_tensor_cores(choice.level.name, hopper=choice.level.hopper, emulated=False)
                 device.require_precision(choice.precision, catalog.PRECISIONS[choice.precision].capability)
             else:
                 device.require_capability((8, 0), choice.level.name, "l9 and earlier levels run on it")
@@ -187,7 +187,7 @@ class Engine:
         else:
             reason = f"device {device!r} was asked for"
         if gpus is not None and device == "cpu":
-            raise ValueError(f"gpus={gpus}: the CPU was chosen, as {reason}")
+            raise ValueError(f"gpus={gpus}: the CPU was chosen, because {reason}")
         if device == "cuda":
             from charcnn.gpu.device import gpu_count
 
@@ -323,7 +323,7 @@ def _compile_ahead(choice: Choice, config: Config, batch: int, params: Params | 
         for _ in compiled([network], Target.current(), jobs, [1], [batch]):
             pass  # of a level that cannot be built, `build` itself says why
     except (RuntimeError, OSError, ValueError) as error:
-        warnings.warn(f"kernels are compiled one after another, as {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"kernels are compiled one by one, because {error}", RuntimeWarning, stacklevel=2)
 
 
 def _device_error() -> type[RuntimeError]:

@@ -234,7 +234,7 @@ class LabellingRun:
             if first.error is not None:
                 raise first.error
             if first.resumed and not self._job.quiet:
-                tell(f"going on after row {first.resumed:,} of a run that was cut off")
+                tell(f"resuming after row {first.resumed:,} of an interrupted run")
 
     def _items(self) -> Iterator[tuple[File, Block | None, Exception | None]]:
         """Blocks of all files; behind those of each None, and what was wrong with it."""
@@ -307,7 +307,7 @@ class LabellingRun:
         elif file.error is not None:
             progress.tell(f"charcnn classify: {self._explain(file.error)}")
         elif file.resumed and not self._job.quiet:
-            progress.tell(f"{file.task.input}: went on after row {file.resumed:,} of a run that was cut off")
+            progress.tell(f"{file.task.input}: resumed after row {file.resumed:,} of an interrupted run")
         progress.update(file.progress(None))
 
     def _tell_said(self, file: File, progress: Progress) -> None:
@@ -326,7 +326,7 @@ class LabellingRun:
             return "".join(file.sink.kept() for file in [*self.files, *self._open] if file.ready)
         whole = sum(file.error is None for file in self.files)
         of = counted(len(self._job.tasks), "file")
-        return f"{whole:,} of {of} labelled so far; the same command goes on behind what is done"
+        return f"{whole:,} of {of} labelled so far; the same command resumes"
 
     def summarise(self) -> None:
         """What was done, on standard error; of a stream only what is wrong with it, but on a terminal."""

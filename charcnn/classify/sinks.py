@@ -145,10 +145,10 @@ class FileSink(Sink):
         if not os.path.exists(self._where):
             return f"{self.name} is whole"
         if not self._resumable:
-            return f"{self._where} stays, and no start goes on with it: --force replaces it"
+            return f"{self._where} stays, but cannot be resumed: --force replaces it"
         if not self.partial.kept:
-            return "nothing is kept yet: the same command begins anew"
-        return f"{counted(self.partial.kept, 'row')} kept in {self._where}: the same command goes on behind them"
+            return "nothing is kept yet: the same command starts over"
+        return f"{counted(self.partial.kept, 'row')} kept in {self._where}: the same command resumes after them"
 
 
 def identity_of(path: str, job: ClassifyJob, classifier: Classifier) -> Record:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from charcnn.aliases import Array, Labels, Texts, Value
+from charcnn.aliases import Argument, Array, Labels, Texts
 from charcnn.classify.classifier import Classifier
 from charcnn.config import Config
 from charcnn.host.install import pip_install
@@ -46,7 +46,7 @@ def train(
     store: str = "float16",
     calibrated: bool = True,
     say: Callable[[str], object] | None = None,
-    **recipe: Value,
+    **recipe: Argument,
 ) -> Classifier:
     """Train a network on texts, as `charcnn train` does on files.
 

@@ -11,21 +11,21 @@ from charcnn.host.terminal import CLOSED
 __all__ = ["CLOSED", "COMMANDS", "DONE", "FAILED", "INTERRUPTED", "TERMINATED", "UNREADABLE", "UNUSABLE"]
 
 COMMANDS = {
-    "classify": "label the rows of a file or of standard input",
-    "evaluate": "compare labels with those that a file holds",
-    "explain": "show which characters of a text moved the decision",
-    "train": "learn from rows of text with labels",
-    "convert": "a model from one kind of file to another",
-    "compact": "a narrower model, less what never fires",
-    "info": "the machine, and which level would run on it",
-    "levels": "the table of levels, and which of them run here",
-    "report": "a page on this machine: what runs, how fast, beside what ships, with pictures",
-    "profile": "which kernels take a level's or a network's time on this GPU, and how near its peak they come",
-    "show": "the PTX or the machine code of a layer's kernels, for this GPU or another",
-    "tune": "choose the tiles of kernels for this GPU by measurement",
-    "compile": "compile kernels into the cache, for this GPU or another, also where there is none",
-    "plan": "what so many GPUs and hosts would give, and what bounds them",
-    "completion": "a script that completes these commands in a shell",
+    "classify": "label the rows of files or of standard input",
+    "evaluate": "measure how well the labels match those in a file",
+    "explain": "show which characters of a text decided its label",
+    "train": "train a model on labelled rows of text",
+    "convert": "write a model in another file format",
+    "compact": "write a narrower model, without channels that never fire",
+    "info": "show the machine, and which level would run on it",
+    "levels": "list the levels, and which of them run here",
+    "report": "measure this machine, and write a page with pictures",
+    "profile": "time each kernel of a level or network on this GPU, relative to its peak",
+    "show": "print the PTX or machine code of a layer's kernels, for any GPU",
+    "tune": "choose the kernels' tiles for this GPU by measurement",
+    "compile": "compile kernels into the cache, for any GPU, even without one",
+    "plan": "forecast the rate of several GPUs and hosts, and what limits it",
+    "completion": "print a script that completes these commands in a shell",
 }
 """Name: what `charcnn --help` says of it."""
 

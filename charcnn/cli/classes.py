@@ -61,19 +61,19 @@ class Labels:
         first = ends.get(as_whole(label or ""))
         if first is not None:
             row = block.number + int(np.count_nonzero(block.kinds[: n + 1] != scan.BLANK))
-            raise ValueError(f"row {row} has label {label!r}: where that is a class, say --first-label {first}")
+            raise ValueError(f"row {row} has label {label!r}: if that is a class, add --first-label {first}")
 
     def told(self) -> list[str]:
         """What people read of how numbers were counted, where they did not ask for it: a line, or none."""
         if self._file_names:
             pairs = [f"{number} is {name}" for number, name in enumerate(self._file_names)]
-            return [f"labels are numbers, which the file itself names: {listed(pairs)}"]
+            return [f"labels are numbers, which the file names: {listed(pairs)}"]
         if not self._counted or self._asked:
             return []
         last = self._first + len(self._classes) - 1
         return [
-            f"labels are numbers, and the file does not name them: {self._first} was taken for {self._classes[0]}, "
-            f"{last} for {self._classes[-1]} (--first-label {1 - self._first} counts otherwise)"
+            f"labels are numbers, which the file does not name: {self._first} was taken for {self._classes[0]}, "
+            f"{last} for {self._classes[-1]} (--first-label {1 - self._first} counts from {1 - self._first})"
         ]
 
 

@@ -1,13 +1,13 @@
-"""Label the rows of a file: CSV, JSON Lines, Parquet or plain lines.
+"""Label the rows of CSV, JSON Lines, Parquet or plain-text files.
 
-The output is of the same kind: all rows in their order, byte for byte, with a label and its probability. CSV and
-Parquet get columns at the end, JSON objects keys; a plain line follows its label and probability and a tab. A row that
-cannot be read gets an empty label and a line in a report; bytes that are not UTF-8 count as unknown characters.
+The output has the input's format and keeps all rows, byte for byte and in order. Each gains a label and its
+probability: as last columns of CSV and Parquet, as keys of JSON objects, in front of a plain line, between tabs. A row
+that cannot be read gets an empty label and a line in a report. Bytes that are not UTF-8 count as unknown characters.
 
-A file may be compressed: news.csv.gz, news.jsonl.zst. The output is not. Several files, folders and patterns are
-labelled by one start, each file to an output of its own. One that cannot be read is told, and keeps back no other.
+Inputs may be compressed, such as news.csv.gz or news.jsonl.zst; outputs are not. Several files, folders and patterns
+run as one command, each file to its own output. A file that cannot be read is reported; the others are still labelled.
 
-The output has its name when it is whole. A run that was cut off is gone on with by the same command.
+The output gets its name once it is complete. After an interruption, the same command resumes.
 """
 
 from __future__ import annotations
@@ -37,41 +37,46 @@ from charcnn.text.output import NOTES
 
 EPILOG = """examples:
   echo "Stocks fell on Monday as oil rose." | charcnn classify -
-  charcnn classify news.csv                              writes news.labelled.csv
-  charcnn classify news.parquet -o labelled.parquet --text-columns headline --probabilities
-  charcnn classify data -o labelled                      all files below data; the same command goes on after a kill
-  charcnn classify essays.csv --windows --window-size 500   all of a text counts, however long it is
+  charcnn classify news.csv                  writes news.labelled.csv
+  charcnn classify news.parquet --text-columns headline --probabilities
+  charcnn classify data -o labelled          all files below data
+  charcnn classify essays.csv --windows      long texts count as a whole
   tail -f headlines.txt | charcnn classify - | grep ^Sports
-  charcnn classify news.jsonl --precision fp32 -o -      to standard output
+  charcnn classify news.jsonl -o -           to standard output
 
 exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 3 done, but some rows were
-unreadable. Of several files the worst of all"""
+unreadable; with several files, the worst"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """INPUT, --output, and what they share with `evaluate`."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("input", metavar="INPUT", nargs="+", help="files, folders, patterns such as 'data/*/*.csv.gz'; or - alone")
+    add(
+        "input",
+        metavar="INPUT",
+        nargs="+",
+        help="files, folders, or quoted patterns such as 'data/*/*.csv.gz'; or - alone, for standard input",
+    )
     add(
         "-o",
         "--output",
         metavar="FILE",
-        help="default: INPUT with .labelled before its ending; of -, standard output. Of several files a folder, in "
-        "which they lie as below INPUT",
+        help="with several inputs, a folder that mirrors theirs (default: INPUT with .labelled before its suffix; for "
+        "-, standard output)",
     )
-    add("--force", action="store_true", help="replace files that are there, or an output that another run began")
-    add("--report", metavar="FILE", help="unreadable rows, where there are any (default: OUTPUT and .unreadable.csv)")
-    add("--probabilities", action="store_true", help="a column for the probability of each class")
+    add("--force", action="store_true", help="replace existing files, or what another run left unfinished")
+    add("--report", metavar="FILE", help="unreadable rows, if there are any (default: OUTPUT.unreadable.csv)")
+    add("--probabilities", action="store_true", help="add a column with each class's probability")
     add_min_probability(parser)
     add(
         "--unsure-label",
         metavar="WORD",
-        help="with --min-probability, the label of rows that are less probable (default: unsure)",
+        help="with --min-probability: label of the less probable rows (default: unsure)",
     )
     add_windows(parser)
-    add("--json", metavar="FILE", help="write here what was done, how fast, and which stage bounds it")
-    add("--quiet", action="store_true", help="no progress and no summary")
+    add("--json", metavar="FILE", help="write a report of what was done, how fast, and which stage limits the rate")
+    add("--quiet", action="store_true", help="print no progress and no summary")
     add_log_every(add)
     add_layout_arguments(parser)
     add_model_arguments(parser)

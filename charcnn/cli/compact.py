@@ -1,8 +1,8 @@
-"""Write a narrower model: channels and units that never fire on given rows are removed.
+"""Write a narrower model: channels and units that never fire on the given rows are removed.
 
-For those rows it computes the same logits, but for the order of sums. For others nothing is proven: so give rows like
-all that will come, the ones that it learned from for a start, and check it on others, with --test. It is written only
-where every label stays. Channels that a LayerNorm reads are kept, as all of them count in its mean and variance.
+On those rows the logits stay the same, up to the order of sums. On others they may change. So give representative
+rows, such as the training rows, and check others with --test. The model is written only if every label stays the same.
+Channels that a LayerNorm reads are kept, because all of them count in its mean and variance.
 """
 
 from __future__ import annotations
@@ -24,24 +24,31 @@ if TYPE_CHECKING:
     from charcnn.model.params import Params
 
 EPILOG = """examples:
-  charcnn compact model.safetensors --data train.csv --test test.csv --out narrow.safetensors
-  charcnn compact model.safetensors --data train.csv --multiple 64 --out narrow.safetensors
+  charcnn compact model.safetensors --data train.csv --out narrow.safetensors
+  charcnn compact model.safetensors --data train.csv --test test.csv \\
+      --multiple 64 --out narrow.safetensors
 
-exit status: 0 written; 1 labels changed, nothing is written; 2 unusable options or files"""
+exit status: 0 written; 1 labels changed, nothing written; 2 unusable options or files"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """MODEL, --data, --test, --out and how."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("model", metavar="MODEL", help=".safetensors, or another that `charcnn convert` reads")
-    add("--data", required=True, metavar="FILE", help="rows of text like all that will come; labels are not read")
-    add("--test", metavar="FILE", help="other rows, whose labels must stay the same, too")
-    add("--out", required=True, metavar="FILE", help="the narrower model: .safetensors")
-    add("--multiple", type=positive, default=32, metavar="N", help="widths are multiples of it (default 32)")
-    add("--allow", type=share, default=0.0, metavar="SHARE", help="of a file's rows whose label may change (default 0)")
-    add("--encoding", metavar="NAME", help="crepe or forward, where MODEL does not say")
-    add("--force", action="store_true", help="replace an output that is there")
+    add("model", metavar="MODEL", help=".safetensors, or another file that `charcnn convert` reads")
+    add("--data", required=True, metavar="FILE", help="representative rows of text; labels are not read")
+    add("--test", metavar="FILE", help="other rows, whose labels must also stay the same")
+    add("--out", required=True, metavar="FILE", help="the narrower model to write: .safetensors")
+    add("--multiple", type=positive, default=32, metavar="N", help="round widths up to a multiple of N (default 32)")
+    add(
+        "--allow",
+        type=share,
+        default=0.0,
+        metavar="SHARE",
+        help="share of a file's rows whose label may change, from 0 to 1 (default 0)",
+    )
+    add("--encoding", metavar="NAME", help="crepe or forward, if MODEL does not say")
+    add("--force", action="store_true", help="replace an existing output")
     add_column_arguments(parser.add_argument_group("rows", COLUMNS))
 
 
@@ -72,18 +79,18 @@ def run(options: argparse.Namespace) -> int:
         [name, *map(str, counts)] for name, *counts in zip(compact.HIDDEN, had, made.live.values(), has, strict=True)
     ]
     print("\n".join(table(["layer", "width", "fire", "kept"], rows)))
-    print(f"\n{config.flops / 1e6:.1f} MFLOP an input, now {narrow.config.flops / 1e6:.1f}, one-hot columns counted")
+    print(f"\n{config.flops / 1e6:.1f} MFLOP an input, now {narrow.config.flops / 1e6:.1f}, including one-hot columns")
     after, tested, refused = compact.Watched(narrow, narrow.config), {}, False
     for name in files:
         changed, largest = compact.apart(logits[name], after(read[name]), multi_label=config.multi_label)
         count = len(read[name])
-        print(f"{printable(name)}: {count:,} rows, {changed:,} labels change, probabilities by {largest:.1e} at most")
+        print(f"{printable(name)}: {count:,} rows, {changed:,} labels change, probabilities by at most {largest:.1e}")
         tested["data" if name == options.data else "test"] = {
             "rows": count, "labels_changed": changed, "largest_change": largest
         }  # fmt: skip
         refused |= changed > options.allow * count
     if refused:
-        tell("charcnn compact: labels change, so that nothing is written; give --data more rows, or --allow a share")
+        tell("charcnn compact: labels change, so nothing is written; give --data more rows, or raise --allow")
         return FAILED
     narrow.metadata["compacted"] = {"from": params.digest(model), "multiple": options.multiple, **tested}
     narrow.metadata["live"] = {"rows": len(read[options.data]), **made.live}
@@ -105,7 +112,7 @@ def _dtype(model: Params) -> str:
 
 
 def _ids(path: str, options: argparse.Namespace, model: Params) -> np.ndarray:
-    """Token ids of a file's texts; rows that cannot be read are left out, and told."""
+    """Token ids of a file's texts; unreadable rows are left out and reported."""
     from charcnn.text.encodings import encode
     from charcnn.text.readers.formats import format_by_name
     from charcnn.text.readers.open import open_reader

@@ -1,10 +1,10 @@
-"""Compile the kernels of levels, or of networks of images, into the cache that later runs load, for this machine's GPU
-or another kind of GPU.
+"""Compile kernels of levels or image networks into the cache that later runs load, for this machine's GPU or another.
 
-No GPU is needed. Several processes share the kernels out. One more compiles what reads and writes files, for this
-machine's CPU. What the cache has already is left as it is. The cache is
-Numba's: beside the package, or in the folder that NUMBA_CACHE_DIR names; it serves the same versions of charcnn, Numba
-and CUDA's compiler.
+No GPU is needed. Several processes compile kernels; one more compiles the CPU code that reads and writes files. What is
+in the cache already stays.
+
+The cache is Numba's, in the package or in the folder that NUMBA_CACHE_DIR names. It serves the same versions of
+charcnn, Numba and CUDA's compiler.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from charcnn.compiling.stand_in import Target
 
 EPILOG = """examples:
-  charcnn compile                                    all levels that this machine's GPU runs
-  charcnn compile sm_90a                             for an H100 or H200, on any machine
+  charcnn compile               all levels that this machine's GPU runs
+  charcnn compile sm_90a        for an H100 or H200, on any machine
   charcnn compile sm_90a --levels l16 --precision fp16
   charcnn compile sm_90a --networks alexnet --as wgmma
-  NUMBA_CACHE_DIR=/shared/kernels charcnn compile    keep them there; a run finds them with the same setting
+  NUMBA_CACHE_DIR=/shared/kernels charcnn compile    later runs need it, too
 
 exit status: 0 done; 1 a process that compiles failed; 2 unusable options or machine"""
 
@@ -38,13 +38,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
     add("capability", nargs="?", metavar="CAPABILITY", help="sm_75 to sm_121 (default: this machine's GPU's)")
-    add("--levels", nargs="+", metavar="LEVEL", help="which (default: all that such a GPU runs)")
-    add("--networks", nargs="+", metavar="NAME[:VARIANT]", help="networks of images, in place of levels")
-    add("--as", dest="techniques", nargs="+", metavar="T", help="of networks: how (default: all that such a GPU runs)")
-    add("--precision", metavar="P", help="what they compute in (default: each of a level's own)")
+    add("--levels", nargs="+", metavar="LEVEL", help="levels to compile (default: all that such a GPU runs)")
+    add("--networks", nargs="+", metavar="NAME[:VARIANT]", help="image networks to compile instead of levels")
+    add(
+        "--as",
+        dest="techniques",
+        nargs="+",
+        metavar="T",
+        help="the networks' techniques (default: all that such a GPU runs)",
+    )
+    add("--precision", metavar="P", help="one precision (default: all that each level has)")
     add("--config", default="small", metavar="SIZES", help=f"{HELP} (default small)")
-    add("--batch", type=count, metavar="B", help="the most inputs at once (default: each level's own)")
-    add("--jobs", type=count, metavar="N", help="processes for kernels (default: as many as cores)")
+    add("--batch", type=count, metavar="B", help="largest batch, in inputs (default: each level's own)")
+    add("--jobs", type=count, metavar="N", help="processes that compile kernels (default: one per core)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -75,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     functions = counts.pop(CPU, 0)
     print(
         f"{counts.total()} kernels and {functions} functions for this CPU compiled in "
-        f"{time.perf_counter() - started:.1f} s; all others were there already"
+        f"{time.perf_counter() - started:.1f} s; all others were in the cache already"
     )
     return DONE
 
@@ -116,7 +122,7 @@ def _networks(options: argparse.Namespace, target: Target) -> list[BuiltLevel | 
         chosen = _chosen(options, target, "--levels", options.levels, list(runnable(target)))
         return [BuiltLevel(level, precision, config, options.batch) for level, precision in chosen]
     if options.levels:
-        raise ValueError("--networks: leave out --levels")
+        raise ValueError("--networks: leave out either --networks or --levels")
     named = [_named(name) for name in options.networks]
     chosen = _chosen(options, target, "--as", options.techniques, list(runnable_techniques(target)))
     found: list[BuiltLevel | ImageNetwork] = []

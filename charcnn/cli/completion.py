@@ -1,4 +1,4 @@
-"""Print a script that completes charcnn's commands, options and files in a shell."""
+"""Print a script with which a shell completes charcnn's commands, options and files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from charcnn.cli import DONE
 from charcnn.host.install import pip_install
 
 EPILOG = """examples:
-  eval "$(charcnn completion bash)"                                  this shell
+  eval "$(charcnn completion bash)"             for this shell only
   charcnn completion bash > ~/.local/share/bash-completion/completions/charcnn
   charcnn completion zsh > "${fpath[1]}/_charcnn"
 
@@ -19,7 +19,7 @@ exit status: 0 done; 2 unusable options, or shtab is not installed"""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """SHELL."""
     parser.epilog = EPILOG
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="which shell")
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="your shell")
 
 
 def run(options: argparse.Namespace) -> int:

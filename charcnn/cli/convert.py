@@ -1,7 +1,7 @@
-"""Write a model to another kind of file.
+"""Write a model in another file format.
 
-Reads .safetensors, PyTorch checkpoints (.pt, .pth) and the original program's params.bin; writes those and ONNX. What
-is written is read again: weights must be the same bits, and an ONNX graph must give the network's logits in ONNX
+It reads .safetensors, PyTorch checkpoints (.pt, .pth) and the original program's params.bin, and writes these and ONNX.
+Each output is read back: weights must have the same bits, and an ONNX graph must give the network's logits in ONNX
 Runtime.
 """
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from charcnn.model.params import Params
 
 EPILOG = """examples:
-  charcnn convert params.bin model.safetensors --encoding forward --classes World,Sports,Business,Sci/Tech
-  charcnn convert checkpoint.pt model.safetensors --encoding crepe --config '{"classes": 14}'
+  charcnn convert params.bin model.safetensors --encoding forward
+  charcnn convert my.pt my.safetensors --config '{"classes": 14}'
   charcnn convert model.safetensors model.onnx       needs the extra onnx
   charcnn convert model.safetensors model.pt         needs the extra torch
 
@@ -43,11 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
     add("input", metavar="INPUT", help=".safetensors, .pt, .pth or .bin")
-    add("output", metavar="OUTPUT", help=f"ends in {', '.join(WRITABLE)}")
-    add("--encoding", metavar="NAME", help="crepe or forward, where INPUT does not say")
-    add("--classes", metavar="A,B,…", help="the classes' names, where INPUT does not say")
-    add("--config", metavar="JSON", help="sizes that differ from the paper's small network, where INPUT does not say")
-    add("--force", action="store_true", help="replace OUTPUT where it is there")
+    add("output", metavar="OUTPUT", help=f"{', '.join(WRITABLE[:-1])} or {WRITABLE[-1]}")
+    add("--encoding", metavar="NAME", help="crepe or forward, if INPUT does not say")
+    add("--classes", metavar="A,B,…", help="class names, if INPUT does not say")
+    add("--config", metavar="JSON", help="sizes that differ from the paper's small network, if INPUT does not say")
+    add("--force", action="store_true", help="replace an existing OUTPUT")
 
 
 def run(options: argparse.Namespace) -> int:

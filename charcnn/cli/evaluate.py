@@ -1,10 +1,11 @@
-"""Compare the model's labels with those that a file holds: accuracy, precision and recall by class, confusion matrix.
+"""Compare the model's labels with a file's: accuracy, precision and recall by class, confusion matrix.
 
-A label is a class's name, or its number: as the file's own metadata names numbers, or from 1. With --min-probability,
-figures are of rows whose likeliest class is so probable, and the coverage says what share of all rows these are. Rows
-that cannot be read, whose label is no class of the model, or that the model has no finite logits for, are left out,
-named by their line, and counted. Of a model that gives several labels a text: subset accuracy (all labels right), F1 of
-all labels together (micro) and by class (macro).
+A label is a class's name or number. Numbers mean what the file's metadata says, else they count from 1. For a
+multi-label model the report has subset accuracy (all of a row's labels right), micro F1 and macro F1.
+
+With --min-probability, only rows with a class that probable count; the coverage is their share of all rows. Rows that
+cannot be read, whose label is not a class of the model, or whose logits are not finite are left out, counted, and
+listed by line.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ JSON = rb'\{\s*"rows": \d+,\s*"(accuracy|min_probability)": '
 
 EPILOG = """examples:
   charcnn evaluate test.csv
-  charcnn evaluate test.parquet --text-columns headline --label-column topic --json report.json --png report.png
+  charcnn evaluate test.parquet --text-columns headline --label-column topic
+  charcnn evaluate test.csv --json report.json --png report.png
   charcnn evaluate test.jsonl --first-label 0
-  charcnn evaluate test.csv --min-probability 0.8        what is right of the rows that `classify` would label
+  charcnn evaluate test.csv --min-probability 0.8
 
 exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 3 done, but some rows left out"""
 
@@ -58,11 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--first-label",
         type=int,
         choices=(0, 1),
-        help="where labels are numbers: the first (default: as the file names them, else 1)",
+        help="the first class's number, if labels are numbers (default: as the file's metadata says, else 1)",
     )
-    add("--json", metavar="FILE", help="write the report here, too")
-    add("--png", metavar="FILE", help="draw the confusion matrix here (the extra plot)")
-    add("--force", action="store_true", help="replace files that are there and are no such reports")
+    add("--json", metavar="FILE", help="also write the report here")
+    add("--png", metavar="FILE", help="draw the confusion matrix (needs the extra plot)")
+    add("--force", action="store_true", help="replace existing files that are not such reports")
     add_log_every(add)
     add_min_probability(parser)
     add_windows(parser)
@@ -115,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
                         if (block.kinds == scan.NO_CLASS).any()
                         else ""
                     )
-                    raise ValueError(f"{options.input}: {shown[0]}; of the first {left_out:,} no row can be used{hint}")
+                    raise ValueError(f"{options.input}: {shown[0]}; no row of the first {left_out:,} can be used{hint}")
                 progress.update(block.end - done)
                 done = block.end
     if not matrix.any():
@@ -201,7 +203,7 @@ def _confusion(
         else:
             known.refuse_other(block, n, label)
             block.kinds[n] = scan.NO_CLASS
-            block.reasons[n] = f"label {label!r} is none of the classes" if label else "no label"
+            block.reasons[n] = f"label {label!r} is not a class of the model" if label else "no label"
     used = wanted >= 0
     cells = (unsure[used] * size + wanted[used]) * size + predicted[used]
     counts: np.ndarray = np.bincount(cells, minlength=2 * size * size)
@@ -259,7 +261,7 @@ def _kept(matrix: np.ndarray, names: list[str], least: float, name: str) -> Reco
     """
     rows, kept = int(matrix.sum()), int(matrix[0].sum())
     if not kept:
-        raise ValueError(f"{name}: of {rows:,} rows none has a probability of {least:g} or more")
+        raise ValueError(f"{name}: none of {rows:,} rows has a probability of {least:g} or more")
     return summary(matrix[0], names) | {
         "min_probability": least,
         "unsure": rows - kept,
@@ -279,10 +281,10 @@ def _show(report: Record) -> None:
     wide = max(len("class"), *map(len, names))
     columns = [max(len(name), 7) for name in names]
     head = " ".join(f"{name:>{width}}" for name, width in zip(names, columns, strict=True))
-    print(f"\n{'is, labelled as':<{max(wide, 15)}} {head}")
+    print(f"\n{'label, predicted':<{max(wide, 16)}} {head}")
     for name, counts in zip(names, report["confusion"], strict=True):
         cells = " ".join(f"{count:>{w},}" for count, w in zip(counts, columns, strict=True))
-        print(f"{name:<{max(wide, 15)}} {cells}")
+        print(f"{name:<{max(wide, 16)}} {cells}")
 
 
 def _pyplot() -> Any:

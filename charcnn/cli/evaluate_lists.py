@@ -58,7 +58,7 @@ class Lists:
                 self._labels.refuse_other(block, n, wrong)
             if labels is None or wrong is not None:
                 block.kinds[n] = scan.NO_CLASS
-                block.reasons[n] = "no labels" if wrong is None else f"label {wrong!r} is none of the classes"
+                block.reasons[n] = "no labels" if wrong is None else f"label {wrong!r} is not a class of the model"
             else:
                 has[n, [index for index in found.values() if index is not None]] = True
         used = block.kinds == scan.READABLE

@@ -1,7 +1,7 @@
-"""Show which characters of a text moved the decision.
+"""Show which characters of a text decided its label.
 
-Windows of characters are blanked in turn. On a terminal, green ground speaks for the class and red against it; else
-the words that moved most are listed.
+Each window of characters is blanked in turn. On a terminal, a green background speaks for the class and a red one
+against it. Elsewhere the most influential words are listed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
     add("text", metavar="TEXT", help="a text, or - for standard input")
-    add("--label", metavar="CLASS", help="the class to ask about (default: the likeliest)")
-    add("--width", type=positive, default=4, metavar="W", help="characters of a window (default 4)")
+    add("--label", metavar="CLASS", help="the class to explain (default: the likeliest)")
+    add("--width", type=positive, default=4, metavar="W", help="characters per window (default 4)")
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--json", action="store_true", help="label, probability and each character's score")
-    shown.add_argument("--html", metavar="FILE", help="write a page here")
-    add("--force", action="store_true", help="replace a file that is there and is no such page")
+    shown.add_argument("--json", action="store_true", help="print label, probability and each character's score")
+    shown.add_argument("--html", metavar="FILE", help="write an HTML page")
+    add("--force", action="store_true", help="replace an existing file that is not such a page")
     add_model_arguments(parser)
 
 

@@ -1,4 +1,4 @@
-"""Show the machine, its GPUs, and which level would compute in which precision, and why."""
+"""Show the machine, its GPUs, and which level would run in each precision, and why."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A model and --json."""
     parser.epilog = EPILOG
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("file", nargs="?", metavar="MODEL", help="show what this model says, too")
+    which.add_argument("file", nargs="?", metavar="MODEL", help="also show what this model says of itself")
     which.add_argument("--model", metavar="FILE", help="the same")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"driver    {described['driver'] or 'none'}")
     print(f"versions  {', '.join(f'{name} {version}' for name, version in described['versions'].items())}")
     print(f"device    {device}: {reason}")
-    print("\nwhat runs at each precision, and where none is asked for")
+    print("\nwhat runs by default, and in each precision")
     for precision, choice in runs.items():
         print(f"  {precision:<8}  {choice}")
     if path is not None:

@@ -24,7 +24,7 @@ def to_label(
     """
     if several(inputs, output):
         if report is not None:
-            raise ValueError("--report: of several files each has its own, beside its output")
+            raise ValueError("--report: with several files, each has its own report next to its output; leave it out")
         return tasks(inputs, output, format is not None)
     (source,) = inputs
     if source != "-":
@@ -41,10 +41,10 @@ def _fit(output: str, written: str) -> None:
         raise ValueError("--output -: a Parquet file needs a name")
     _, ending, compression = split_name(output)
     if compression:
-        raise ValueError(f"--output {output}: what is written is not compressed")
+        raise ValueError(f"--output {output}: outputs are not compressed: need a name without {compression}")
     named = SUFFIXES.get(ending.lower(), written)
     if named != written and not {named, written} <= {"csv", "tsv", "lines"}:
-        raise ValueError(f"--output {output}: what is written is {written}, as INPUT is")
+        raise ValueError(f"--output {output}: the output has INPUT's format, {written}: need its suffix")
 
 
 def written(tasks: Sequence[Task]) -> dict[str, list[str]]:
@@ -95,15 +95,15 @@ def tasks(inputs: Sequence[str], output: str | None, every_file: bool) -> tuple[
         FileNotFoundError: an input is not there.
     """
     if "-" in inputs:
-        raise ValueError("-: standard input goes alone")
+        raise ValueError("-: standard input cannot be combined with files")
     if output is not None and (output == "-" or (os.path.exists(output) and not os.path.isdir(output))):
-        raise ValueError(f"--output {output}: several files need a folder, as each gets an output of its own")
+        raise ValueError(f"--output {output}: need a folder: each of several files gets its own output")
     found: dict[str, Task] = {}
     for given in inputs:
         own = list(_of_one(given, output, len(inputs) > 1, every_file))
         if not own:
             if not os.path.isdir(given):
-                raise ValueError(f"{given}: no file is called so")
+                raise ValueError(f"{given}: no file matches")
             raise ValueError(f"{given}: holds no file that ends in {', '.join(SUFFIXES)}: name files, or --format")
         for task in own:
             found.setdefault(os.path.abspath(task.input), task)

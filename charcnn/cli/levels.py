@@ -1,4 +1,4 @@
-"""Show the table of levels: what each step is, where and in which precision it computes, and whether it runs here."""
+"""List the levels: the idea of each, its device and precisions, and whether it runs here."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--json."""
     parser.epilog = EPILOG
     add = parser.add_mutually_exclusive_group().add_argument
-    add("--json", action="store_true", help="as JSON")
-    add("--diff", metavar="LEVEL", help="what this level changed of the one that it builds on, as a unified diff")
+    add("--json", action="store_true", help="print JSON")
+    add("--diff", metavar="LEVEL", help="print a unified diff from the level that LEVEL builds on")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,10 +37,9 @@ def run(options: argparse.Namespace) -> int:
     gpu = simulator.gpu_present()
     rows = []
     for level in catalog.LEVELS:
-        here = "yes" if level.device == "cpu" or gpu else "simulated"
-        if level.tensor_cores or level.device == "cpu" or (gpu and level.copies):
-            able = gpu or level.device == "cpu"
-            here = "yes" if able and engine.obstacle(engine.Choice(level, level.precision())) is None else "no"
+        here = "emulated" if level.tensor_cores else "simulated"
+        if level.device == "cpu" or gpu:
+            here = "yes" if engine.obstacle(engine.Choice(level, level.precision())) is None else "no"
         rows.append(
             {
                 "level": level.name,
@@ -58,9 +57,10 @@ def run(options: argparse.Namespace) -> int:
     for row in ({name: name for name in names}, *rows):
         print("  ".join(f"{row[name]:<{wide[name]}}" for name in names).rstrip())
     if any(row["runs here"] == "no" for row in rows):
-        print("\nno: it needs a newer GPU, or a processor with AVX-512 VNNI, that this machine has not")
+        print("\nno: it needs a newer GPU, or a processor with AVX-512 VNNI, which this machine lacks")
     if not gpu:
-        print("\nsimulated: no NVIDIA GPU is seen, so that it runs in Numba's simulator, at a tiny size")
+        print("\nsimulated: without a visible NVIDIA GPU it runs in Numba's simulator, at a tiny size")
+        print("emulated: as simulated, with tensor cores and TMA emulated")
     return DONE
 
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 PRECISIONS = ("fp32", "tf32", "fp16x3", "fp16", "bf16", "fp8", "int8")
 """Those of charcnn.catalog, which imports Numba; a test holds them equal."""
 
-COLUMNS = """A CSV file has a header where a column is asked for by its name. Else a file whose first field is a whole
-number has none: its first column is the label, and all others are text. One with a column called text, title,
-description, label, class or category has one; any other has none. Where several columns may be text and none is called
-so, --text-columns has to say which. A line on standard error tells what was taken."""
+COLUMNS = """A CSV file has a header if you name a column. Otherwise, a file whose first field is a whole number has no
+header: its first column is the label, the others are text. Any other file has a header if a column is called text,
+title, description, label, class, category or class index. If it is unclear which columns are text, name them with
+--text-columns. Standard error says what was chosen."""
 """What charcnn.text.layout does, in short."""
 
 
@@ -30,37 +30,37 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """--model, --encoding, --device, --precision, --level, --batch, --gpus, --encode-on."""
     group = parser.add_argument_group("model")
     add = group.add_argument
-    add("--model", metavar="FILE", help="weights: .safetensors, .pt or params.bin (default: the model that ships)")
-    add("--encoding", metavar="NAME", help="crepe, forward or bytes, of a model that does not say its own")
-    add("--device", choices=("cpu", "cuda"), help="default: a GPU where there is one that can be used")
-    add("--precision", choices=PRECISIONS, help="arithmetic (default: fp32; fp16 on a GPU that has a level for it)")
-    add("--level", metavar="LEVEL", help="l0 and on, see `charcnn levels` (default: the fastest that fits)")
-    add("--batch", type=positive, metavar="B", help="inputs an operator takes at once (default: the level's)")
-    add("--gpus", type=positive, metavar="G", help="how many GPUs of the host (default: all)")
+    add("--model", metavar="FILE", help="weights: .safetensors, .pt or params.bin (default: the shipped model)")
+    add("--encoding", metavar="NAME", help="crepe, forward or bytes, if the model does not name its own")
+    add("--device", choices=("cpu", "cuda"), help="default: cuda if a GPU is usable, else cpu")
+    add(
+        "--precision", choices=PRECISIONS, help="arithmetic (default: fp16 on a GPU that has a level for it, else fp32)"
+    )
+    add("--level", metavar="LEVEL", help="see `charcnn levels` (default: the fastest that fits)")
+    add("--batch", type=positive, metavar="B", help="inputs per batch (default: the level's own)")
+    add("--gpus", type=positive, metavar="G", help="number of this host's GPUs to use (default: all)")
     add(
         "--encode-on",
         choices=("cpu", "gpu"),
-        help="what makes token ids of texts (default: the GPU where it can, beside few cores)",
+        help="where texts become token ids (default: the GPU if it can and there are few cores)",
     )
 
 
 def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
     """--format, and those of `add_column_arguments`."""
     group = parser.add_argument_group("rows", COLUMNS)
-    group.add_argument("--format", choices=FORMATS, help="default: as INPUT's name ends, else lines")
+    group.add_argument("--format", choices=FORMATS, help="default: by INPUT's suffix, else lines")
     add_column_arguments(group)
 
 
 def add_column_arguments(group: Any) -> None:
     """--text-columns, --label-column, --header, --delimiter, --label-separator."""
     add = group.add_argument
-    add("--text-columns", metavar="A,B,…", help="the columns of text, or their numbers from 1")
-    add("--label-column", metavar="NAME", help="the column of labels, or its number from 1: never text")
+    add("--text-columns", metavar="A,B,…", help="text columns, by name or by number from 1")
+    add("--label-column", metavar="NAME", help="label column, by name or by number from 1; it is never text")
     add("--header", action=argparse.BooleanOptionalAction, help="whether the first row of a CSV file names its columns")
-    add("--delimiter", metavar="C", help="between the fields of CSV (default , or of .tsv a tab)")
-    add(
-        "--label-separator", metavar="C", help="between several labels of a row, of a model that knows such (default |)"
-    )
+    add("--delimiter", metavar="C", help="between CSV fields (default: a comma; a tab for .tsv)")
+    add("--label-separator", metavar="C", help="between a row's labels, for a multi-label model (default |)")
 
 
 def add_min_probability(parser: argparse.ArgumentParser) -> None:
@@ -69,8 +69,8 @@ def add_min_probability(parser: argparse.ArgumentParser) -> None:
         "--min-probability",
         type=share,
         metavar="P",
-        help="keep a label where its probability is at least P, from 0 to 1 (default: every label; of a model that "
-        "gives several labels a text, those of 0.5 or more)",
+        help="keep labels with a probability of at least P, from 0 to 1 (default: keep all; 0.5 for a multi-label "
+        "model)",
     )
 
 
@@ -80,14 +80,14 @@ def add_windows(parser: argparse.ArgumentParser) -> None:
     add(
         "--windows",
         action="store_true",
-        help="cut a long text into windows, which overlap by a quarter at least, and take the mean of their logits "
-        "(default: of a text that is longer than the network takes, only what the encoding keeps counts)",
+        help="cut long texts into windows that overlap by at least a quarter, and average their logits (default: the "
+        "encoding truncates texts that are longer than the network takes)",
     )
     add(
         "--window-size",
         type=positive,
         metavar="BYTES",
-        help="with --windows, of each, and of a text that is not cut (default: as many as the network takes)",
+        help="with --windows: length of a window, and of the longest text left whole (default: what the network takes)",
     )
 
 

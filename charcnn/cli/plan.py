@@ -1,8 +1,8 @@
-"""Tell what so many GPUs on so many hosts would give, and what bounds them.
+"""Forecast the rate of several GPUs and hosts, and what limits it. Nothing is run.
 
-From the rate of one GPU, as a level's report has it, and the link between hosts: the root of a run by MPI sends all
-inputs and receives all results. With --network also what it gives if a rank has a part of the network, by tensor or
-pipeline parallelism. Nothing is run; with --measured, forecasts stand beside what was measured.
+The forecast starts from one GPU's rate, as a level reports it, and from the links: the root of an MPI run sends all
+inputs and receives all results. With --network it also covers tensor and pipeline parallelism, where each rank has a
+part of the network. With --measured it is compared with measured runs.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NUMBER = r"\d+(?:\.\d*)?(?:e\d+)?"
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 EPILOG = """examples:
-  python -m charcnn.levels.l13 --gpus 1 --inputs 4000000 --json one.json     what one GPU does
+  python -m charcnn.levels.l13 --gpus 1 --inputs 4000000 --json one.json
   charcnn plan --report one.json --gpus 4 --hosts 16 --link 100Gbit/s
-  charcnn plan --rate 1100000 --chunk 4096 --gpus 8 --hosts 128 --link 50GB/s --latency 5us
+  charcnn plan --rate 1100000 --chunk 4096 --gpus 8 --hosts 128 --latency 5us
   charcnn plan --report one.json --gpus 4 --measured two.json four.json
-  charcnn plan --network alexnet --rate 40000 --memory 4.8TB/s --gpus 4 --chunk 1
+  charcnn plan --network alexnet --rate 40000 --memory 4.8TB/s --chunk 1
 
 exit status: 0 done; 2 unusable options or files"""
 
@@ -40,26 +40,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
     one = parser.add_mutually_exclusive_group(required=True)
-    one.add_argument("--rate", type=_positive, metavar="R", help="inputs a second of one GPU")
-    one.add_argument("--report", metavar="FILE", help="a level's --json on one GPU: its rate, its batch as the chunk")
-    add("--gpus", type=count, default=4, metavar="G", help="GPUs of a host (default 4)")
-    add("--hosts", type=count, default=1, metavar="H", help="up to so many hosts (default 1)")
-    add("--link", type=_speed, default=1.25e9, metavar="SPEED", help="of the root's host: 10Gbit/s (default), 50GB/s")
-    add("--latency", type=_time, default=50e-6, metavar="TIME", help="of a message between hosts (default 50us)")
+    one.add_argument("--rate", type=_positive, metavar="R", help="one GPU's rate, in inputs per second")
+    one.add_argument("--report", metavar="FILE", help="a level's --json on one GPU, for its rate and its batch")
+    add("--gpus", type=count, default=4, metavar="G", help="GPUs per host (default 4)")
+    add("--hosts", type=count, default=1, metavar="H", help="largest number of hosts (default 1)")
+    add("--link", type=_speed, default=1.25e9, metavar="SPEED", help="of the root's host, as 50GB/s (default 10Gbit/s)")
+    add("--latency", type=_time, default=50e-6, metavar="TIME", help="per message between hosts (default 50us)")
     add("--local-link", type=_speed, metavar="SPEED", help="between ranks of a host (default 6.7GB/s, as measured)")
-    add("--local-latency", type=_time, metavar="TIME", help="of a message within a host (default 5us)")
-    add("--root", type=_time, metavar="TIME", help="of the root's thread for a chunk (default 100us)")
-    add("--path", metavar="FILE", help="instead of both: what `bench/offload.py path --json` measured there")
+    add("--local-latency", type=_time, metavar="TIME", help="per message within a host (default 5us)")
+    add("--root", type=_time, metavar="TIME", help="the root thread's time per chunk (default 100us)")
     add(
-        "--encode", type=_positive, metavar="R", help="texts a second that the root encodes (default: they are encoded)"
+        "--path",
+        metavar="FILE",
+        help="what `bench/offload.py path --json` measured, for --local-link and --root",
     )
-    add("--inputs", type=count, default=4_000_000, metavar="N", help="how many (default 4,000,000)")
-    add("--chunk", type=count, metavar="B", help="inputs of a message (default: the report's batch; else 256)")
-    add("--measured", nargs="+", metavar="FILE", help="a level's --json on several ranks: forecast beside it")
-    add("--network", metavar="NAME", help="a network of images: parts of it on ranks beside whole ones on each")
-    add("--variant", metavar="V", help="of the network (default: its first)")
+    add(
+        "--encode", type=_positive, metavar="R", help="texts per second that the root encodes (default: encoded before)"
+    )
+    add("--inputs", type=count, default=4_000_000, metavar="N", help="inputs in all (default 4,000,000)")
+    add("--chunk", type=count, metavar="B", help="inputs per message (default: the report's batch, else 256)")
+    add("--measured", nargs="+", metavar="FILE", help="a level's --json on several ranks, to compare with the forecast")
+    add("--network", metavar="NAME", help="an image network: compare parts of it per rank with the whole on each")
+    add("--variant", metavar="V", help="the network's variant (default: its first)")
     add("--memory", type=_speed, metavar="SPEED", help="of a GPU's memory, for --network (default: only FLOP count)")
-    add("--json", action="store_true", help="as JSON")
+    add("--json", action="store_true", help="print JSON")
 
 
 def _positive(value: str) -> float:
@@ -106,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
         f"{machine.link / 1e9:g} GB/s and {machine.latency * 1e6:g} us between hosts, "
         f"{machine.local_link / 1e9:g} GB/s within one; {machine.root_message * 1e6:g} us a chunk for the root"
     )
-    print("  GPUs  hosts        inputs/s  of all GPUs     seconds  bound by")
+    print("  GPUs  hosts        inputs/s   efficiency     seconds  bound by")
     for row in rows:
         hosts = -(-row["gpus"] // machine.gpus)
         print(
@@ -187,8 +191,8 @@ def _described(options: argparse.Namespace) -> tuple[Machine, Work]:
         report = _read(options.report, "inputs_per_second", "gpus", "ranks", "batch")
         if (report["ranks"], report["gpus"]) != (1, 1):
             raise ValueError(
-                f"--report {options.report}: is of {report['ranks']} ranks with {report['gpus']} GPUs each: "
-                "need one of one GPU (--gpus 1)"
+                f"--report {options.report}: is from {report['ranks']} ranks with {report['gpus']} GPUs each: "
+                "need one from one GPU (--gpus 1)"
             )
         rate, batch = report["inputs_per_second"], report["batch"]
     local = {
@@ -211,7 +215,7 @@ def _read(file: str, *names: str) -> Record:
         with open(file, encoding="utf-8") as opened:
             found: Any = json.load(opened)
     except ValueError as error:
-        raise ValueError(f"{file}: is no JSON ({error})") from error
+        raise ValueError(f"{file}: is not JSON ({error})") from error
     missing = [name for name in names if not isinstance(found, dict) or name not in found]
     if missing:
         raise ValueError(f"{file}: has no {missing[0]!r}: need a report, as a level's --json writes it")

@@ -1,9 +1,8 @@
-"""Time the kernels of a level or of a network of images one by one, on one GPU: a row a kernel.
+"""Time each kernel of a level or image network on one GPU, for one whole batch.
 
-It is the same as `--profile` of the level's or the network's own command, of one whole batch. GFLOP/s and GB/s stand
-where it is known what a kernel computes, and moves if it reads or writes each value once. "of peak" is the share of
-what bounds it at best: of arithmetic as cuBLAS reached it on such a GPU, or of the memory's bandwidth. Logits are
-checked as ever.
+This is --profile of the level's or network's own command; logits are checked as always. GFLOP/s and GB/s appear if a
+kernel's arithmetic is known, and its bytes, each value read or written once. "of peak" is the kernel's share of its
+roofline: the arithmetic that cuBLAS reached on such a GPU, or the memory's bandwidth.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import NoReturn
 
 EPILOG = """examples:
   charcnn profile l16
-  charcnn profile l15 --precision bf16 --trace trace.json       open it in ui.perfetto.dev
+  charcnn profile l15 --precision bf16 --trace trace.json
   charcnn profile alexnet --as wgmma --batch 1024 --json profile.json
 
 exit status: 0 done; 1 wrong logits or a crash; 2 unusable options or machine"""
@@ -26,16 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to profile, and the options of its own command that matter here."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("name", metavar="NAME", help="a level, such as l16, or a network of images, such as alexnet")
-    add("--precision", metavar="P", help="what it computes in (default: its own)")
-    add("--batch", metavar="B", help="inputs of the batch (default: its own)")
-    add("--repeat", metavar="R", help="runs that medians are taken of, at least 5")
-    add("--as", metavar="T", help="of a network: the technique (default: the fastest here)")
-    add("--variant", metavar="V", help="of a network")
-    add("--params", metavar="FILE", help="weights (default: random, or those that ship)")
-    add("--trace", metavar="FILE", help="a timeline, for ui.perfetto.dev: the kernels of a batch, and the run")
-    add("--json", metavar="FILE", help="keep the report here, with all numbers under profile")
-    add("--force", action="store_true", help="replace files that are there and are no such reports")
+    add("name", metavar="NAME", help="a level, such as l16, or an image network, such as alexnet")
+    add("--precision", metavar="P", help="arithmetic (default: NAME's own)")
+    add("--batch", metavar="B", help="inputs per batch (default: NAME's own)")
+    add("--repeat", metavar="R", help="runs, of which medians are taken (default and least: 5)")
+    add("--as", metavar="T", help="a network's technique (default: the fastest here)")
+    add("--variant", metavar="V", help="a network's variant (default: its first)")
+    add("--params", metavar="FILE", help="weights (default: the shipped ones of a network, else random)")
+    add("--trace", metavar="FILE", help="write a timeline of a batch's kernels and the run, for ui.perfetto.dev")
+    add("--json", metavar="FILE", help="write the report, with all numbers under profile")
+    add("--force", action="store_true", help="replace existing files that are not such reports")
 
 
 def run(options: argparse.Namespace) -> NoReturn:
@@ -62,7 +61,7 @@ def run(options: argparse.Namespace) -> NoReturn:
     subject: command.Subject
     if name in levels:
         if (wrong := next((option for option in ("as", "variant") if getattr(options, option)), None)) is not None:
-            raise ValueError(f"--{wrong} {getattr(options, wrong)}: {name} is a level, and has none")
+            raise ValueError(f"--{wrong} {getattr(options, wrong)}: {name} is a level and takes no --{wrong}")
         subject = LevelCommand(name, catalog.level(name).module.build)
     elif name in networks:
         subject = NetworkCommand(name)

@@ -28,25 +28,24 @@ def add_rank_arguments(parser: argparse.ArgumentParser) -> None:
     """--offload, --deadline and --root-serves."""
     group = parser.add_argument_group(
         "ranks",
-        "Under mpiexec all ranks compute, each with its share of the host's GPUs; of a farm, a rank that is lost "
-        "loses nothing. See docs/offload.md.",
+        "Under mpiexec every rank computes, with its share of the host's GPUs. A farm survives workers that hang; "
+        "with mpiexec --with-ft ulfm also those that die. See docs/offload.md.",
     )
     add = group.add_argument
     add(
         "--offload",
         choices=MODES,
-        help="how texts go to other ranks: in rounds of all that there is (static), in chunks that overlap with "
-        "everything else (async), or in chunks to whoever is free, in spite of dead workers (farm; the default under "
-        "mpiexec)",
+        help="how texts reach other ranks. static: in synchronous rounds; async: in chunks, overlapped with all other "
+        "work; farm: in chunks, to whichever rank is free (default under mpiexec: farm)",
     )
     add(
         "--deadline",
         type=_seconds,
         metavar="S",
-        help="give a rank up that keeps a batch longer than S seconds, or gives no sign of life for so long before it "
-        "is ready: farm",
+        help="farm: give up a worker that holds a batch for more than S seconds, or is silent that long before it is "
+        "ready (default: 20 times its slowest batch, at least 30; 600 before it is ready)",
     )
-    add("--root-serves", action="store_true", help="the root computes only where nobody else does: farm")
+    add("--root-serves", action="store_true", help="farm: the root computes only if no worker does")
 
 
 def _seconds(value: str) -> float:
@@ -83,16 +82,16 @@ class Ranks:
             ValueError: they do not go with ranks, or without.
         """
         if self._of_farms and self._name != "farm":
-            raise ValueError("--deadline, --root-serves: need --offload farm, or start it by mpiexec")
+            raise ValueError("--deadline, --root-serves: need --offload farm, or a start by mpiexec")
         if self._mode is None:
             return choice
         if "-" in inputs and "OMPI_COMM_WORLD_SIZE" in os.environ:
             raise ValueError(
-                "-: Open MPI does not pass on where standard input ends, so this would wait for ever: name a file, or "
+                "-: Open MPI does not pass on the end of standard input, so this would wait forever: name a file, or "
                 "a pipe (mkfifo PIPE; … > PIPE & mpiexec … charcnn classify PIPE -o -)"
             )
         if choice.encode_on == "gpu":
-            raise ValueError("--encode-on gpu: ranks are sent token ids; leave it out, or --offload")
+            raise ValueError("--encode-on gpu: ranks receive token ids; leave out --encode-on or --offload")
         gpus = choice.gpus if self.comm is None else _own_gpus(self.comm, choice)
         return replace(choice, encode_on="cpu", gpus=gpus)
 
@@ -109,8 +108,8 @@ class Ranks:
         engine, config = classifier.engine, classifier.config
         if not (quiet or self._mode.survives()):
             tell(
-                "a rank that dies ends this run; what is written stays, and the same command goes on from there. Open "
-                "MPI 5 goes on without it with --offload farm when started by mpiexec --with-ft ulfm"
+                "if a rank dies, this run ends; what is written stays, and the same command resumes. To go on without "
+                "a worker that dies, use Open MPI 5, mpiexec --with-ft ulfm and --offload farm"
             )
         told = classifier.params, engine.choice.level.name, engine.choice.precision, engine.batch
         taken = time.perf_counter() - self._started

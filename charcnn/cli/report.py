@@ -1,8 +1,8 @@
-"""Measure the levels that run on this machine, and write one HTML file about it: what runs, how fast, beside the
-machines whose results ship, with pictures.
+"""Measure the levels that run on this machine, and write one HTML page with pictures: what runs, how fast, compared
+with the machines whose results ship.
 
-Each level runs as its own command does, in a process of its own: no rate without logits that were checked. The file
-needs nothing else, and can be sent to somebody.
+Each level runs in a process of its own, as its command does: a rate is shown only if the logits passed their check.
+The page needs no other file, so you can send it to somebody.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ PAGE, JSON = rb"<!doctype html>.*<title>charcnn on ", rb'\{\s*"schema": "report"
 """How a page, and what `--json` keeps, begin."""
 
 EPILOG = """examples:
-  charcnn report                                   writes report.html, in a few minutes
-  charcnn report -o here.html --json here.json     and keeps the numbers
+  charcnn report                                   writes report.html
+  charcnn report -o here.html --json here.json     also keeps the numbers
   charcnn report --levels l0 l11 l18 --seconds 1
-  charcnn report --from here.json -o here.html     the page again, nothing measured
+  charcnn report --from here.json -o here.html     only writes the page again
 
-exit status: 0 done; 1 no level gave right logits; 2 unusable options or files"""
+exit status: 0 done; 1 no level's logits passed; 2 unusable options or files"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,11 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
     add("-o", "--output", metavar="FILE", default="report.html", help="the page (default report.html)")
-    add("--levels", nargs="+", metavar="LEVEL", help="only these (default: all that run here)")
-    add("--seconds", type=_seconds, metavar="S", help="about how long a level computes, three times (default 2)")
-    add("--json", metavar="FILE", help="keep the numbers here, too")
-    add("--force", action="store_true", help="replace files that are there and are no such reports")
-    add("--from", dest="source", metavar="FILE", help="make the page of what --json kept, and measure nothing")
+    add("--levels", nargs="+", metavar="LEVEL", help="levels to measure (default: all that run here)")
+    add("--seconds", type=_seconds, metavar="S", help="rough length of each of a level's three runs (default 2)")
+    add("--json", metavar="FILE", help="also write the numbers here")
+    add("--force", action="store_true", help="replace existing files that are not such reports")
+    add("--from", dest="source", metavar="FILE", help="make the page from what --json wrote; measure nothing")
 
 
 def _seconds(value: str) -> float:
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             found = json.loads(Path(options.source).read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ValueError(f"--from {options.source}: is no JSON ({error})") from error
+            raise ValueError(f"--from {options.source}: is not JSON ({error})") from error
         if not isinstance(found, dict) or found.get("schema") != measure.SCHEMA:
             raise ValueError(f"--from {options.source}: need what charcnn report --json wrote")
     else:
@@ -79,5 +79,5 @@ def run(options: argparse.Namespace) -> int:
         files.write_json(options.json, found, force=options.force, mark=JSON)
     with files.replacing(options.output, force=options.force, mark=PAGE) as out:
         out.write(made)
-    print(f"written: {options.output}")
+    print(f"wrote {options.output}")
     return DONE if any("why" not in row for row in found["levels"].values()) else FAILED

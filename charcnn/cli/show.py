@@ -1,8 +1,8 @@
-"""Show the kernels of a layer of the catalogue: a row each, or their PTX, or their machine code (SASS).
+"""Show the kernels of a layer: a table, their PTX, or their machine code (SASS).
 
-They are those that the first level or network launches which has the layer, at its own sizes, compiled for a GPU that
-need not be there. PTX is what Numba's compiler writes; SASS is what the GPU runs, as NVIDIA's nvdisasm or cuobjdump
-words it.
+The kernels are those that the first level or network with this layer launches, at its own sizes. They are compiled for
+any GPU, even one that is not there. PTX is what Numba's compiler writes; SASS is what the GPU runs, as NVIDIA's
+nvdisasm or cuobjdump prints it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import argparse
 from charcnn.cli import DONE
 
 EPILOG = """examples:
-  charcnn show                                     the layers there are
-  charcnn show WgmmaConv sm_90a                  its kernels, a row each
+  charcnn show                      lists the layers
+  charcnn show WgmmaConv sm_90a     lists its kernels
   charcnn show MmaConv sm_80 --precision bf16 --ptx
   charcnn show WgmmaConv sm_90a --sass --kernel 2 > conv.sass
 
@@ -24,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which layer, for which GPU, and what of it."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("layer", nargs="?", metavar="LAYER", help="such as WgmmaConv (default: list them)")
+    add("layer", nargs="?", metavar="LAYER", help="such as WgmmaConv (default: list all layers)")
     add("capability", nargs="?", metavar="CAPABILITY", help="sm_75 to sm_121 (default: this machine's GPU's)")
-    add("--precision", metavar="P", help="what it computes in (default: its first)")
-    add("--batch", type=int, metavar="B", help="inputs at once (default: the level's or network's own)")
-    add("--kernel", type=int, metavar="N", help="only the kernel of this row, from 1")
+    add("--precision", metavar="P", help="arithmetic (default: the layer's first)")
+    add("--batch", type=int, metavar="B", help="inputs per batch (default: the level's or network's own)")
+    add("--kernel", type=int, metavar="N", help="only the kernel with this number, from 1")
     code = parser.add_mutually_exclusive_group().add_argument
     code("--ptx", action="store_true", help="print their PTX")
     code("--sass", action="store_true", help="print their machine code")

@@ -9,7 +9,7 @@ from charcnn.config import SMALL, TINY, Config
 NAMED = {"small": SMALL, "large": Config(channels=1024, units=2048), "tiny": TINY}
 """The paper's two sizes, and one for tests."""
 
-HELP = f"{', '.join(NAMED)}, or JSON of what differs from small"
+HELP = f"the network's size: {', '.join(NAMED)}, or JSON of what differs from small"
 
 
 def config_of(given: str) -> Config:

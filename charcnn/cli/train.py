@@ -1,12 +1,12 @@
-"""Train a network on rows of text with labels, and write it as one .safetensors file.
+"""Train a model on labelled rows of text, and write it as one .safetensors file.
 
-Needs PyTorch, the extra torch. Runs on one NVIDIA GPU where there is one, else on the CPU, which takes days for the
-network's full size.
+Training needs PyTorch (the extra torch). It runs on one NVIDIA GPU, or without one on the CPU, where the full-size
+network takes days.
 
-With --teachers N it trains so many networks first, and then one that learns from their answers, too: as good as they
-are together, or nearly. Probabilities are calibrated on the validation rows.
+With --teachers N, N networks are trained first, and the model then also learns from their answers. It becomes as good
+as all of them together, or nearly. Probabilities are calibrated on the validation rows.
 
-A checkpoint stands beside the output while training runs. After a kill, the same command goes on from it.
+A checkpoint is kept next to the output while training runs. After an interruption, the same command resumes from it.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class _Job:
     def kept(self) -> str:
         """What an interrupted start leaves."""
         if not any(map(os.path.exists, [*self.teachers.checkpoints, self.checkpoint])):
-            return "nothing is kept yet: the first checkpoint follows an epoch"
-        return f"the same command goes on from {self.checkpoint}"
+            return "nothing is kept yet: the first checkpoint comes after an epoch"
+        return f"the same command resumes from {self.checkpoint}"
 
     def _saved(self, path: str) -> Record:
         from charcnn.training.loop import read_checkpoint
@@ -137,7 +137,7 @@ class _Job:
             return read_checkpoint(path, plain(self.settings))
         except ValueError as error:
             how = "--restart" if is_free(path, record.CHECKPOINT) else "--restart --force"
-            raise ValueError(f"{error}; {how} begins anew") from error
+            raise ValueError(f"{error}; {how} starts over") from error
 
     def _wrote(self, path: str) -> bool:
         """Whether it is a model that this command wrote."""
@@ -257,7 +257,7 @@ class _Job:
 
         saved = self.saved.pop(checkpoint, None)
         if saved is not None:
-            print(f"{name}goes on behind epoch {len(saved['history'])}, from {printable(checkpoint)}", flush=True)
+            print(f"{name}resumes after epoch {len(saved['history'])}, from {printable(checkpoint)}", flush=True)
 
         def on_epoch(history: list[Record]) -> None:
             if metrics:

@@ -15,27 +15,24 @@ from charcnn.training.recipe import Recipe
 
 EXAMPLES = """examples:
   charcnn train --data train.csv --out model.safetensors
-  charcnn train --data train.csv --valid valid.csv --test test.csv --out model.safetensors
-  charcnn train --data reviews.parquet --label-column stars --text-columns title,body --out reviews.safetensors
+  charcnn train --data train.csv --test test.csv --out model.safetensors
+  charcnn train --data reviews.csv --label-column stars --out stars.safetensors
   charcnn train --data topics.jsonl --multi-label --out topics.safetensors
-  charcnn train --data news.jsonl --classes World,Sports,Business,Sci/Tech --seed 7 --out news.safetensors
+  charcnn train --data news.jsonl --classes World,Sports --out news.safetensors
 
-exit status: 0 trained, 1 failed on the way, 2 unusable options, files or machine"""
+exit status: 0 trained; 1 failed while working; 2 unusable options, files or machine"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `charcnn train`."""
     recipe = Recipe()
     parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     files = parser.add_argument_group("files")
     add = files.add_argument
-    add(
-        "--data", required=True, metavar="FILE", help="rows to learn from: CSV, JSON Lines or Parquet, as its name ends"
-    )
+    add("--data", required=True, metavar="FILE", help="training rows: CSV, JSON Lines or Parquet, by the suffix")
     part = files.add_mutually_exclusive_group()
     part.add_argument(
-        "--valid", metavar="FILE", help="rows that decide which epoch is kept (default: a part of --data)"
+        "--valid", metavar="FILE", help="validation rows, which decide the epoch that is kept (default: part of --data)"
     )
     part.add_argument(
         "--valid-part",
@@ -44,25 +41,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of each class of --data to hold out for that (default: a tenth, or a row of the rarest class; "
         "0: none, the last epoch is kept)",
     )
-    add("--test", metavar="FILE", help="rows to measure the result with, once, at the end")
-    add("--out", required=True, metavar="FILE", help="the model: .safetensors")
+    add("--test", metavar="FILE", help="test rows, used once to measure the result")
+    add("--out", required=True, metavar="FILE", help="the model to write: .safetensors")
     add(
         "--teachers",
         default="0",
         metavar="N or FILES",
-        help="learn from so many networks of the same sizes, too, which are trained first, or from these models, with "
-        "commas between them (default 0)",
+        help="also learn from N networks of the same size, trained first, or from existing models, separated by commas "
+        "(default 0)",
     )
-    add("--keep-teachers", action="store_true", help="keep them, as OUT-teacher-1.safetensors and on")
-    add("--store", choices=("float16", "float32"), default="float16", help="how it stores weights (default float16)")
-    add("--metrics", metavar="FILE", help="figures of every epoch as CSV (default: OUT-metrics.csv)")
-    add("--curve", metavar="FILE", help="the same drawn as PNG (default: OUT-curve.png)")
-    add("--no-curve", action="store_true", help="draw none, which spares Matplotlib")
-    add("--checkpoint", metavar="FILE", help="(default: OUT.checkpoint) removed at the end")
-    add("--checkpoint-every", type=seconds, default=60.0, metavar="S", help="seconds at least (default 60)")
+    add("--keep-teachers", action="store_true", help="keep the teachers: OUT-teacher-1.safetensors, and so on")
+    add(
+        "--store",
+        choices=("float16", "float32"),
+        default="float16",
+        help="type of the stored weights (default float16)",
+    )
+    add("--metrics", metavar="FILE", help="CSV of each epoch's metrics (default: OUT-metrics.csv)")
+    add("--curve", metavar="FILE", help="PNG of the same metrics (default: OUT-curve.png)")
+    add("--no-curve", action="store_true", help="draw no curve, so that Matplotlib is not needed")
+    add("--checkpoint", metavar="FILE", help="removed at the end (default: OUT.checkpoint)")
+    add("--checkpoint-every", type=seconds, default=60.0, metavar="S", help="least seconds between two (default 60)")
     add_log_every(add)
-    add("--restart", action="store_true", help="begin anew though there is a checkpoint")
-    add("--force", action="store_true", help="replace files that are there")
+    add("--restart", action="store_true", help="start over, even if there is a checkpoint")
+    add("--force", action="store_true", help="replace existing files")
 
     rows = parser.add_argument_group("rows", COLUMNS)
     add = rows.add_argument
@@ -70,18 +72,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--classes",
         metavar="NAMES",
-        help="with commas between them; labels are these, or numbers from 1 in their order",
+        help="class names, separated by commas; labels are these names, or their numbers from 1",
     )
-    add("--skip-bad-rows", action="store_true", help="report rows that cannot be used and leave them out")
+    add("--skip-bad-rows", action="store_true", help="report unusable rows and leave them out")
     add(
         "--multi-label",
         action="store_true",
-        help="a row may have several labels, or none: a list of JSON or Parquet, else with | between them "
-        "(--label-separator)",
+        help="a row may have several labels, or none: a JSON or Parquet list, else separated by --label-separator",
     )
-    add("--encoding", choices=ENCODINGS, default="forward", help="default forward; bytes for any language")
+    add("--encoding", choices=ENCODINGS, default="forward", help="bytes suits any language (default forward)")
 
-    how = parser.add_argument_group("how")
+    how = parser.add_argument_group("training")
     add = how.add_argument
     add(
         "--preset",
@@ -91,48 +92,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and gradient descent follows where --epochs asks for it",
     )
     add("--config", metavar="SIZES", help=f"{HELP}, which begins with random weights (default: by --preset)")
-    add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="(default: a GPU where there is one)")
-    add("--precision", choices=("auto", "bf16", "float32"), default="auto", help="(default: bf16 on a GPU)")
+    add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: auto, a GPU if there is one")
     add(
-        "--compile", action="store_true", help="torch.compile makes the kernels: a slower start, then 1.3 times as fast"
+        "--precision",
+        choices=("auto", "bf16", "float32"),
+        default="auto",
+        help="default: auto, which is bf16 on a GPU and float32 on a CPU",
     )
+    add("--compile", action="store_true", help="use torch.compile: a slower start, then 1.3 times as fast")
 
     def field(name: str, kind: type, what: str) -> None:
         option = "--" + name.replace("_", "-")
         default = getattr(recipe, name)
-        add(
-            option,
-            type=kind,
-            metavar="N",
-            help=f"{what} (default {default:g}; behind n-grams: {FINE[name]:g})"
-            if name in FINE
-            else f"{what} (default {default:g})",
-        )
+        behind = f"; after n-grams {FINE[name]:g}" if name in FINE else ""
+        add(option, type=kind, metavar="N", help=f"{what} (default {default:g}{behind})")
 
     field("epochs", int, "passes over the rows")
-    add("--teacher-epochs", type=int, metavar="N", help="of the teachers that are trained (default: as --epochs)")
-    field("teaching", float, "share of the loss that is the teachers' answers")
-    field("batch", int, "rows a step")
-    field("rate", float, "largest learning rate")
+    add("--teacher-epochs", type=int, metavar="N", help="epochs of the teachers (default: as --epochs)")
+    field("teaching", float, "share of the loss taken from the teachers' answers")
+    field("batch", int, "rows per step")
+    field("rate", float, "peak learning rate")
     field("decay", float, "weight decay")
-    field("beta2", float, "share of AdamW's mean of squared gradients that a step keeps")
+    field("beta2", float, "AdamW's beta2")
     field("smoothing", float, "label smoothing")
-    field("dropout", float, "share dropped before each linear layer")
-    field("blank_words", float, "share of words blanked in every batch")
+    field("dropout", float, "dropout before each linear layer")
+    field("blank_words", float, "share of words blanked in each batch")
     field("replace_characters", float, "share of characters replaced by random ones")
-    field("shift_left", int, "characters that a text may move to the left")
-    field("shift_right", int, "characters that a text may move to the right")
-    field("mixup", float, "alpha of mixup, 0 for none")
-    field("cut", float, "share of texts that end as another does")
-    field("settle", float, "share of the epochs, the last, in which all that is changed fades to none")
-    field("leak", float, "slope of what ReLU makes 0, at first, so that units do not die")
-    field("leak_until", float, "share of the epochs in which that falls to 0")
-    field("clip", float, "largest norm of a step's gradient, 0 for any")
-    field("average", float, "epochs that the weights are averaged over, 0 for none")
-    field("patience", int, "epochs with no better result on the validation rows before it ends; 0: never")
-    field("seed", int, "of all that is random")
-    add("--no-calibration", action="store_true", help="leave the logits' temperature as training gave it")
-    add("--no-balance", action="store_true", help="do not weigh rare classes up in the loss (never with --multi-label)")
+    field("shift_left", int, "most characters that a text is shifted left")
+    field("shift_right", int, "most characters that a text is shifted right")
+    field("mixup", float, "alpha of mixup; 0: none")
+    field("cut", float, "share of texts that get another text's end, as in CutMix")
+    field("settle", float, "last share of the epochs, in which augmentation fades out")
+    field("leak", float, "initial slope of leaky ReLU, so that units do not die")
+    field("leak_until", float, "share of the epochs in which that slope falls to 0")
+    field("clip", float, "largest gradient norm; 0: no clipping")
+    field("average", float, "epochs of the weights' moving average; 0: none")
+    field("patience", int, "epochs without a better validation result before training stops; 0: never")
+    field("seed", int, "random seed")
+    add("--no-calibration", action="store_true", help="keep the logits' temperature as trained")
+    add(
+        "--no-balance", action="store_true", help="do not give rare classes more weight (never done with --multi-label)"
+    )
 
 
 _READ = ("data", "valid", "test")

@@ -1,9 +1,10 @@
-"""Choose tiles for this GPU: run each candidate of the network's layers, check it, time it, and keep the fastest.
+"""Choose tiles for this GPU: check and time each candidate for the network's layers, and keep the fastest.
 
-A kernel computes its result in tiles, and which tile is fastest depends on the layer and the GPU. What is chosen here
-goes to a file of the user's cache, which levels and operators read when they start. Without it they take the tiles that
-ship for the GPU, else those of a rule. A candidate that gives wrong results, or does not compile, is never chosen. The
-first GPU is measured; CUDA_VISIBLE_DEVICES makes another one the first.
+A kernel computes its result in tiles; which tile is fastest depends on the layer and the GPU. A candidate that does not
+compile or gives wrong results is never chosen. The choices go to a file in your cache, which levels and operators read
+when they start. Without it they use the tiles that ship for the GPU, or else a rule.
+
+The first GPU is measured; CUDA_VISIBLE_DEVICES makes another one the first.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ if TYPE_CHECKING:
 SIMULATED_BATCH = 2
 
 EPILOG = """examples:
-  charcnn tune                                       the levels that run on this GPU, each in its own precision
+  charcnn tune                      all levels that this GPU runs
   charcnn tune --levels l14 --precision bf16 --dry-run
-  charcnn tune --levels l13 --config '{"channels": 1024, "units": 2048}' --batch 256
-  CHARCNN_CACHE=/shared/tiles charcnn tune           keep what is chosen there; a level finds it with the same setting
+  charcnn tune --levels l13 --config '{"channels": 1024, "units": 2048}'
+  CHARCNN_CACHE=/shared/tiles charcnn tune     levels need the same setting
 
-exit status: 0 done; 1 a layer has no candidate that gives right results; 2 unusable options, files or machine"""
+exit status: 0 done; 1 a layer has no right candidate; 2 unusable options, files or machine"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to tune."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("--levels", nargs="+", metavar="LEVEL", help="whose kernels (default: those that this GPU runs)")
-    add("--precision", metavar="P", help="what they compute in (default: each level's own)")
+    add("--levels", nargs="+", metavar="LEVEL", help="levels to tune (default: all that this GPU runs)")
+    add("--precision", metavar="P", help="arithmetic (default: each level's own)")
     add("--config", default=None, metavar="SIZES", help=f"{HELP} (default small)")
-    add("--batch", type=count, metavar="B", help="inputs an operator takes at once (default: each level's own)")
-    add("--dry-run", action="store_true", help="measure and show, and write nothing")
+    add("--batch", type=count, metavar="B", help="inputs per batch (default: each level's own)")
+    add("--dry-run", action="store_true", help="measure and print; write nothing")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     path = tile_choice.cache_file(gpu)
     if device.SIMULATED:
         print("No GPU in use: kernels run in Numba's simulator, and its times say nothing of a GPU.")
-    goes = "what is chosen here goes to" if not options.dry_run else "nothing is written to"
+    goes = "the chosen tiles go to" if not options.dry_run else "nothing is written to"
     print(f"{gpu}: {goes} {printable(str(path))}")
     for name, layers in work:
         batch = options.batch or _batch(name)
@@ -76,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
             elif not options.dry_run:
                 tile_choice.store(path, gpu, {str(tuned.key): tuned.entry()})
     if not any(isinstance(one, tile_choice.Key) for one in seen):
-        print("there is nothing to choose: each layer has one tile alone in this precision")
+        print("nothing to choose: each layer has only one tile in this precision")
     return status
 
 
@@ -88,6 +89,9 @@ def _levels(options: argparse.Namespace) -> list[str]:
     from charcnn.tuning.layers import LEVELS
 
     if options.levels:
+        for row in (catalog.level(name) for name in options.levels if name in LEVELS):
+            if row.tensor_cores:  # whose times the emulator does not have
+                device.require_tensor_cores(row.name, hopper=row.hopper, emulated=False)
         return list(dict.fromkeys(options.levels))
     rows = [catalog.level(name) for name in LEVELS]
     if options.precision is not None:
@@ -125,8 +129,8 @@ def _show(level: str, batch: int, tuned: Tuned) -> None:
         marks = ["chosen"] * (candidate is tuned.chosen) + ["without tuning"] * (candidate is tuned.before)
         print(f"  {text:<{width}}  {candidate.microseconds:>10.1f}  {rate:>7.1f}  {', '.join(marks)}".rstrip())
     if tuned.chosen is None:
-        print("  no candidate is right: none is chosen")
+        print("  no candidate gives right results: none is chosen")
     elif tuned.gain is None:
-        print("  what runs without tuning is not right here")
+        print("  the tile used without tuning gives wrong results here")
     else:
         print(f"  {tuned.gain:.1%} less time than without tuning", flush=True)

@@ -142,7 +142,7 @@ def record(
                 if isinstance(run, GpuRun):
                     run.on_device(ids)
                 elif isinstance(run, BatchRun):
-                    run.submit(ids, np.zeros((n, config.classes), np.float32)).result()
+                    run.submit(ids, np.zeros((n, config.classes), np.float32).view(Memory)).result()
                 else:
                     run(ids)
             if isinstance(network, BuiltLevel) and isinstance(run, BatchRun) and run.takes_text:
@@ -173,8 +173,9 @@ def _leave_out_the_host(stack: ExitStack, level: ModuleType, held_as: str | None
     """Replace what the level computes on the CPU: its operators by arrays of the same shapes, calibration, proofs."""
 
     def like(shape_of: Function) -> Callable[..., np.ndarray]:
-        def operator(*arguments: Any, out: Array = None) -> np.ndarray:
-            return np.zeros(shape_of(*arguments), np.float32) if out is None else out
+        def operator(*arguments: Any, out: Array = np.zeros) -> np.ndarray:
+            found: np.ndarray = out(shape_of(*arguments), np.float32) if callable(out) else out
+            return found
 
         return operator
 

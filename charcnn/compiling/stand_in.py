@@ -168,7 +168,7 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
 
     def need(there: bool, what: str) -> None:
         if not there:
-            raise device.DeviceError(f"{what}, which {target} has not")
+            raise device.DeviceError(f"{what}, which {target} lacks")
 
     with ExitStack() as stack:
         stack.enter_context(compiling_for(target))
@@ -184,7 +184,7 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
             has_tensor_cores=target.has_tensor_cores,
             has_capability=lambda least: target.capability >= least,
             require_capability=lambda least, what, way_out: need(target.capability >= least, f"{what} needs {least}"),
-            require_tensor_cores=lambda what, *, hopper=False, way_out="": need(
+            require_tensor_cores=lambda what, *, hopper=False, emulated=True, way_out="": need(
                 target.has_tensor_cores(hopper=hopper), f"{what} needs tensor cores"
             ),
             require_memory=lambda size, purpose: None,

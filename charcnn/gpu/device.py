@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numba import config, cuda, types
@@ -37,37 +34,13 @@ int32, uint32, uint64 = (int, int, int) if SIMULATED else (types.int32, types.ui
 
 _SIMULATED_BLOCK = 32
 
-if SIMULATED:  # else a barrier waits 5 ms each time that the thread which watches for it takes its turn
-    sys.setswitchinterval(1e-4)
-
 
 def block_size(threads: int) -> int:
     """So many threads a block; in the simulator, where each is a thread of the host, at most 32."""
     return min(threads, _SIMULATED_BLOCK) if SIMULATED else threads
 
 
-def _guard_shared_arrays() -> None:
-    """Mend the simulator: two threads of a block that came first could get a shared array each, not one for both."""
-    from numba.cuda.simulator.kernelapi import FakeCUDAShared
-
-    lock, unguarded = threading.Lock(), FakeCUDAShared.array
-
-    def array(self: Any, shape: Any, dtype: DType, alignment: None = None) -> Any:
-        if shape == 0:  # dynamic shared memory: there from the start
-            return unguarded(self, shape, dtype)
-        caller = sys._getframe(1)
-        with lock:
-            place = caller.f_code, caller.f_lineno
-            if place not in self._allocations:
-                self._allocations[place] = np.empty(shape, np.dtype(getattr(dtype, "name", dtype)))
-            return self._allocations[place]
-
-    FakeCUDAShared.array = array
-
-
-if SIMULATED:
-    _guard_shared_arrays()
-else:
+if not SIMULATED:
     unload.mend()
 
 
@@ -232,8 +205,8 @@ def as_device_array(array: Array, stream: Stream) -> Array:
 
 
 def address(array: Array) -> int:
-    """Where an array begins on the GPU; 0 in the simulator."""
-    return 0 if SIMULATED else int(array.__cuda_array_interface__["data"][0] or 0)
+    """Where an array begins on the GPU; in the simulator, on the host."""
+    return int(array.ctypes.data if SIMULATED else array.__cuda_array_interface__["data"][0] or 0)
 
 
 def require_memory(size: int, purpose: str) -> None:
@@ -250,7 +223,7 @@ def capability() -> tuple[int, int]:
 
 
 def has_capability(least: tuple[int, int]) -> bool:
-    """Whether the current GPU has this compute capability; the simulator has all but tensor cores."""
+    """Whether the current GPU has this compute capability; the simulator has all."""
     return SIMULATED or capability() >= least
 
 
@@ -278,27 +251,32 @@ def require_precision(precision: str, least: tuple[int, int]) -> None:
 
 
 def has_tensor_cores(*, hopper: bool = False) -> bool:
-    """Whether the current GPU has tensor cores that kernels here can use: Hopper's own, or any since 8.0."""
+    """Whether the current GPU has tensor cores that kernels here can use: Hopper's own, or any since 8.0.
+
+    None in the simulator, so that nothing chooses them: what names them runs there, emulated.
+    """
     if SIMULATED:
         return False
     major, _ = capability()
     return major == 9 if hopper else major >= 8  # those after Hopper have others instead of its own
 
 
-def require_tensor_cores(what: str, *, hopper: bool = False, way_out: str = "use a technique without them") -> None:
-    """Raise DeviceError unless the current GPU `has_tensor_cores`, which `what` needs; it says what to do then."""
-    if has_tensor_cores(hopper=hopper):
+def require_tensor_cores(
+    what: str, *, hopper: bool = False, emulated: bool = True, way_out: str = "use a technique without them"
+) -> None:
+    """Raise DeviceError, which says what to do, unless the GPU `has_tensor_cores`, or if `emulated` the simulator."""
+    if has_tensor_cores(hopper=hopper) or (SIMULATED and emulated):
         return
     need = f"{what} needs tensor cores of compute capability {'9.0' if hopper else '8.0 or later'}"
     if SIMULATED:
-        raise DeviceError(f"{need}, which the simulator has not; {way_out}")
+        raise DeviceError(f"{need}, which the simulator only emulates; {way_out}")
     major, minor = capability()
     raise DeviceError(f"{need}, this GPU has {major}.{minor}; {way_out}")
 
 
-def require_hopper(what: str) -> None:
+def require_hopper(what: str, *, emulated: bool = True) -> None:
     """Raise DeviceError unless the current GPU has Hopper's tensor cores, which `what` needs."""
-    require_tensor_cores(what, hopper=True)
+    require_tensor_cores(what, hopper=True, emulated=emulated)
 
 
 def shared_limit() -> int:

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from types import CodeType, MappingProxyType
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,11 @@ from charcnn.aliases import Array, DType, Function, Kernel, Stream
 from charcnn.gpu import device, integers
 from charcnn.gpu.arrays import apart, check, check_out, writable
 from charcnn.gpu.device import SIMULATED, DeviceError
+from charcnn.gpu.ptx.intrinsics import made_with
 from charcnn.layers.layer import Shape
+
+if SIMULATED:
+    from charcnn.gpu import emulator
 
 _launching = threading.Lock()
 """Numba loads a kernel at its first launch, and two threads that do so at once fail; nor can the simulator run two."""
@@ -27,25 +31,20 @@ profiler: Callable[..., AbstractContextManager[None]] | None = None
 
 _UNTIMED: AbstractContextManager[None] = nullcontext()
 
-_NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto", "forceinline")
-
 
 def jit(**options: Any) -> Callable[[Function], Any]:
-    """`numba.cuda.jit`, compiled code kept on disk, less the options that the simulator does not know.
+    """`numba.cuda.jit`, compiled code kept on disk.
 
     Numba keeps a kernel under its name and what it closes over. Its options, which decide the code as well, go into the
     name of a kernel that a function makes.
     """
-    if SIMULATED:
-        options = {key: value for key, value in options.items() if key not in _NOT_IN_SIMULATOR}
 
     def compiled(function: Function) -> Any:
         if "<locals>" in function.__qualname__:
             words = re.findall(r"\w+", repr(sorted(options.items())))
             function.__qualname__ = "_".join([function.__qualname__, *words])
         kernel = cuda.jit(**options)(function)
-        maker = sys._getframe(1)  # of a kernel that a function makes, that one; else the module
-        kernel.made_with = {name: maker.f_locals[name] for name in maker.f_code.co_varnames[: _count(maker.f_code)]}
+        kernel.made_with = made_with(sys._getframe(1))  # of a kernel that a function makes, that one; else the module
         if not SIMULATED and not options.get("device"):  # which may be a user's, typed in: there is no file to look at
             from charcnn.caching.kernel_cache import KernelCache
 
@@ -54,10 +53,6 @@ def jit(**options: Any) -> Callable[[Function], Any]:
         return kernel
 
     return compiled
-
-
-def _count(code: CodeType) -> int:
-    return code.co_argcount + code.co_kwonlyargcount
 
 
 _compiled: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
@@ -175,7 +170,8 @@ class Call:
 
     NumPy in, NumPy out; device in, device out, and then nothing waits for the GPU. DTYPES and, before it, `dtypes`
     say what the inputs must hold. Inputs and `out` lie all on the host or all on the device. `out` and `stat` share no
-    memory with an input, but that `out` may be the one that `in_place` names.
+    memory with an input, but that `out` may be the one that `in_place` names. Where `out` is a function, it gives the
+    array, of a shape and dtype.
     """
 
     def __init__(
@@ -190,7 +186,7 @@ class Call:
     ) -> None:
         device.gpu_count()
         self.stream = device.as_stream(stream)
-        self._out = out
+        self._out = out = out(shape, dtype) if callable(out) else out
         first, *_ = inputs
         self._device = device.on_device(inputs[first])
         for name, array in (*inputs.items(), ("out", out)):
@@ -242,7 +238,9 @@ class Call:
                     _allow_shared(kernel, shared, args, early)
                 timed = profiler and profiler(kernel, args, blocks, threads, shared, cluster, self)
                 with timed or _UNTIMED:
-                    if early or cluster > 1:
+                    if SIMULATED and cluster > 1:
+                        emulator.start_grid(kernel, blocks, threads, args, shared, cluster)
+                    elif not SIMULATED and (early or cluster > 1):
                         options = {
                             "programmatic_stream_serialization": early,
                             "cluster": cluster if cluster > 1 else None,

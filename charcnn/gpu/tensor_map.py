@@ -39,11 +39,6 @@ def check(shape: Sequence[int], strides: Sequence[int], box: Sequence[int], item
         raise ValueError(f"{box=}: need rows of {SWIZZLE} bytes, {SWIZZLE // itemsize} elements of {itemsize}")
 
 
-def _need_tma():
-    if device.SIMULATED:
-        raise NotImplementedError("the simulator has no TMA, and no driver that makes tensor maps")
-
-
 def encode(array: Array, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> Array:
     """A map of a device array of 16-bit numbers, of which outside is zero, with 128-byte swizzle; a device array.
 
@@ -55,12 +50,12 @@ def encode(array: Array, shape: Sequence[int], strides: Sequence[int], box: Sequ
     Raises:
         ValueError: as `check`; or the array's address does not fit.
         DeviceError: the driver refuses.
-        NotImplementedError: in the simulator, which has no TMA.
     """
-    _need_tma()
+    check(shape, strides, box, 2)
+    if device.SIMULATED:
+        return device.to_device(np.array(_description(device.address(array), shape, strides, box, None), np.uint64))
     from cuda.bindings import driver
 
-    check(shape, strides, box, 2)
     sizes = [driver.cuuint32_t(size) for size in box]
     words = _encoded(driver.cuTensorMapEncodeTiled, device.address(array), shape, strides, [sizes], [1] * len(shape))
     return device.to_device(np.array(words, np.uint64))
@@ -103,23 +98,76 @@ def encode_im2col(begin: int, shape: Sequence[int], strides: Sequence[int], walk
     Raises:
         ValueError: as `check` and `Im2col.check`; or the address does not fit.
         DeviceError: the driver refuses.
-        NotImplementedError: in the simulator, which has no TMA.
     """
-    _need_tma()
-    from cuda.bindings import driver
-
     channels = SWIZZLE // 2
     check(shape, strides, (channels, 1, 1, 1), 2)
     walk.check()
+    if device.SIMULATED:
+        return _description(begin, shape, strides, (channels, 1, 1, 1), walk)
+    from cuda.bindings import driver
+
     corners = [list(walk.lower), list(walk.upper), channels, walk.pixels]
     return _encoded(driver.cuTensorMapEncodeIm2col, begin, shape, strides, corners, [1, *walk.stride, 1])
+
+
+def _check_address(address: int) -> None:
+    if address % 16:
+        raise ValueError(f"an array begins at address {address:#x}: need a multiple of 16 bytes")
+
+
+WORDS = 16
+"""Of a tensor map, 64 bits each."""
+
+_MOST = 5
+"""Dimensions."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a tensor map of the simulator says: `encode`'s arguments, and `encode_im2col`'s walk."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    walk: Im2col | None
+
+
+def _description(
+    address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], walk: Im2col | None
+) -> list[int]:
+    """The simulator's map: where the driver's is opaque, this one is what it was made of, number by number."""
+    _check_address(address)
+    sizes = [size - 1 for size in box]  # a byte each
+    moves = [] if walk is None else [*walk.lower, *walk.upper, *walk.stride, walk.pixels - 1]
+    packed = [sum((byte & 0xFF) << 8 * i for i, byte in enumerate(part)) for part in (sizes, moves)]
+    words = [len(shape) | (walk is not None) << 8, address, *packed, *shape, *strides]
+    return words + [0] * (WORDS - len(words))
+
+
+def described(words: Sequence[int]) -> Described:
+    """What a map of the simulator was made of.
+
+    Raises:
+        ValueError: it is no tensor map.
+    """
+    dimensions, by_im2col = words[0] & 0xFF, bool(words[0] >> 8)
+    if not 2 <= dimensions <= _MOST or words[0] >> 9:
+        raise ValueError(f"no tensor map begins with {words[0]:#x}")
+    box = tuple((words[2] >> 8 * i & 0xFF) + 1 for i in range(dimensions))
+    shape, strides = tuple(words[4 : 4 + dimensions]), tuple(words[4 + dimensions : 3 + 2 * dimensions])
+    if not by_im2col:
+        return Described(words[1], shape, strides, box, None)
+    moves = [words[3] >> 8 * i & 0xFF for i in range(7)]
+    left, top, right, bottom = (byte - 256 if byte > 127 else byte for byte in moves[:4])
+    walk = Im2col((left, top), (right, bottom), (moves[4], moves[5]), moves[6] + 1)
+    return Described(words[1], shape, strides, box, walk)
 
 
 def _encoded(encoder, address, shape, strides, sizes, steps):
     from cuda.bindings import driver
 
-    if address % 16:
-        raise ValueError(f"an array begins at address {address:#x}: need a multiple of 16 bytes")
+    _check_address(address)
     status, tensor_map = encoder(
         driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16,
         len(shape),

@@ -1,8 +1,32 @@
-"""Values of options, as argparse's `type` takes them: each raises ArgumentTypeError, which says what is needed."""
+"""How commands print their help, and values of options as argparse's `type` takes them.
+
+Each of these raises ArgumentTypeError, which says what is needed.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
+import textwrap
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Fills the terminal with each paragraph, except those with an indented line, such as examples: these stay."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        kept = (
+            part if re.search(r"^ ", part, re.MULTILINE) else "\n".join(_lines(part, width))
+            for part in text.strip("\n").split("\n\n")
+        )
+        return textwrap.indent("\n\n".join(kept), indent)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return _lines(text, width)
+
+
+def _lines(text: str, width: int) -> list[str]:
+    """Lines of whole words: names of options and files stay in one piece."""
+    return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
 
 
 def positive(value: str) -> int:

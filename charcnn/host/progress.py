@@ -37,7 +37,7 @@ def add_log_every(add: Function) -> None:
         type=seconds,
         default=LOG_EVERY,
         metavar="SECONDS",
-        help=f"where standard error is no terminal, a line of progress so often (default {LOG_EVERY:g}; 0: none)",
+        help=f"between lines of progress if standard error is not a terminal (default {LOG_EVERY:g}; 0: none)",
     )
 
 
@@ -55,7 +55,7 @@ def seconds(value: str) -> float:
 @contextmanager
 def told_where_slow(quiet: bool) -> Iterator[None]:
     """The block compiles when it runs for the first time on a machine: say so on a terminal."""
-    words = "still starting: for the first time on a machine, code is compiled for it"
+    words = "still starting: the first run on a machine compiles code for it"
     timer = threading.Timer(SLOW, tell, [words])
     timer.daemon = True
     if sys.stderr.isatty() and not quiet:

@@ -67,7 +67,7 @@ def read_npy(path: str) -> np.ndarray:
         except OSError:
             raise
         except Exception as error:  # NumPy's parser raises many kinds, by what it is given
-            raise ValueError(f"{path}: is no .npy file: need an array of uint8, as np.save writes it") from error
+            raise ValueError(f"{path}: is not a .npy file: need an array of uint8, as np.save writes it") from error
         if dtype != np.uint8 or len(sizes) not in (2, 3, 4) or (len(sizes) == 4 and sizes[3] not in (1, 3)):
             need = "need uint8 (N, H, W), (N, H, W, C), (H, W) or (H, W, C), C 1 or 3"
             raise ValueError(f"{path}: has {dtype} {sizes}: {need}")
@@ -96,5 +96,5 @@ def _rest(file: IO[bytes], sizes: Sequence[int], path: str) -> np.ndarray:
         held += piece
     if len(held) != need:
         has = f"{len(held):,}" if len(held) < need else "more"
-        raise ValueError(f"{path}: has {has} bytes behind its header: need {need:,}, as that says")
+        raise ValueError(f"{path}: has {has} bytes after its header: need {need:,}, as the header says")
     return np.frombuffer(held, np.uint8)

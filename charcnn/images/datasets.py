@@ -51,7 +51,7 @@ def _split(folder: str, how: str, split: str, fit: Fit) -> Images:
         if folder and os.path.isfile(path):
             images = read(path, fit.shape, resize=fit.resize)
             if images.labels is None:
-                raise ValueError(f"{path}: has no file of labels beside it: {how}")
+                raise ValueError(f"{path}: has no file of labels next to it: {how}")
             images.check_labels(10)
             return images
     raise ValueError(f"{names[1]} is {f'not in {folder}' if folder else 'missing'}: need it: {how}")

@@ -25,7 +25,7 @@ def read_picture(path: str) -> np.ndarray:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no picture, or not a whole one, or has too many pixels; names the file.
+        ValueError: it is not a picture, or not a whole one, or has too many pixels; names the file.
     """
     pillow = require_pillow(path)
     with open(path, "rb") as file, naming(path), warnings.catch_warnings():
@@ -41,7 +41,7 @@ def read_picture(path: str) -> np.ndarray:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             unknown = isinstance(error, pillow.UnidentifiedImageError)
-            reason = "is no picture" if unknown else f"cannot be read ({' '.join(str(error).split())})"
+            reason = "is not a picture" if unknown else f"cannot be read ({' '.join(str(error).split())})"
             raise ValueError(f"{path}: {reason}: need a whole one of {', '.join(FORMATS)}") from error
 
 

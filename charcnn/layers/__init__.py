@@ -14,17 +14,26 @@ from functools import cached_property
 from itertools import takewhile
 from numbers import Real
 
-from charcnn.aliases import Record
-from charcnn.layers import windows
+from charcnn.layers.images import AvgPool2d as AvgPool2d
+from charcnn.layers.images import BatchNorm2d as BatchNorm2d
+from charcnn.layers.images import Conv2d as Conv2d
+from charcnn.layers.images import GlobalAvgPool2d as GlobalAvgPool2d
+from charcnn.layers.images import LocalResponseNorm as LocalResponseNorm
+from charcnn.layers.images import MaxPool2d as MaxPool2d
+from charcnn.layers.images import Pixels as Pixels
+from charcnn.layers.images import Window2d as Window2d
 from charcnn.layers.layer import SLOPE
 from charcnn.layers.layer import Layer as Layer
 from charcnn.layers.layer import Shape as Shape
-from charcnn.layers.windows import Padding, Pair, Window
 
 
 @dataclass(frozen=True)
 class OneHot(Layer):
-    """Token ids (L,) -> one-hot columns (depth, L); an id of `depth` or more is a blank, all zero."""
+    """Token ids (L,) -> one-hot columns (depth, L).
+
+    Args:
+        depth: int: values of a column, the characters of the alphabet; an id of depth or more is a blank, all zero.
+    """
 
     depth: int
 
@@ -37,7 +46,12 @@ class OneHot(Layer):
 
 @dataclass(frozen=True)
 class Conv1d(Layer):
-    """A convolution of stride 1 and no padding: (C, L) -> (channels, L - kernel_size + 1)."""
+    """A convolution of stride 1 and no padding: (C, L) -> (channels, L - kernel_size + 1).
+
+    Args:
+        channels: int: of the result.
+        kernel_size: int: positions of a window, at most L.
+    """
 
     channels: int
     kernel_size: int
@@ -57,7 +71,13 @@ class Conv1d(Layer):
 
 @dataclass(frozen=True)
 class LayerNorm(Layer):
-    """An input's features minus their mean, over the root of their variance + eps, times weight, plus bias."""
+    """An input's features minus their mean, over the root of their variance + eps, times weight, plus bias.
+
+    Mean and variance are of all features of an input; weight and bias have a value for each of them.
+
+    Args:
+        eps: float, default 1e-5: added to the variance, greater than 0.
+    """
 
     eps: float = 1e-5
 
@@ -75,7 +95,11 @@ class Relu(Layer):
 
 @dataclass(frozen=True)
 class MaxPool1d(Layer):
-    """The maximum of each `size` positions, with no overlap: (C, L) -> (C, L // size)."""
+    """The maximum of each `size` positions, with no overlap: (C, L) -> (C, L // size).
+
+    Args:
+        size: int: positions of a window, at most L. The last L % size positions are in none.
+    """
 
     size: int
 
@@ -84,138 +108,6 @@ class MaxPool1d(Layer):
         channels, length = self._read(shape, "C, L")
         self._windows(length, self.size)
         return channels, length // self.size
-
-
-@dataclass(frozen=True)
-class Pixels(Layer):
-    """Bytes (C * H * W,) as an image (C, H, W) of (byte / 255 - mean) / std, one mean and std a channel."""
-
-    channels: int
-    height: int
-    width: int
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-
-    in_itemsize = 1
-
-    def out_shape(self, shape: Shape) -> Shape:
-        """(C, H, W)"""
-        image = self.channels, self.height, self.width
-        if shape != (math.prod(image),):
-            raise ValueError(f"{self.label} reads shape {shape}: need ({math.prod(image)},)")
-        for name, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) != self.channels:
-                raise ValueError(f"{self.label}: {name}={values}: need {self.channels}, one a channel")
-        return image
-
-
-class Window2d(Layer):
-    """What moves a window over an image: subclasses say what they make of its values."""
-
-    kernel_size: Pair
-    stride: Pair | None
-    padding: Padding
-    dilation: Pair = 1
-
-    def window(self, shape: Shape) -> Window:
-        """How it moves over an image (C, H, W).
-
-        Raises:
-            ValueError: it does not fit; names the layer.
-        """
-        _, height, width = self._read(shape, "C, H, W")
-        try:
-            kernel = windows.pair("kernel_size", self.kernel_size)
-            stride = kernel if self.stride is None else self.stride
-            return windows.window(height, width, kernel, stride, self.padding, self.dilation)
-        except ValueError as error:
-            raise ValueError(f"{self.label}: {error}") from None
-
-    def out_shape(self, shape: Shape) -> Shape:
-        """(C, H_out, W_out)"""
-        return shape[0], *self.window(shape).out(*shape[1:])
-
-
-@dataclass(frozen=True)
-class Conv2d(Window2d):
-    """A convolution: (C, H, W) -> (channels, H_out, W_out); arguments as of `charcnn.ops.reference.conv2d`."""
-
-    channels: int
-    kernel_size: Pair
-    stride: Pair = 1
-    padding: Padding = 0
-    dilation: Pair = 1
-    groups: int = 1
-    bias: bool = True
-
-    @property
-    def moves(self) -> Record:
-        """How its window moves, as operators take it."""
-        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
-
-    def out_shape(self, shape: Shape) -> Shape:
-        """(channels, H_out, W_out)"""
-        return self.channels, *self.window(shape).out(*shape[1:])
-
-    def parameters(self, shape: Shape) -> dict[str, Shape]:
-        """weight (channels, C / groups, KH, KW), bias (channels,) where it has one"""
-        if shape[0] % self.groups or self.channels % self.groups:
-            need = f"need a divisor of {shape[0]} and {self.channels} channels"
-            raise ValueError(f"{self.label}: groups={self.groups}: {need}")
-        weight = self.channels, shape[0] // self.groups, *self.window(shape).kernel
-        return {"weight": weight, "bias": (self.channels,)} if self.bias else {"weight": weight}
-
-    def multiply_adds(self, shape: Shape) -> int:
-        """One a weight of a channel, for each value of the result."""
-        return math.prod(self.parameters(shape)["weight"][1:]) * math.prod(self.out_shape(shape))
-
-
-@dataclass(frozen=True)
-class MaxPool2d(Window2d):
-    """The maximum of each window; stride is kernel_size where None; padding is -inf, at most half of kernel_size."""
-
-    kernel_size: Pair
-    stride: Pair | None = None
-    padding: Padding = 0
-
-
-@dataclass(frozen=True)
-class AvgPool2d(Window2d):
-    """The mean of each window, padding counted as zeros; stride is kernel_size where None."""
-
-    kernel_size: Pair
-    stride: Pair | None = None
-    padding: Padding = 0
-
-
-@dataclass(frozen=True)
-class GlobalAvgPool2d(Layer):
-    """The mean of each channel: (C, H, W) -> (C,)."""
-
-    def out_shape(self, shape: Shape) -> Shape:
-        """(C,)"""
-        return self._read(shape, "C, H, W")[:1]
-
-
-@dataclass(frozen=True)
-class BatchNorm2d(Layer):
-    """At inference: each channel minus its mean, over the root of its variance + eps, times weight, plus bias."""
-
-    eps: float = 1e-5
-
-    def parameters(self, shape: Shape) -> dict[str, Shape]:
-        """weight, bias, running_mean, running_var: (C,) each, as PyTorch names them."""
-        return dict.fromkeys(("weight", "bias", "running_mean", "running_var"), self._read(shape, "C, H, W")[:1])
-
-
-@dataclass(frozen=True)
-class LocalResponseNorm(Layer):
-    """Each value over (k + alpha / size * s) ** beta, s the sum of squares of `size` channels about its own."""
-
-    size: int = 5
-    alpha: float = 1e-4
-    beta: float = 0.75
-    k: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -241,7 +133,11 @@ class Sigmoid(Layer):
 
 @dataclass(frozen=True)
 class LeakyRelu(Layer):
-    """x, or `negative_slope` times x where x is below 0. With another slope than the usual it is no epilogue."""
+    """x, or `negative_slope` times x where x is below 0.
+
+    Args:
+        negative_slope: float, default 0.01, from 0 to 1. With another one than the default it is no epilogue.
+    """
 
     negative_slope: float = SLOPE
 
@@ -272,7 +168,11 @@ class Flatten(Layer):
 
 @dataclass(frozen=True)
 class Linear(Layer):
-    """A matrix product: (C,) -> (units,)."""
+    """A matrix product: (C,) -> (units,).
+
+    Args:
+        units: int: values of the result.
+    """
 
     units: int
 
@@ -320,6 +220,13 @@ class Node:
 
 def place(layers: Sequence[Layer], in_shape: Shape) -> tuple[Node, ...]:
     """Lay the layers one after another, from an input's shape on.
+
+    Args:
+        layers: in the order in which they compute.
+        in_shape: of one input, without N: (L,) token ids or bytes, (C, L), (C, H, W).
+
+    Returns:
+        A node a layer, with the shapes before and after it.
 
     Raises:
         ValueError: a layer cannot read what the one before it gives, or has parameters and no name of its own; names

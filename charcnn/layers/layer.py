@@ -16,7 +16,11 @@ class Layer:
     """One layer: by default it keeps the shape, has no parameters, and multiplies nothing.
 
     Args:
-        name: what its parameters' names begin with, and errors call it; needed where it has parameters.
+        name: str, default "": what its parameters' names begin with, and errors call it; a layer with parameters needs
+            one within a network. All layers have it, as a keyword.
+
+    Raises:
+        ValueError: a size is no int of at least 1; names the layer.
     """
 
     name: str = field(default="", kw_only=True, repr=False)

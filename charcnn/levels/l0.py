@@ -1,8 +1,8 @@
 """Level 0: the baseline.
 
-One CPU core takes one input at a time through plain compiled loops, as the original C++ program began. Nothing is
-batched, vectorised by hand, threaded or handed to a BLAS. Nearly all of the time goes to the six convolutions, each
-of whose outputs is one long sum that waits for its own last addition.
+One CPU core runs one input at a time through plain compiled loops, as the original C++ program began. Nothing is
+batched, vectorised by hand, threaded or handed to a BLAS. Nearly all of the time goes to the six convolutions: each
+output is one long sum, and every addition waits for the one before.
 """
 
 import numpy as np

@@ -1,11 +1,11 @@
 """Level 11: back on the CPU, done right.
 
-Since level 2, the last one that computed on the CPU alone: all cores, vector instructions, and less arithmetic.
-Features are channels-last, so that a convolution is a GEMM over overlapping rows; a micro-kernel with its sums in
-registers multiplies it where it lies, with ReLU and block 2's max-pool applied in cache. The first convolution is a
-gather of rows of weights: additions instead of a dense product with zeros and ones, a third of all the arithmetic.
-LayerNorm's statistics are taken as its positions are made, and LayerNorm, ReLU and max-pool are one pass. Weights are
-packed, and gamma, beta and fc1's columns turned to channels-last, once. It computes the same logits in float32.
+Since level 2, the last level on the CPU alone: all cores, vector instructions, and less arithmetic. Features are
+channels-last, so a convolution is a GEMM over overlapping rows. A micro-kernel with its sums in registers multiplies
+the rows in place, and applies ReLU and block 2's max-pool in cache. The first convolution gathers rows of weights:
+additions replace a dense product with zeros and ones, a third of all arithmetic. LayerNorm's statistics are taken as
+its positions are made; LayerNorm, ReLU and max-pool are one pass. Weights are packed, and gamma, beta and fc1's columns
+reordered to channels-last, once. The logits are the same, in float32.
 """
 
 import math
@@ -46,7 +46,7 @@ def build(params, config, *, batch=48, gpus=None, monitor=None):
 
     # The micro-kernel, not NumPy's BLAS: its threads and Numba's would wait for work on the same cores.
     by_channel = p["fc1.weight"].reshape(config.fc_units[0], channels[5], pooled[5])
-    by_position = by_channel.transpose(2, 1, 0).reshape(config.features, config.fc_units[0])
+    by_position = by_channel.transpose(0, 2, 1).reshape(config.fc_units[0], config.features).T
     fc1 = CpuConv(config.pattern("fc1"), {"weight": by_position, "bias": p["fc1.bias"]})
     fc2, fc3 = (CpuConv(config.pattern(layer), weights(layer)) for layer in ("fc2", "fc3"))
 

@@ -1,10 +1,10 @@
 """Level 12: implicit GEMM, on features with channels last.
 
-Since level 10: every convolution and linear layer is a matrix product in register tiles (`charcnn.ops.conv1d`).
-With channels last, what an output position reads of its input lies in one piece, so the rows of the product are read
-where they are. A thread's 16 values from shared memory make 64 products, where the kernels so far loaded one or two
-values for each; the next stage is copied meanwhile. It attacks the bound of level 10, loads from caches and shared
-memory that the arithmetic waits for. Weights are packed at build, and fc1's rows turned to the features' order.
+Since level 10: every convolution and linear layer is a matrix product in register tiles (`charcnn.ops.conv1d`). With
+channels last, an output position's inputs are contiguous, so the product's rows are read in place. A thread makes 64
+products of 16 values from shared memory, where the kernels before loaded one or two values for each; the next stage is
+copied meanwhile. This attacks level 10's limit: arithmetic that waits for loads from caches and shared memory. Weights
+are packed at build, and fc1's rows reordered like the features.
 """
 
 from functools import partial

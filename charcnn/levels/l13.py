@@ -1,11 +1,11 @@
 """Level 13: token ids, not one-hot, and fewer multiplications.
 
-Since level 12: conv_block_1 works from the ids. A column of its input holds one 1, so its convolution adds up seven
-rows of the weights and multiplies nothing; the mean and variance of what it would write follow from the ids alone, by
-tables of the weights' products (`charcnn.ops.token_conv1d`); and so one kernel goes from ids to pooled features.
-The other convolutions need about half their multiplications on transformed tiles of four positions
-(`charcnn.ops.conv1d.winograd`). Both are other algorithms than the dense product, which level 12 keeps: they attack
-the operations themselves, two thirds of all, and the two passes over the largest features.
+Since level 12: conv_block_1 works from token ids. A column of its input holds one 1, so its convolution adds up seven
+rows of the weights and multiplies nothing. The mean and variance of its output follow from the ids and tables of the
+weights' products (`charcnn.ops.token_conv1d`), so one kernel goes from ids to pooled features. The other convolutions
+need about half their multiplications, on transformed tiles of four positions (`charcnn.ops.conv1d.winograd`). Both
+replace level 12's dense product by another algorithm: they attack the operations themselves, two thirds of all, and two
+passes over the largest features.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ from charcnn.ops.layernorm.layers import CoalescedConvNormReluPool
 from charcnn.ops.token_conv1d.layers import GatherTokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline
 
-TITLE = "Token ids, not one-hot: conv_block_1 adds up rows of its weights; other convolutions by Winograd's filtering"
+TITLE = "Token ids, not one-hot: conv_block_1 adds up rows of its weights"
 
 OFFLOAD = asynchronous
 

@@ -1,11 +1,11 @@
 """Level 14: tensor cores of any GPU since compute capability 8.0.
 
-Since level 13: convolutions and linear layers are products on tensor cores with float32 sums
-(`charcnn.ops.conv1d.mma`): cp.async brings tiles to shared memory some stages ahead, each warp loads matrices from
-there (ldmatrix) and multiplies them (mma.sync), and what follows stays in registers. The products are the direct ones
-again. Block 1 stays a gather. It attacks the rate of multiplication itself: fp16 or bf16, whose features take half the
-bytes; TF32; fp16x3, where a number is the sum of two fp16 and three of their four products are summed, which keeps
-float32's accuracy; or fp8, e4m3, since compute capability 8.9, scaled by texts as level 17 says.
+Since level 13: convolutions and linear layers run on tensor cores with float32 sums (`charcnn.ops.conv1d.mma`).
+cp.async brings tiles to shared memory some stages ahead. Each warp loads matrices from there (ldmatrix), multiplies
+them (mma.sync), and applies what follows in registers. The products are direct again; block 1 stays a gather. This
+raises the rate of multiplication: in fp16 or bf16, which halve the features' bytes; TF32; fp16x3, where a number is the
+sum of two fp16 and three of their four products are summed, with float32's accuracy; or fp8 (e4m3, since compute
+capability 8.9), scaled by texts as in level 17.
 """
 
 from functools import partial

@@ -1,10 +1,10 @@
 """Level 15: Hopper's tensor cores.
 
-Since level 14: Hopper's own instructions in place of the portable ones (`charcnn.ops.conv1d.wgmma`): TMA brings tiles
-to shared memory, three warpgroups multiply what lies there, and bias, ReLU, pooling and statistics follow in registers.
-It attacks what a warp does beside multiplying: addresses, copies, loads and waits. Block 1 and LayerNorm are level
-14's. In fp16x3 low halves lie as further channels behind the high ones, and both terms of a tile are copied once for
-all three products. How one gets there, step by step, is in `charcnn/ops/conv1d/wgmma/steps`.
+Since level 14: Hopper's own instructions replace the portable ones (`charcnn.ops.conv1d.wgmma`). TMA brings tiles to
+shared memory, three warpgroups multiply them there, and bias, ReLU, pooling and statistics follow in registers. This
+removes what a warp does besides multiplying: addresses, copies, loads and waits. Block 1 and LayerNorm are level 14's.
+In fp16x3 the low halves follow the high ones as further channels, and both terms of a tile are copied once for all
+three products. `charcnn/ops/conv1d/wgmma/steps` leads there step by step.
 """
 
 from functools import partial

@@ -1,11 +1,11 @@
 """Level 16: one CUDA graph a batch, and small batches on the whole GPU.
 
 Since level 15: the kernels of a batch are recorded once for each number of inputs, and started by one call
-(`runtime.stream.GraphWorker`), where Python started each. The copies stay outside: while the graph of one stream
-computes, the others copy their next token ids up and their last logits down. It attacks the host's work for a batch,
-a launch a kernel. Where a batch is too small to fill the GPU with level 15's tiles, other kernels cut it smaller and
-begin before the last has ended (`small_batch`), of up to `SPREAD` inputs; and of any batch, a last layer of few
-classes. They attack the time that one input takes.
+(`runtime.stream.GraphWorker`); before, Python started each. Copies stay outside: while one stream's graph computes, the
+others copy their next token ids up and their last logits down. This removes the host's work per launch. Batches of up
+to `SPREAD` inputs are too small to fill the GPU with level 15's tiles: other kernels cut them smaller, and begin before
+the last has ended (`small_batch`). So does a last layer of few classes, at any batch. These shorten the time of one
+input.
 """
 
 from functools import partial
@@ -17,7 +17,7 @@ from charcnn.ops.conv1d.layers import SPREAD
 from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
-from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
+from charcnn.ops.linear.few_outputs import FewOutputsLinear
 from charcnn.ops.linear.layers import SmallBatchLinear
 from charcnn.ops.token_conv1d.layers import ALONE, SmallBatchTokenConvNormReluPool, TokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline, whole_windows, within
@@ -32,14 +32,14 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
     length_5, length = whole_windows(config, 8), config.conv_lengths[4]
     conv = partial(WgmmaConv, precision=precision)
     small_conv, upto = partial(SmallBatchConv, precision=precision), SPREAD[precision]
-    few_classes = takes(precision, config.classes)
+    few_classes = FewOutputsLinear.takes(config.pattern("fc3"), precision)
 
     def network(w):  # once a GPU: weights are packed here
         block_1 = TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE, precision=precision)
         blocks_1_2 = [block_1, conv(*w["conv2"])]
         block_6 = wgmma_block(*w.conv6, w.norm6, POOL_SIZE, length=length, precision=precision)
         blocks_3_6 = [conv(*w["conv3"]), conv(*w["conv4"]), conv(*w["conv5"], length=length_5), *block_6]
-        fc3 = FewOutputsLinear(*w.fc3, precision=precision) if few_classes else conv(*w["fc3"], results="float32")
+        fc3 = FewOutputsLinear(*w["fc3"], precision=precision) if few_classes else conv(*w["fc3"], results="float32")
         fc = [conv(*w["fc1"]), conv(*w["fc2"]), fc3]
         if within(config, SmallBatchConv.longest, SmallBatchLinear.MOST_CLASSES):
             alone = [SmallBatchTokenConvNormReluPool(block_1)] if config.layernorm else [block_1]

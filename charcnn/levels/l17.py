@@ -1,13 +1,12 @@
 """Level 17: FP8.
 
-Since level 16: features and weights have 8 bits, four of them digits (e4m3). Tensor cores multiply twice as many of
-them in the same time, and their bytes are half as many. FP8 costs digits. Its range is met by scales, calibrated at
-build from texts (`model.calibrate`): powers of two, put into the weights, so that no kernel knows of them. In block 1,
-table, sums and LayerNorm stay in fp16; what they give has 8 bits. The last layer's weights, where classes are few,
-stay in float32. Of an FP8 sum, tensor cores keep some 14 bits, against four of what goes in: enough. `promoted=True`
-shows what more would change: products of every 128 channels are added up in float32 outside. Small batches' kernels
-add up as fp16's do. It attacks the rate of multiplication and the bytes. Of 100 test rows, 99 keep the label that
-float32 gives them.
+Since level 16: features and weights have 8 bits, with four significant ones (e4m3). They take half the bytes, and
+tensor cores multiply twice as many in the same time. Scales, calibrated at build from texts (`model.calibrate`), keep
+values in range. They are powers of two within the weights, so no kernel knows of them. Block 1's table, sums and
+LayerNorm stay in fp16; its results have 8 bits. Where classes are few, the last layer's weights stay in float32. Tensor
+cores keep some 14 bits of an FP8 sum: enough for inputs of four. `promoted=True` shows what more would change: products
+of every 128 channels are then summed in float32. Small batches' kernels sum as fp16's do. Of 100 test rows, 99 keep
+float32's label.
 """
 
 from functools import partial
@@ -20,7 +19,7 @@ from charcnn.ops.conv1d.layers import SPREAD
 from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
-from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
+from charcnn.ops.linear.few_outputs import FewOutputsLinear
 from charcnn.ops.linear.layers import SmallBatchLinear
 from charcnn.ops.token_conv1d.layers import ALONE, SmallBatchTokenConvNormReluPool, TokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline, whole_windows, within
@@ -40,14 +39,14 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, tex
     how = {"precision": precision, "promoted": promoted}
     conv = partial(WgmmaConv, **how)
     small_conv, upto = partial(SmallBatchConv, precision=precision), SPREAD[precision]
-    few_classes = takes(precision, config.classes)
+    few_classes = FewOutputsLinear.takes(config.pattern("fc3"), precision)
 
     def network(w):  # once a GPU: weights are packed here
         block_1 = TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE, precision=precision)
         blocks_1_2 = [block_1, conv(*w["conv2"])]
         block_6 = wgmma_block(*w.conv6, w.norm6, POOL_SIZE, length=length, eps=eps, **how)
         blocks_3_6 = [conv(*w["conv3"]), conv(*w["conv4"]), conv(*w["conv5"], length=length_5), *block_6]
-        fc3 = FewOutputsLinear(*w.fc3, precision=precision) if few_classes else conv(*w["fc3"], results="float32")
+        fc3 = FewOutputsLinear(*w["fc3"], precision=precision) if few_classes else conv(*w["fc3"], results="float32")
         fc = [conv(*w["fc1"]), conv(*w["fc2"]), fc3]
         if within(config, SmallBatchConv.longest, SmallBatchLinear.MOST_CLASSES):
             alone = [SmallBatchTokenConvNormReluPool(block_1)] if config.layernorm else [block_1]

@@ -1,10 +1,10 @@
 """Level 18: on the CPU once more, with half the products.
 
-Since level 11, the last one that computes on the CPU: level 13's filtering. Blocks 2 to 6 transform features and
-weights, and the micro-kernel multiplies at 6 or 7 points for each 4 positions, where the direct sums need 12 or 28
-products (`charcnn.ops.conv1d.winograd_cpu`). Where a GPU passes the transformed features through its memory, a
-core keeps those of a few tiles in its cache. It attacks the one thing that level 11 is bound by, multiply-adds. It
-computes the same logits in float32; rounding errors grow, and stay within its tolerance.
+Since level 11, the last level on the CPU: level 13's filtering. Blocks 2 to 6 transform features and weights, and the
+micro-kernel multiplies at 6 or 7 points per 4 positions, where direct sums need 12 or 28 products
+(`charcnn.ops.conv1d.winograd_cpu`). A GPU passes the transformed features through its memory; a core keeps those of a
+few tiles in its cache. This attacks level 11's one limit, multiply-adds. The logits are the same, in float32; rounding
+errors grow, and stay within the tolerance.
 """
 
 import math
@@ -46,7 +46,7 @@ def build(params, config, *, batch=48, gpus=None, monitor=None):
 
     # The micro-kernel, not NumPy's BLAS: its threads and Numba's would wait for work on the same cores.
     by_channel = p["fc1.weight"].reshape(config.fc_units[0], channels[5], pooled[5])
-    by_position = by_channel.transpose(2, 1, 0).reshape(config.features, config.fc_units[0])
+    by_position = by_channel.transpose(0, 2, 1).reshape(config.fc_units[0], config.features).T
     fc1 = CpuConv(config.pattern("fc1"), {"weight": by_position, "bias": p["fc1.bias"]})
     fc2, fc3 = (CpuConv(config.pattern(layer), weights(layer)) for layer in ("fc2", "fc3"))
 

@@ -1,12 +1,12 @@
 """Level 19: fewer products, by Toom-Cook's filtering on tensor cores.
 
-Since level 16: conv2, more than half of all products, takes 11 of each 21 (`ops.conv1d.toom_cook`). They are taken of
-values of polynomials at six points, *planes*, which are twice as many numbers as features. A kernel of its own for
-them costs most of what is won, so block 1 writes them. It attacks the work itself: tensor cores were as busy as power
-allows. FP8 is one of the precisions, scaled by texts as in level 17. bf16 is none: it has too few digits for planes.
-TF32 has as many digits as fp16: where fp16's range holds what any text makes of the weights (`model.half_range`), its
-features are held and multiplied as fp16; LayerNorms read float32 still. Elsewhere they are TF32's. Up to `MANY` inputs
-do not fill the GPU with such tiles, and have the layers of levels 16 and 17.
+Since level 16: conv2, more than half of all products, takes 11 of each 21 (`ops.conv1d.toom_cook`). It multiplies
+values of polynomials at six points, *planes*, which are twice as many numbers as features. A separate kernel for planes
+would cost most of the gain, so block 1 writes them. This attacks the work itself, because power already limits the
+tensor cores. FP8 is scaled by texts as in level 17; bf16 has too few digits for planes. TF32 has as many digits as
+fp16: if fp16's range holds what any text makes of the weights (`model.half_range`), its features are stored and
+multiplied as fp16, though LayerNorms still read float32. Up to `MANY` inputs cannot fill the GPU with such tiles, and
+use the layers of levels 16 and 17.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.conv1d.toom_cook.layer import ToomCookConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
-from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
+from charcnn.ops.linear.few_outputs import FewOutputsLinear
 from charcnn.ops.linear.layers import SmallBatchLinear
 from charcnn.ops.token_conv1d.layers import (
     ALONE,
@@ -51,7 +51,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
         params, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
     conv = partial(WgmmaConv, precision=precision)
     small_conv, upto = partial(SmallBatchConv, precision=precision), SPREAD[precision]
-    few_classes = takes(precision, config.classes)
+    few_classes = FewOutputsLinear.takes(config.pattern("fc3"), precision)
 
     def network(w):  # once a GPU: weights are packed here
         block_1 = TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE, precision=precision, wide=wide)
@@ -60,7 +60,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
         blocks_1_2 = [by_batch([block_1, conv(*w["conv2"])], [planes, conv2], upto=MANY)]
         block_6 = wgmma_block(*w.conv6, w.norm6, POOL_SIZE, length=length, eps=eps, precision=precision, wide=wide)
         blocks_3_6 = [conv(*w["conv3"]), conv(*w["conv4"]), conv(*w["conv5"], length=length_5), *block_6]
-        fc3 = FewOutputsLinear(*w.fc3, precision=precision) if few_classes else conv(*w["fc3"], results="float32")
+        fc3 = FewOutputsLinear(*w["fc3"], precision=precision) if few_classes else conv(*w["fc3"], results="float32")
         fc = [conv(*w["fc1"]), conv(*w["fc2"]), fc3]
         if within(config, SmallBatchConv.longest, SmallBatchLinear.MOST_CLASSES):
             alone = [SmallBatchTokenConvNormReluPool(block_1)] if config.layernorm else [block_1]

@@ -1,9 +1,8 @@
 """Level 2: naively batched.
 
-Since level 1: every operator takes a batch of inputs at once, so Python and the launchers are paid once a batch
-instead of once an input. The loops inside are the same, with the input as their outermost index, and so is the
-time: calling was never the cost, and a batch's features no longer fit the cache. What it buys is the shape of all
-that follows: a GPU wants many inputs at once.
+Since level 1: every operator takes a batch of inputs, so Python and the launchers cost once per batch, not once per
+input. The loops are the same, with the input as the outermost index, and so is the time: calls were never the cost, and
+a batch's features no longer fit the cache. The gain comes later: a GPU needs many inputs at once.
 """
 
 import numpy as np

@@ -1,12 +1,11 @@
 """Level 20: on the CPU, in 8 and 16 bits.
 
-Since level 11, the last one that multiplies on the CPU directly: features and weights have 8 bits (int8), or 16 (bf16).
-AVX-512 multiplies four, or two, of them a lane and adds up their products, in the time that float32 takes for one; and
-their bytes are a quarter, or half. Of int8, features after ReLU are u8 with a scale a tensor, calibrated at build from
-texts (`model.calibrate`) and put into the weights; weights are s8 with a scale an output channel, sums are int32. Sums
-leave the registers pooled and rounded. Block 1 gathers rows of int16. What LayerNorm 6 reads is float32.
-It attacks the rate of multiplication and the bytes. The logits are int8's, or bf16's: of the weights that ship, more
-than 99 of 100 texts keep the label that float32 gives them.
+Since level 11, the last CPU level with direct products: features and weights have 8 bits (int8) or 16 (bf16). AVX-512
+multiplies four, or two, of them per lane and adds up the products, in the time of one float32 product. Their bytes are
+a quarter, or half. In int8, features after ReLU are u8 with one scale per tensor, calibrated at build from texts
+(`model.calibrate`) and put into the weights; weights are s8 with one scale per output channel; sums are int32. Sums
+leave the registers pooled and rounded. Block 1 gathers int16 rows; LayerNorm 6 reads float32. The logits are int8's or
+bf16's: with the shipped weights, more than 99 of 100 texts keep float32's label.
 """
 
 import math
@@ -54,7 +53,7 @@ def build(params, config, *, batch=48, gpus=None, monitor=None, precision="int8"
     conv6, norm6 = conv("conv6", results="float32"), norm_relu_pool(6)
 
     by_channel = p["fc1.weight"].reshape(config.fc_units[0], channels[5], pooled[5])
-    by_position = by_channel.transpose(2, 1, 0).reshape(config.features, config.fc_units[0])
+    by_position = by_channel.transpose(0, 2, 1).reshape(config.fc_units[0], config.features).T
     fc1 = CpuDotConv(config.pattern("fc1"), {"weight": by_position, "bias": p["fc1.bias"]}, precision=precision)
     fc2, fc3 = conv("fc2"), conv("fc3", results="float32")
 

@@ -1,8 +1,8 @@
 """Level 3: the first convolution on the GPU.
 
-Since level 2: conv_block_1's convolution, a third of the arithmetic, runs in a naive CUDA kernel, one thread an
-output. Its features are copied in and out at each call; its weights stay on the GPU. All else stays on the CPU,
-which is now the bound: at best a third of the time can go.
+Since level 2: conv_block_1's convolution, a third of the arithmetic, runs in a naive CUDA kernel with one thread per
+output. Its features are copied in and out at each call; its weights stay on the GPU. The CPU does the rest and now
+limits the rate: at best a third of the time can go.
 """
 
 import numpy as np

@@ -1,9 +1,8 @@
 """Level 4: every convolution on the GPU, ReLU fused into it.
 
-Since level 3: all six convolutions run in the naive CUDA kernel, and where ReLU follows directly (blocks 2 to 5)
-the kernel applies it before it stores: one pass over the features less. Features still travel in and out around
-each call. The CPU keeps one-hot, LayerNorm, pooling and the linear layers; the 8,704 x 1,024 product of fc1 is now
-the bound.
+Since level 3: all six convolutions run in the naive CUDA kernel. If ReLU follows directly (blocks 2 to 5), the kernel
+applies it before it stores, which saves a pass over the features. Features still travel in and out at each call. The
+CPU keeps one-hot, LayerNorm, pooling and the linear layers; fc1's 8,704 x 1,024 product now limits the rate.
 """
 
 import numpy as np

@@ -1,9 +1,8 @@
 """Level 5: every GPU of the host.
 
-Since level 4: one thread a GPU, each with its own copy of the weights, draws batches from a common list until it is
-empty. The threads also share out what the CPU does (the compiled loops release Python's lock), so the CPU's part
-scales with the GPUs as long as there are cores. Nothing else changes; with one GPU this is level 4. Under MPI the
-ranks of a host share its GPUs out.
+Since level 4: each GPU has a host thread and its own copy of the weights; the threads draw batches from a common list
+until it is empty. They also share the CPU's part (the compiled loops release Python's lock), which scales with the GPUs
+while cores last. Nothing else changes; with one GPU this is level 4. Under MPI the ranks of a host share its GPUs.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +33,14 @@ OFFLOAD = static
 def build(params, config, *, batch=16, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32."""
     p, monitor = params, Monitor.of(monitor, batch)
-    gpus = device.choose(gpus)
+    gpus, weights = device.choose(gpus), {}
+    for gpu in gpus:
+        with cuda.gpus[gpu]:
+            weights[gpu] = {name: device.to_device(value) for name, value in p.items() if name.startswith("conv")}
+
+    def conv(operator, x, block):  # copied in and out at each call
+        w = weights[device.current()]
+        return operator(device.to_device(x), w[f"conv{block}.weight"], w[f"conv{block}.bias"]).copy_to_host()
 
     def norm_relu(x, block):  # in place
         if config.layernorm:
@@ -44,47 +50,34 @@ def build(params, config, *, batch=16, gpus=None, monitor=None):
     def linear(x, block):
         return linear_loops(x, p[f"fc{block}.weight"], p[f"fc{block}.bias"])
 
-    def replica(gpu):
+    def forward(ids):
+        with monitor.stage("conv_block_1"):
+            x = one_hot_loops(ids, config.alphabet)
+            x = maxpool1d_loops(norm_relu(conv(conv1d_naive, x, 1), 1), POOL_SIZE)
+        with monitor.stage("conv_block_2"):
+            x = maxpool1d_loops(conv(conv1d_relu_naive, x, 2), POOL_SIZE)
+        for block in (3, 4, 5):
+            with monitor.stage(f"conv_block_{block}"):
+                x = conv(conv1d_relu_naive, x, block)
+        with monitor.stage("conv_block_6"):
+            x = maxpool1d_loops(norm_relu(conv(conv1d_naive, x, 6), 6), POOL_SIZE)
+        with monitor.stage("fc_blocks"):
+            x = collapse_loops(x)
+            x = relu_loops(linear(x, 1))
+            x = relu_loops(linear(x, 2))
+            return linear(x, 3)
+
+    def work(gpu, ids, logits, batches):
         with cuda.gpus[gpu]:
-            weights = {name: device.to_device(value) for name, value in p.items() if name.startswith("conv")}
-
-        def conv(operator, x, block):  # copied in and out at each call
-            return operator(
-                device.to_device(x), weights[f"conv{block}.weight"], weights[f"conv{block}.bias"]
-            ).copy_to_host()
-
-        def forward(ids):
-            with monitor.stage("conv_block_1"):
-                x = one_hot_loops(ids, config.alphabet)
-                x = maxpool1d_loops(norm_relu(conv(conv1d_naive, x, 1), 1), POOL_SIZE)
-            with monitor.stage("conv_block_2"):
-                x = maxpool1d_loops(conv(conv1d_relu_naive, x, 2), POOL_SIZE)
-            for block in (3, 4, 5):
-                with monitor.stage(f"conv_block_{block}"):
-                    x = conv(conv1d_relu_naive, x, block)
-            with monitor.stage("conv_block_6"):
-                x = maxpool1d_loops(norm_relu(conv(conv1d_naive, x, 6), 6), POOL_SIZE)
-            with monitor.stage("fc_blocks"):
-                x = collapse_loops(x)
-                x = relu_loops(linear(x, 1))
-                x = relu_loops(linear(x, 2))
-                return linear(x, 3)
-
-        def work(ids, logits, batches):
-            with cuda.gpus[gpu]:
-                for rows in batches:
-                    logits[rows] = forward(ids[rows])
-
-        return work
-
-    replicas = [replica(gpu) for gpu in gpus]
+            for rows in batches:
+                logits[rows] = forward(ids[rows])
 
     def run(ids):
         logits = np.empty((len(ids), config.classes), np.float32)
         size = max(1, min(batch, -(-len(ids) // len(gpus))))
         batches = monitor.batches(len(ids), size)
         with ThreadPoolExecutor(len(gpus)) as pool:
-            for done in [pool.submit(work, ids, logits, batches) for work in replicas]:
+            for done in [pool.submit(work, gpu, ids, logits, batches) for gpu in gpus]:
                 done.result()
         return logits
 

@@ -1,8 +1,8 @@
 """Level 6: the linear layers on the GPU, ReLU fused into them.
 
-Since level 5: fc1, fc2 and fc3 run in a naive CUDA kernel, one thread an output, with ReLU in the first two. The
-CPU keeps one-hot, LayerNorm and pooling, all of which only pass over the features; with the copies around every
-convolution they are now the bound.
+Since level 5: fc1, fc2 and fc3 run in a naive CUDA kernel with one thread per output, and ReLU in the first two. The
+CPU keeps one-hot, LayerNorm and pooling, which only pass over the features. With the copies around every convolution,
+these passes now limit the rate.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -34,52 +34,48 @@ OFFLOAD = static
 def build(params, config, *, batch=16, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32."""
     p, monitor = params, Monitor.of(monitor, batch)
-    gpus = device.choose(gpus)
+    gpus, weights = device.choose(gpus), {}
+    for gpu in gpus:
+        with cuda.gpus[gpu]:
+            weights[gpu] = {name: device.to_device(value) for name, value in p.items() if not name.startswith("norm")}
+
+    def apply(operator, x, layer):  # copied in and out at each call
+        w = weights[device.current()]
+        return operator(device.to_device(x), w[f"{layer}.weight"], w[f"{layer}.bias"]).copy_to_host()
 
     def norm_relu(x, block):  # in place
         if config.layernorm:
             layernorm_loops(x, p[f"norm{block}.weight"], p[f"norm{block}.bias"], out=x)
         return relu_loops(x, out=x)
 
-    def replica(gpu):
+    def forward(ids):
+        with monitor.stage("conv_block_1"):
+            x = one_hot_loops(ids, config.alphabet)
+            x = maxpool1d_loops(norm_relu(apply(conv1d_naive, x, "conv1"), 1), POOL_SIZE)
+        with monitor.stage("conv_block_2"):
+            x = maxpool1d_loops(apply(conv1d_relu_naive, x, "conv2"), POOL_SIZE)
+        for block in (3, 4, 5):
+            with monitor.stage(f"conv_block_{block}"):
+                x = apply(conv1d_relu_naive, x, f"conv{block}")
+        with monitor.stage("conv_block_6"):
+            x = maxpool1d_loops(norm_relu(apply(conv1d_naive, x, "conv6"), 6), POOL_SIZE)
+        with monitor.stage("fc_blocks"):
+            x = collapse_loops(x)
+            x = apply(linear_relu_naive, x, "fc1")
+            x = apply(linear_relu_naive, x, "fc2")
+            return apply(linear_naive, x, "fc3")
+
+    def work(gpu, ids, logits, batches):
         with cuda.gpus[gpu]:
-            weights = {name: device.to_device(value) for name, value in p.items() if not name.startswith("norm")}
-
-        def apply(operator, x, layer):  # copied in and out at each call
-            return operator(device.to_device(x), weights[f"{layer}.weight"], weights[f"{layer}.bias"]).copy_to_host()
-
-        def forward(ids):
-            with monitor.stage("conv_block_1"):
-                x = one_hot_loops(ids, config.alphabet)
-                x = maxpool1d_loops(norm_relu(apply(conv1d_naive, x, "conv1"), 1), POOL_SIZE)
-            with monitor.stage("conv_block_2"):
-                x = maxpool1d_loops(apply(conv1d_relu_naive, x, "conv2"), POOL_SIZE)
-            for block in (3, 4, 5):
-                with monitor.stage(f"conv_block_{block}"):
-                    x = apply(conv1d_relu_naive, x, f"conv{block}")
-            with monitor.stage("conv_block_6"):
-                x = maxpool1d_loops(norm_relu(apply(conv1d_naive, x, "conv6"), 6), POOL_SIZE)
-            with monitor.stage("fc_blocks"):
-                x = collapse_loops(x)
-                x = apply(linear_relu_naive, x, "fc1")
-                x = apply(linear_relu_naive, x, "fc2")
-                return apply(linear_naive, x, "fc3")
-
-        def work(ids, logits, batches):
-            with cuda.gpus[gpu]:
-                for rows in batches:
-                    logits[rows] = forward(ids[rows])
-
-        return work
-
-    replicas = [replica(gpu) for gpu in gpus]
+            for rows in batches:
+                logits[rows] = forward(ids[rows])
 
     def run(ids):
         logits = np.empty((len(ids), config.classes), np.float32)
         size = max(1, min(batch, -(-len(ids) // len(gpus))))
         batches = monitor.batches(len(ids), size)
         with ThreadPoolExecutor(len(gpus)) as pool:
-            for done in [pool.submit(work, ids, logits, batches) for work in replicas]:
+            for done in [pool.submit(work, gpu, ids, logits, batches) for gpu in gpus]:
                 done.result()
         return logits
 

@@ -138,7 +138,7 @@ def digest_of(fields: Mapping[str, Any], arrays: Arrays) -> str:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text[:20]} is no finite number")
+        raise ValueError(f"{text[:20]} is not a finite number")
     return value
 
 
@@ -208,7 +208,7 @@ def read_safetensors(path: Path, config: Any) -> tuple[Arrays, Header]:
     except safetensors.SafetensorError as error:
         raise ValueError(f"is not a whole .safetensors file ({line(error)})") from error
     if header.digest is not None and header.digest != digest_of(header.fields(FORMAT), stored):
-        raise ValueError("is damaged: its content does not give the digest that it says")
+        raise ValueError("is damaged: its content does not match its digest")
     with np.errstate(over="ignore"):  # to an infinity, which params.check finds
         return {name: stored.pop(name).astype(np.float32, copy=False) for name in list(stored)}, header
 
@@ -232,7 +232,7 @@ def _header(metadata: dict[str, str], config: Any) -> Header:
     if any(f'"{_DIGEST}"' in value and '"config"' in value for value in metadata.values()):
         raise ValueError(f"its metadata is damaged or foreign: need it under {KEY!r}")
     if config is None:
-        raise ValueError("says no sizes, so charcnn did not write it: pass its config")
+        raise ValueError("does not say its sizes, so charcnn did not write it: pass its config")
     return Header(config)
 
 
@@ -291,7 +291,7 @@ def read_torch(path: Path, config: Any) -> tuple[Arrays, Header]:
             try:  # copied, as the file may change
                 arrays[name] = tensors[name].detach().to(torch.float32, copy=True).contiguous().numpy()
             except (RuntimeError, TypeError, NotImplementedError) as error:  # sparse, or with no data
-                raise ValueError(f"{name} is no plain tensor ({line(error)})") from error
+                raise ValueError(f"{name} is not a plain tensor ({line(error)})") from error
     return arrays, Header(config)
 
 
@@ -315,15 +315,15 @@ def to_torch(state: Any) -> memoryview:
 def open_archive(file: IO[bytes]) -> zipfile.ZipFile:
     """A checkpoint of PyTorch's as a zip file that holds no more than it has bytes; ValueError where it is none."""
     if not zipfile.is_zipfile(file):
-        raise ValueError("no zip file, as PyTorch has written since 1.6: one of before has no checksums, save it anew")
+        raise ValueError("not a zip file, which PyTorch writes since 1.6: older files have no checksums, save it again")
     archive = zipfile.ZipFile(file)
     entries = archive.infolist()
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        raise ValueError("holds compressed entries, as PyTorch writes none")
+        raise ValueError("holds compressed entries, which PyTorch does not write")
     if len({entry.filename for entry in entries}) < len(entries):
         raise ValueError("holds two entries of one name")
     if sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size:
-        raise ValueError("says that it holds more than it has bytes")
+        raise ValueError("claims more content than it has bytes")
     return archive
 
 

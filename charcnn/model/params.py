@@ -139,7 +139,7 @@ def save(
     suffix = _suffix(path)
     if suffix == ".bin":
         if encoding is not None or classes is not None or accuracy is not None or dtype != "float32" or metadata:
-            raise ValueError(f"{path}: a .bin file keeps weights alone, in float32; save more as .safetensors")
+            raise ValueError(f"{path}: a .bin file holds only float32 weights; save more as .safetensors")
         with replacing(path, "wb") as file:
             for name in config.parameter_shapes:
                 file.write(np.ascontiguousarray(params[name], "<f4").data)
@@ -171,7 +171,7 @@ def save(
 def _stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
     largest = np.abs(array).max()
     if largest > np.finfo(dtype).max:
-        raise ValueError(f"{name} holds {largest:g} in size: float16 ends at {np.finfo(dtype).max:g}, store float32")
+        raise ValueError(f"{name} holds {largest:g} in size: float16 ends at {np.finfo(dtype).max:g}; store float32")
     return np.ascontiguousarray(array, dtype)
 
 

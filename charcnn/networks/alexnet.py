@@ -1,10 +1,12 @@
 """alexnet: ImageNet's network of 2012, and torchvision's form of it.
 
-`2012`: 227 x 227 x 3 > convolution 11 x 11 by steps of 4 to 96 maps > local response normalisation > max-pooling 3/2 >
-5 x 5 to 256 maps in two groups > the same two > 3 x 3 to 384, to 384 in two groups, to 256 in two groups > pooling >
-dense 4096, 4096, 1000 > softmax, ReLU after each but the last: 60,965,224 parameters (Krizhevsky, Sutskever, Hinton
-2012). The groups are the paper's two GPUs. `torchvision`: 224 x 224, 64-192-384-256-256 maps without groups or
-normalisation, under torchvision's names, so that its weights load: 61,100,840 parameters; results are logits.
+`2012`, 60,965,224 parameters (Krizhevsky, Sutskever, Hinton 2012): 227 x 227 x 3 > convolution 11 x 11 with stride 4 to
+96 maps > local response normalisation > max-pooling 3/2 > 5 x 5 to 256 maps in two groups > the same two > 3 x 3 to
+384, to 384 in two groups, to 256 in two groups > pooling > dense 4096, 4096, 1000 > softmax, ReLU after each but the
+last. The groups are the paper's two GPUs.
+
+`torchvision`, 61,100,840 parameters: 224 x 224, 64-192-384-256-256 maps without groups or normalisation. It has
+torchvision's names, so that its weights load; results are logits.
 """
 
 from __future__ import annotations

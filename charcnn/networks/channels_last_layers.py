@@ -58,9 +58,12 @@ class MmaLayers(Layers):
 
     def conv(self, op: Op, weight: np.ndarray, bias: np.ndarray) -> PreparedLayer:
         """`MmaConv`, or Hopper's."""
-        options: Record = {"exact": True} if op.exact else {}
-        options |= {"precision": self.precision, "results": FP32.name if op.writes == "fp32" else None}
-        return self.layer(pattern(op, weight), {"weight": weight, "bias": bias}, **options)
+        exact: Record = {"exact": True} if op.exact else {}
+        return self.layer(pattern(op, weight), {"weight": weight, "bias": bias}, **exact, **self.options(op))
+
+    def options(self, op: Op) -> Record:
+        """Precision and results of the op's layer."""
+        return {"precision": self.precision, "results": FP32.name if op.writes == "fp32" else None}
 
     linear = conv
 
@@ -89,10 +92,10 @@ class WgmmaLayers(MmaLayers):
 
     def few(self, op: Op, weight: np.ndarray, bias: np.ndarray, many: PreparedLayer) -> PreparedLayer | None:
         """`SplitKLinear`, or `SmallBatchConv` where tiles of one image would leave multiprocessors idle."""
+        weights = {"weight": weight, "bias": bias}
         if not isinstance(op.layer, Conv2d):
-            float32 = op.writes == "fp32"
-            return SplitKLinear(weight, bias, epilogue=op.epilogue, float32=float32, precision=self.precision)
-        whole, weights = [*pattern(op, weight), *([op.pool] if op.pool else [])], {"weight": weight, "bias": bias}
+            return SplitKLinear(pattern(op, weight), weights, **self.options(op))
+        whole = [*pattern(op, weight), *([op.pool] if op.pool else [])]
         few = SmallBatchConv(whole, weights, precision=self.precision)
         x = 1, *op.image, few.width
         assert isinstance(many, WgmmaConv)

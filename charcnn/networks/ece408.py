@@ -1,8 +1,8 @@
 """ece408: a course project's network, whose two convolutions students make fast on a GPU.
 
-Fashion-MNIST resized to 64 x 64 > convolution 5 x 5 to 6 maps > tanh > max-pooling 2/2 > convolution 5 x 5 to 16 maps
-> dense 140 > tanh > dense 10 > softmax; convolutions without a bias. The sizes are the course's. Students report two op
-times, those of the convolutions, at 10, 100 and 10,000 images (`python bench/op_times.py`).
+Layers: Fashion-MNIST resized to 64 x 64 > convolution 5 x 5 to 6 maps > tanh > max-pooling 2/2 > convolution 5 x 5 to
+16 maps > dense 140 > tanh > dense 10 > softmax; convolutions without a bias. The sizes are the course's. Students
+report two op times, those of the convolutions, at 10, 100 and 10,000 images (`python bench/op_times.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ffn: a transformer's feed-forward block, H > 4 H > H, which spends its time in two matrix products.
 
 An input is one row of H features, a token's; a sequence of L tokens is L inputs. Bytes stand for features from -2 to 2,
-so that rows travel as images do. GELU by default, ReLU as `-relu`.
+so that rows travel as images do. The activation is GELU, or ReLU in the variants that end in -relu.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def join_front(ops: Ops, name: str, plan: PlanOf) -> Ops:
     chained = next((place for place, op in enumerate(ops[1:], 1) if not isinstance(op.layer, CHAINED)), len(ops))
     ends = [place for place in ends if place < chained]
     if not isinstance(ops[0].layer, Pixels) or len(ends) < FUSED:
-        raise ValueError(f"--fuse {FUSED}: {name} does not begin with so many convolutions that one kernel could take")
+        raise ValueError(f"--fuse {FUSED}: {name} does not begin with that many convolutions for one kernel")
     end = ends[FUSED] if len(ends) > FUSED else chained
     nodes = tuple(node for op in ops[1:end] for node in op.nodes)
     return ops[0], Op(nodes, plan=plan(nodes)), *ops[end:]

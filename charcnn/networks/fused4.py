@@ -1,8 +1,8 @@
-"""fused4: four small convolutions on 28 x 28, on which the authors of a project measured what fusing layers brings.
+"""fused4: four small convolutions on 28 x 28, with which a project's authors measured what fusing layers brings.
 
-convolution 5 x 5 to 6 maps, padded by 2 > 4 x 4 to 16 maps by steps of 2 > 3 x 3 to 8 maps, padded by 1 > 3 x 3 to 4
-maps, ReLU after each > dense 10. One kernel may compute one of them, two, three or all four, a block an image or a tile
-of the last map: `--plan` prints what each way computes twice and moves (`charcnn.ops.chain`).
+Layers: convolution 5 x 5 to 6 maps, padded by 2 > 4 x 4 to 16 maps with stride 2 > 3 x 3 to 8 maps, padded by 1 > 3 x 3
+to 4 maps, ReLU after each > dense 10. One kernel may compute one, two, three or all four convolutions, with one block
+per image or per tile of the last map. `--plan` prints what each way computes twice and moves (`charcnn.ops.chain`).
 """
 
 from __future__ import annotations

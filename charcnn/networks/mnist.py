@@ -1,10 +1,9 @@
 """mnist: a lecture's first network, one convolution and two dense layers, for digits of 28 x 28.
 
-convolution 5 x 5 to 5 maps, padded by 2, without a bias > batch normalisation > max-pooling 2/2 > ReLU > dense 120 >
-ReLU > dense 10 > softmax. The lecture writes it in C, then in CUDA, and its slides name no sizes: these are its
-authors'. The convolution moves by 1, or by 2 (`stride2`).
-Batch normalisation is folded into the convolution wherever operators are fused, and ReLU and pooling change places:
-neither changes a result.
+Layers: convolution 5 x 5 to 5 maps, padded by 2, without a bias > batch normalisation > max-pooling 2/2 > ReLU > dense
+120 > ReLU > dense 10 > softmax. The convolution's stride is 1, or 2 (`stride2`). The lecture writes the network in C,
+then in CUDA; its slides name no sizes, and these are its authors'. Fused operators fold batch normalisation into the
+convolution, and ReLU and pooling change places: neither changes a result.
 """
 
 from __future__ import annotations

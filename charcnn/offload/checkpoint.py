@@ -50,7 +50,7 @@ class Checkpoint:
                 file.write(header)
         if (wrong := _not_of(path, json.loads(json.dumps(run)))) is not None:
             if not force:
-                raise ValueError(f"{os.fspath(path)} is {wrong}; name another file, or add --force, which begins anew")
+                raise ValueError(f"{os.fspath(path)} is {wrong}; name another file, or add --force to start over")
             with files.replacing(path, "wb") as file:
                 file.write(header)
         with open(path, "rb") as file:
@@ -106,7 +106,7 @@ def _not_of(path: files.Path, run: Record) -> str | None:
     """
     with open(path, "rb") as file:
         if file.readline(len(MAGIC)) != MAGIC:
-            raise ValueError(f"{os.fspath(path)} is no checkpoint of charcnn: name another file")
+            raise ValueError(f"{os.fspath(path)} is not a charcnn checkpoint: name another file")
         try:
             theirs = dict(json.loads(file.readline()))
         except (ValueError, TypeError, RecursionError):

@@ -212,7 +212,7 @@ def start() -> Any:
     with within("CHARCNN_MPI_START", seconds, "MPI did not start"):
         status = library.MPI_Init_thread(None, None, wanted, ctypes.byref(provided))
     if status != MPI.SUCCESS:
-        _watch.end(f"MPI did not start, as where another rank dies meanwhile (MPI_Init_thread gave {status})")
+        _watch.end(f"MPI did not start; perhaps another rank died meanwhile (MPI_Init_thread gave {status})")
     _guard.allow(stopped)
     for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
         comm.Set_errhandler(MPI.ERRORS_RETURN)  # as mpi4py does where it starts MPI: an error is an exception

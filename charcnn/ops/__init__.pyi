@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from charcnn.aliases import Array, Stream
+from charcnn.aliases import Array, Function, Stream
 from charcnn.layers.windows import Padding, Pair
 
 from . import chain as chain
@@ -16,7 +16,7 @@ from .prepared import prepare as prepare
 
 # one_hot
 
-def one_hot_loops(ids: np.ndarray, depth: int = 70, *, out: np.ndarray | None = None) -> np.ndarray:
+def one_hot_loops(ids: np.ndarray, depth: int = 70, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.one_hot` by the technique `loops`.
 
     Token ids (N, L) -> (N, depth, L): column t is 1 in row ids[n, t]; an id >= depth is blank, all zero.
@@ -28,7 +28,8 @@ def one_hot_loops(ids: np.ndarray, depth: int = 70, *, out: np.ndarray | None = 
     Args:
         ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
         depth: int, default 70: values of a one-hot vector.
-        out: where to write, float32 (N, depth, L); made where None.
+        out: where to write, float32 (N, depth, L); made where None. Or a function that gives it, called with a shape
+            and a dtype.
 
     Returns:
         float32 (N, depth, L).
@@ -50,7 +51,8 @@ def one_hot_naive(ids: Array, depth: int = 70, *, out: Array | None = None, stre
     Args:
         ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
         depth: int, default 70: values of a one-hot vector.
-        out: where to write, float32 (N, depth, L); made where None.
+        out: where to write, float32 (N, depth, L); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -76,7 +78,8 @@ def one_hot_nlc_coalesced(ids: Array, depth: int = 70, *, out: Array | None = No
     Args:
         ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
         depth: int, default 70: values of a one-hot vector.
-        out: where to write, float32 (N, L, depth); made where None.
+        out: where to write, float32 (N, L, depth); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -97,7 +100,7 @@ def conv1d_loops(
     stride: int = 1,
     padding: int = 0,
     dilation: int = 1,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.conv1d` by the technique `loops`.
 
@@ -114,7 +117,8 @@ def conv1d_loops(
         stride: int, default 1: from one window to the next.
         padding: int, default 0: positions added at both ends, of zeros.
         dilation: int, default 1: from one tap to the next.
-        out: where to write, float32 (N, C_out, L_out); made where None.
+        out: where to write, float32 (N, C_out, L_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
 
     Returns:
         float32 (N, C_out, L_out).
@@ -131,7 +135,7 @@ def conv1d_cpu_gemm(
     stride: int = 1,
     padding: int = 0,
     dilation: int = 1,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.conv1d` by the technique `cpu_gemm`.
 
@@ -150,7 +154,8 @@ def conv1d_cpu_gemm(
         stride: int, default 1: from one window to the next.
         padding: int, default 0: positions added at both ends, of zeros.
         dilation: int, default 1: from one tap to the next.
-        out: where to write, float32 (N, C_out, L_out); made where None.
+        out: where to write, float32 (N, C_out, L_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
 
     Returns:
         float32 (N, C_out, L_out).
@@ -186,7 +191,8 @@ def conv1d_naive(
         stride: int, default 1: from one window to the next.
         padding: int, default 0: positions added at both ends, of zeros.
         dilation: int, default 1: from one tap to the next.
-        out: where to write, float32 (N, C_out, L_out); made where None.
+        out: where to write, float32 (N, C_out, L_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -215,7 +221,8 @@ def conv1d_nlc_coalesced(
         x: float32 (N, L, C_in), C-contiguous.
         weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -240,7 +247,8 @@ def conv1d_nlc_tiled(x: Array, weight: Array, bias: Array, *, out: Array | None 
         x: float32 (N, L, C_in), C-contiguous.
         weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -267,7 +275,8 @@ def conv1d_nlc_register_tiled(
         x: float32 (N, L, C_in), C-contiguous.
         weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -294,7 +303,8 @@ def conv1d_nlc_vectorized(
         x: float32 (N, L, C_in), C-contiguous.
         weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -334,7 +344,8 @@ def conv1d_nlc_double_buffered(
         stride: int, default 1: from one window to the next.
         padding: int, default 0: positions added at both ends, of zeros.
         dilation: int, default 1: from one tap to the next.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -363,7 +374,8 @@ def conv1d_nlc_winograd(
         x: float32 (N, L, C_in), C-contiguous.
         weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -375,7 +387,7 @@ def conv1d_nlc_winograd(
     """
 
 def conv1d_nlc_winograd_cpu(
-    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | Function | None = None
 ) -> np.ndarray:
     """`reference.conv1d_nlc` by the technique `winograd_cpu`.
 
@@ -392,7 +404,8 @@ def conv1d_nlc_winograd_cpu(
         x: float32 (N, L, C_in), C-contiguous.
         weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
 
     Returns:
         float32 (N, L_out, C_out).
@@ -436,7 +449,8 @@ def conv1d_nlc_mma(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -483,7 +497,8 @@ def conv1d_nlc_wgmma(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -517,7 +532,8 @@ def conv1d_nlc_small_batch(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -538,7 +554,7 @@ def conv1d_relu_cpu_gemm(
     stride: int = 1,
     padding: int = 0,
     dilation: int = 1,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.conv1d_relu` by the technique `cpu_gemm`.
 
@@ -557,7 +573,8 @@ def conv1d_relu_cpu_gemm(
         stride: int, default 1: from one window to the next.
         padding: int, default 0: positions added at both ends, of zeros.
         dilation: int, default 1: from one tap to the next.
-        out: where to write, float32 (N, C_out, L_out); made where None.
+        out: where to write, float32 (N, C_out, L_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
 
     Returns:
         float32 (N, C_out, L_out).
@@ -593,7 +610,8 @@ def conv1d_relu_naive(
         stride: int, default 1: from one window to the next.
         padding: int, default 0: positions added at both ends, of zeros.
         dilation: int, default 1: from one tap to the next.
-        out: where to write, float32 (N, C_out, L_out); made where None.
+        out: where to write, float32 (N, C_out, L_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -635,7 +653,8 @@ def conv1d_relu_nlc_double_buffered(
         stride: int, default 1: from one window to the next.
         padding: int, default 0: positions added at both ends, of zeros.
         dilation: int, default 1: from one tap to the next.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -664,7 +683,8 @@ def conv1d_relu_nlc_winograd(
         x: float32 (N, L, C_in), C-contiguous.
         weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -676,7 +696,7 @@ def conv1d_relu_nlc_winograd(
     """
 
 def conv1d_relu_nlc_winograd_cpu(
-    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | Function | None = None
 ) -> np.ndarray:
     """`reference.conv1d_relu_nlc` by the technique `winograd_cpu`.
 
@@ -693,7 +713,8 @@ def conv1d_relu_nlc_winograd_cpu(
         x: float32 (N, L, C_in), C-contiguous.
         weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
 
     Returns:
         float32 (N, L_out, C_out).
@@ -737,7 +758,8 @@ def conv1d_relu_nlc_mma(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -784,7 +806,8 @@ def conv1d_relu_nlc_wgmma(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -818,7 +841,8 @@ def conv1d_relu_nlc_small_batch(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -832,7 +856,7 @@ def conv1d_relu_nlc_small_batch(
 # layernorm
 
 def layernorm_loops(
-    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, eps: float = 1e-05, out: np.ndarray | None = None
+    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, eps: float = 1e-05, out: np.ndarray | Function | None = None
 ) -> np.ndarray:
     """`reference.layernorm` by the technique `loops`.
 
@@ -847,7 +871,8 @@ def layernorm_loops(
         gamma: float32 (...), C-contiguous.
         beta: float32 (...), C-contiguous.
         eps: float, default 1e-05: added to the variance, greater than 0.
-        out: where to write, float32 (N, ...) (x itself will do); made where None.
+        out: where to write, float32 (N, ...) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
 
     Returns:
         float32 (N, ...).
@@ -873,7 +898,8 @@ def layernorm_naive(
         gamma: float32 (...), C-contiguous.
         beta: float32 (...), C-contiguous.
         eps: float, default 1e-05: added to the variance, greater than 0.
-        out: where to write, float32 (N, ...) (x itself will do); made where None.
+        out: where to write, float32 (N, ...) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -886,7 +912,7 @@ def layernorm_naive(
 
 # relu
 
-def relu_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+def relu_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.relu` by the technique `loops`.
 
     max(x, 0); NaN stays NaN.
@@ -897,7 +923,8 @@ def relu_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
 
     Args:
         x: float32 (...), C-contiguous.
-        out: where to write, float32 (...) (x itself will do); made where None.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (...).
@@ -918,7 +945,8 @@ def relu_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> 
 
     Args:
         x: float32 (...), C-contiguous.
-        out: where to write, float32 (...) (x itself will do); made where None.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -932,7 +960,12 @@ def relu_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> 
 # maxpool1d
 
 def maxpool1d_loops(
-    x: np.ndarray, kernel_size: int, *, stride: int | None = None, padding: int = 0, out: np.ndarray | None = None
+    x: np.ndarray,
+    kernel_size: int,
+    *,
+    stride: int | None = None,
+    padding: int = 0,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.maxpool1d` by the technique `loops`.
 
@@ -947,7 +980,8 @@ def maxpool1d_loops(
         kernel_size: int: positions in a window.
         stride: int | None, default None: positions from one window to the next; that window's size where None.
         padding: int, default 0: positions added at both ends, of -inf or for a mean zeros, at most half of kernel_size.
-        out: where to write, float32 (N, C, L_out); made where None.
+        out: where to write, float32 (N, C, L_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
 
     Returns:
         float32 (N, C, L_out).
@@ -979,7 +1013,8 @@ def maxpool1d_naive(
         kernel_size: int: positions in a window.
         stride: int | None, default None: positions from one window to the next; that window's size where None.
         padding: int, default 0: positions added at both ends, of -inf or for a mean zeros, at most half of kernel_size.
-        out: where to write, float32 (N, C, L_out); made where None.
+        out: where to write, float32 (N, C, L_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -992,7 +1027,7 @@ def maxpool1d_naive(
 
 # collapse
 
-def collapse_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+def collapse_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.collapse` by the technique `loops`.
 
     (N, C, L) -> (N, C*L), or (N, C, H, W) -> (N, C*H*W), channel-major.
@@ -1003,7 +1038,8 @@ def collapse_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarra
 
     Args:
         x: float32 (N, C, L) or (N, C, H, W), C-contiguous.
-        out: where to write, float32 (N, C*L) or (N, C*H*W); made where None.
+        out: where to write, float32 (N, C*L) or (N, C*H*W); made where None. Or a function that gives it, called with a
+            shape and a dtype.
 
     Returns:
         float32 (N, C*L) or (N, C*H*W).
@@ -1024,7 +1060,8 @@ def collapse_naive(x: Array, *, out: Array | None = None, stream: Stream = None)
 
     Args:
         x: float32 (N, C, L) or (N, C, H, W), C-contiguous.
-        out: where to write, float32 (N, C*L) or (N, C*H*W); made where None.
+        out: where to write, float32 (N, C*L) or (N, C*H*W); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1037,7 +1074,9 @@ def collapse_naive(x: Array, *, out: Array | None = None, stream: Stream = None)
 
 # linear
 
-def linear_loops(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+def linear_loops(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
     """`reference.linear` by the technique `loops`.
 
     x (N, C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, C_out).
@@ -1050,7 +1089,8 @@ def linear_loops(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
 
     Returns:
         float32 (N, C_out).
@@ -1060,7 +1100,7 @@ def linear_loops(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np
     """
 
 def linear_cpu_gemm(
-    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | Function | None = None
 ) -> np.ndarray:
     """`reference.linear` by the technique `cpu_gemm`.
 
@@ -1068,7 +1108,7 @@ def linear_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuConv` keeps them packed.
+    Multiplies up to 384 rows with the weights as they lie, and packs weights for more; `CpuConv` packs them once.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
@@ -1076,7 +1116,8 @@ def linear_cpu_gemm(
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
 
     Returns:
         float32 (N, C_out).
@@ -1099,7 +1140,8 @@ def linear_naive(x: Array, weight: Array, bias: Array, *, out: Array | None = No
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1128,7 +1170,8 @@ def linear_nlc_double_buffered(
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1162,7 +1205,8 @@ def linear_nlc_mma(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1197,7 +1241,8 @@ def linear_nlc_wgmma(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1212,7 +1257,7 @@ def linear_nlc_wgmma(
 # linear_relu
 
 def linear_relu_cpu_gemm(
-    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | Function | None = None
 ) -> np.ndarray:
     """`reference.linear_relu` by the technique `cpu_gemm`.
 
@@ -1220,7 +1265,7 @@ def linear_relu_cpu_gemm(
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
-    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuConv` keeps them packed.
+    Multiplies up to 384 rows with the weights as they lie, and packs weights for more; `CpuConv` packs them once.
 
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
@@ -1228,7 +1273,8 @@ def linear_relu_cpu_gemm(
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
 
     Returns:
         float32 (N, C_out).
@@ -1253,7 +1299,8 @@ def linear_relu_naive(
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1282,7 +1329,8 @@ def linear_relu_nlc_double_buffered(
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1316,7 +1364,8 @@ def linear_relu_nlc_mma(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1351,7 +1400,8 @@ def linear_relu_nlc_wgmma(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1393,7 +1443,7 @@ def conv1d_stat_naive(
         padding: int, default 0: positions added at both ends, of zeros.
         dilation: int, default 1: from one tap to the next.
         out: where to write, a pair, float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased
-            variance; made where None.
+            variance; made where None. Or a function that gives the first, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1423,7 +1473,7 @@ def conv1d_stat_nlc_double_buffered(
         weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
-            variance; made where None.
+            variance; made where None. Or a function that gives the first, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1453,7 +1503,7 @@ def conv1d_stat_nlc_winograd(
         weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
-            variance; made where None.
+            variance; made where None. Or a function that gives the first, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1494,7 +1544,7 @@ def conv1d_stat_nlc_mma(
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
         out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
-            variance; made where None.
+            variance; made where None. Or a function that gives the first, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1536,7 +1586,7 @@ def conv1d_stat_nlc_wgmma(
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
         out: where to write, a pair, float32 (N, L_out, C_out), and float64 (N, 2), each input's mean and biased
-            variance; made where None.
+            variance; made where None. Or a function that gives the first, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1575,7 +1625,8 @@ def layernorm_relu_naive(
         gamma: float32 (...), C-contiguous.
         beta: float32 (...), C-contiguous.
         eps: float, default 1e-05: added to the variance, greater than 0.
-        out: where to write, float32 (N, ...) (x itself will do); made where None.
+        out: where to write, float32 (N, ...) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1611,7 +1662,8 @@ def relu_maxpool1d_naive(
         kernel_size: int: positions in a window.
         stride: int | None, default None: positions from one window to the next; that window's size where None.
         padding: int, default 0: positions added at both ends, of -inf or for a mean zeros, at most half of kernel_size.
-        out: where to write, float32 (N, C, L_out); made where None.
+        out: where to write, float32 (N, C, L_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1655,7 +1707,8 @@ def conv1d_relu_maxpool1d_naive(
         padding: int, default 0: positions added at both ends, of zeros.
         dilation: int, default 1: from one tap to the next.
         pool_stride: int | None, default None: from one of these windows to the next, likewise; pool_size where None.
-        out: where to write, float32 (N, C_out, L_pooled); made where None.
+        out: where to write, float32 (N, C_out, L_pooled); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1685,7 +1738,8 @@ def conv1d_relu_maxpool1d_nlc_double_buffered(
         weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         pool_size: int: positions in a window of the pooling.
-        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1716,7 +1770,8 @@ def conv1d_relu_maxpool1d_nlc_winograd(
         weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         pool_size: int: positions in a window of the pooling.
-        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1728,7 +1783,7 @@ def conv1d_relu_maxpool1d_nlc_winograd(
     """
 
 def conv1d_relu_maxpool1d_nlc_winograd_cpu(
-    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, pool_size: int, *, out: np.ndarray | None = None
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, pool_size: int, *, out: np.ndarray | Function | None = None
 ) -> np.ndarray:
     """`reference.conv1d_relu_maxpool1d_nlc` by the technique `winograd_cpu`.
 
@@ -1745,7 +1800,8 @@ def conv1d_relu_maxpool1d_nlc_winograd_cpu(
         weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         pool_size: int: positions in a window of the pooling.
-        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None. Or a function that gives it,
+            called with a shape and a dtype.
 
     Returns:
         float32 (N, L_out // pool_size, C_out).
@@ -1785,7 +1841,8 @@ def conv1d_relu_maxpool1d_nlc_mma(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1828,7 +1885,8 @@ def conv1d_relu_maxpool1d_nlc_wgmma(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1870,7 +1928,8 @@ def conv1d_relu_maxpool1d_nlc_small_batch(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1912,7 +1971,8 @@ def layernorm_relu_maxpool1d_naive(
         kernel_size: int: positions in a window.
         eps: float, default 1e-05: added to the variance, greater than 0.
         stride: int | None, default None: positions from one window to the next; that window's size where None.
-        out: where to write, float32 (N, C, L_out); made where None.
+        out: where to write, float32 (N, C, L_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1954,7 +2014,8 @@ def layernorm_relu_maxpool1d_nlc_coalesced(
         kernel_size: int: positions in a window.
         eps: float, default 1e-05: added to the variance, greater than 0.
         stride: int | None, default None: positions from one window to the next; that window's size where None.
-        out: where to write, float32 (N, L_out, C); made where None.
+        out: where to write, float32 (N, L_out, C); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -1997,7 +2058,8 @@ def layernorm_relu_maxpool1d_nlc_vectorized(
         stride: int | None, default None: positions from one window to the next; that window's size where None.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range.
-        out: where to write, float32 (N, L_out, C); made where None.
+        out: where to write, float32 (N, L_out, C); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2044,7 +2106,7 @@ def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole(
         weight4: float32 (C_out, C_in, K), C-contiguous.
         bias4: float32 (C_out,), C-contiguous.
         out: where to write, a pair, float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased
-            variance; made where None.
+            variance; made where None. Or a function that gives the first, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2092,7 +2154,7 @@ def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs(
         weight4: float32 (C_out, C_in, K), C-contiguous.
         bias4: float32 (C_out,), C-contiguous.
         out: where to write, a pair, float32 (N, C_out, L_out), and float64 (N, 2), each input's mean and biased
-            variance; made where None.
+            variance; made where None. Or a function that gives the first, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2130,7 +2192,8 @@ def linear_relu_linear_naive(
         bias1: float32 (C_mid,), C-contiguous.
         weight2: float32 (C_out, C_mid), C-contiguous.
         bias2: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2145,7 +2208,7 @@ def linear_relu_linear_naive(
 # one_hot_conv1d
 
 def one_hot_conv1d_cpu_gather(
-    ids: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | None = None
+    ids: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | Function | None = None
 ) -> np.ndarray:
     """`reference.one_hot_conv1d` by the technique `cpu_gather`.
 
@@ -2159,7 +2222,8 @@ def one_hot_conv1d_cpu_gather(
         ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
         weight: float32 (C_out, depth, K), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out, L_out); made where None.
+        out: where to write, float32 (N, C_out, L_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
 
     Returns:
         float32 (N, C_out, L_out).
@@ -2186,7 +2250,8 @@ def one_hot_conv1d_nlc_gather(
         ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
         weight: float32 (K, depth, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, L_out, C_out); made where None.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2215,7 +2280,8 @@ def one_hot_conv1d_stat_nlc_lags(
         ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
         weight: float32 (K, depth, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float64 (N, 2); made where None.
+        out: where to write, float64 (N, 2); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2242,7 +2308,8 @@ def one_hot_conv1d_stat_nlc_lag_sums(
         ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
         weight: float32 (K, depth, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float64 (N, 2); made where None.
+        out: where to write, float64 (N, 2); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2272,7 +2339,8 @@ def one_hot_conv1d_relu_maxpool1d_nlc_gather(
         weight: float32 (K, depth, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         pool_size: int: positions in a window of the pooling.
-        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2310,7 +2378,8 @@ def one_hot_conv1d_relu_maxpool1d_nlc_warp_gather(
         pool_size: int: positions in a window of the pooling.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range.
-        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2354,7 +2423,8 @@ def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather(
         beta: float32 (L_out, C_out), C-contiguous.
         pool_size: int: positions in a window of the pooling.
         eps: float, default 1e-05: added to the variance, greater than 0.
-        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2400,7 +2470,8 @@ def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather(
         eps: float, default 1e-05: added to the variance, greater than 0.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range.
-        out: where to write, float32 (N, L_out // pool_size, C_out); made where None.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2413,7 +2484,7 @@ def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather(
 
 # softmax
 
-def softmax_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+def softmax_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.softmax` by the technique `loops`.
 
     Logits (..., C) -> probabilities (..., C), each row summing to 1; the row's maximum is subtracted first.
@@ -2424,7 +2495,8 @@ def softmax_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray
 
     Args:
         x: float32 (..., C), C-contiguous.
-        out: where to write, float32 (..., C) (x itself will do); made where None.
+        out: where to write, float32 (..., C) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
 
     Returns:
         float32 (..., C).
@@ -2445,7 +2517,8 @@ def softmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) 
 
     Args:
         x: float32 (..., C), C-contiguous.
-        out: where to write, float32 (..., C); made where None.
+        out: where to write, float32 (..., C); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2458,7 +2531,7 @@ def softmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) 
 
 # argmax
 
-def argmax_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+def argmax_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.argmax` by the technique `loops`.
 
     Logits (N, C) -> the index of each row's maximum, (N,) int64; of equals the first, and NaN wins.
@@ -2469,7 +2542,7 @@ def argmax_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
 
     Args:
         x: float32 (N, C), C-contiguous.
-        out: where to write, int64 (N,); made where None.
+        out: where to write, int64 (N,); made where None. Or a function that gives it, called with a shape and a dtype.
 
     Returns:
         int64 (N,).
@@ -2490,7 +2563,7 @@ def argmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -
 
     Args:
         x: float32 (N, C), C-contiguous.
-        out: where to write, int64 (N,); made where None.
+        out: where to write, int64 (N,); made where None. Or a function that gives it, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2519,7 +2592,8 @@ def collapse_linear_naive(
         x: float32 (N, C, L) or (N, C, H, W), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2548,7 +2622,8 @@ def linear_softmax_naive(
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2577,7 +2652,8 @@ def linear_argmax_naive(
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, int64 or uint8 (N,); made where None.
+        out: where to write, int64 or uint8 (N,); made where None. Or a function that gives it, called with a shape and
+            a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2600,7 +2676,7 @@ def conv2d_loops(
     padding: Padding = 0,
     dilation: Pair = 1,
     groups: int = 1,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.conv2d` by the technique `loops`.
 
@@ -2619,7 +2695,8 @@ def conv2d_loops(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (N, C_out, H_out, W_out).
@@ -2637,7 +2714,7 @@ def conv2d_cpu_gemm(
     padding: Padding = 0,
     dilation: Pair = 1,
     groups: int = 1,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.conv2d` by the technique `cpu_gemm`.
 
@@ -2659,7 +2736,8 @@ def conv2d_cpu_gemm(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (N, C_out, H_out, W_out).
@@ -2678,7 +2756,7 @@ def conv2d_cpu_direct(
     padding: Padding = 0,
     dilation: Pair = 1,
     groups: int = 1,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.conv2d` by the technique `cpu_direct`.
 
@@ -2700,7 +2778,8 @@ def conv2d_cpu_direct(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (N, C_out, H_out, W_out).
@@ -2719,7 +2798,7 @@ def conv2d_winograd_rows_cpu(
     padding: Padding = 0,
     dilation: Pair = 1,
     groups: int = 1,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.conv2d` by the technique `winograd_rows_cpu`.
 
@@ -2742,7 +2821,8 @@ def conv2d_winograd_rows_cpu(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (N, C_out, H_out, W_out).
@@ -2784,7 +2864,8 @@ def conv2d_naive(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2827,7 +2908,8 @@ def conv2d_direct(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2875,7 +2957,8 @@ def conv2d_direct_mma(
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2926,7 +3009,8 @@ def conv2d_nhwc_mma(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2976,7 +3060,8 @@ def conv2d_nhwc_wgmma(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -2997,7 +3082,7 @@ def conv2d_nhwc_cpu_gemm(
     padding: Padding = 0,
     dilation: Pair = 1,
     groups: int = 1,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.conv2d_nhwc` by the technique `cpu_gemm`.
 
@@ -3018,7 +3103,8 @@ def conv2d_nhwc_cpu_gemm(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (N, H_out, W_out, C_out).
@@ -3037,7 +3123,7 @@ def conv2d_nhwc_winograd_cpu(
     padding: Padding = 0,
     dilation: Pair = 1,
     groups: int = 1,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.conv2d_nhwc` by the technique `winograd_cpu`.
 
@@ -3059,7 +3145,8 @@ def conv2d_nhwc_winograd_cpu(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (N, H_out, W_out, C_out).
@@ -3102,7 +3189,8 @@ def conv2d_nhwc_double_buffered(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3146,7 +3234,8 @@ def conv2d_nhwc_winograd(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3159,7 +3248,7 @@ def conv2d_nhwc_winograd(
 
 # tanh
 
-def tanh_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+def tanh_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.tanh` by the technique `loops`.
 
     The hyperbolic tangent of each value; NaN stays NaN.
@@ -3170,7 +3259,8 @@ def tanh_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
 
     Args:
         x: float32 (...), C-contiguous.
-        out: where to write, float32 (...) (x itself will do); made where None.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (...).
@@ -3191,7 +3281,8 @@ def tanh_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> 
 
     Args:
         x: float32 (...), C-contiguous.
-        out: where to write, float32 (...) (x itself will do); made where None.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3202,7 +3293,7 @@ def tanh_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> 
         DeviceError: no usable GPU.
     """
 
-def tanh_cpu_vector(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+def tanh_cpu_vector(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.tanh` by the technique `cpu_vector`.
 
     The hyperbolic tangent of each value; NaN stays NaN.
@@ -3213,7 +3304,8 @@ def tanh_cpu_vector(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarr
 
     Args:
         x: float32 (...), C-contiguous.
-        out: where to write, float32 (...) (x itself will do); made where None.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (...).
@@ -3224,7 +3316,7 @@ def tanh_cpu_vector(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarr
 
 # gelu
 
-def gelu_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+def gelu_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.gelu` by the technique `loops`.
 
     x times the normal distribution function of x, (1 + erf(x / sqrt(2))) / 2: PyTorch's default, not the tanh form.
@@ -3235,7 +3327,8 @@ def gelu_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
 
     Args:
         x: float32 (...), C-contiguous.
-        out: where to write, float32 (...) (x itself will do); made where None.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (...).
@@ -3256,7 +3349,8 @@ def gelu_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> 
 
     Args:
         x: float32 (...), C-contiguous.
-        out: where to write, float32 (...) (x itself will do); made where None.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3267,7 +3361,7 @@ def gelu_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> 
         DeviceError: no usable GPU.
     """
 
-def gelu_cpu_vector(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+def gelu_cpu_vector(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.gelu` by the technique `cpu_vector`.
 
     x times the normal distribution function of x, (1 + erf(x / sqrt(2))) / 2: PyTorch's default, not the tanh form.
@@ -3278,7 +3372,8 @@ def gelu_cpu_vector(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarr
 
     Args:
         x: float32 (...), C-contiguous.
-        out: where to write, float32 (...) (x itself will do); made where None.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (...).
@@ -3289,7 +3384,7 @@ def gelu_cpu_vector(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarr
 
 # sigmoid
 
-def sigmoid_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+def sigmoid_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.sigmoid` by the technique `loops`.
 
     1 / (1 + exp(-x)); NaN stays NaN.
@@ -3300,7 +3395,8 @@ def sigmoid_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray
 
     Args:
         x: float32 (...), C-contiguous.
-        out: where to write, float32 (...) (x itself will do); made where None.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (...).
@@ -3321,7 +3417,8 @@ def sigmoid_naive(x: Array, *, out: Array | None = None, stream: Stream = None) 
 
     Args:
         x: float32 (...), C-contiguous.
-        out: where to write, float32 (...) (x itself will do); made where None.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3332,7 +3429,7 @@ def sigmoid_naive(x: Array, *, out: Array | None = None, stream: Stream = None) 
         DeviceError: no usable GPU.
     """
 
-def sigmoid_cpu_vector(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+def sigmoid_cpu_vector(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.sigmoid` by the technique `cpu_vector`.
 
     1 / (1 + exp(-x)); NaN stays NaN.
@@ -3343,7 +3440,8 @@ def sigmoid_cpu_vector(x: np.ndarray, *, out: np.ndarray | None = None) -> np.nd
 
     Args:
         x: float32 (...), C-contiguous.
-        out: where to write, float32 (...) (x itself will do); made where None.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (...).
@@ -3354,7 +3452,9 @@ def sigmoid_cpu_vector(x: np.ndarray, *, out: np.ndarray | None = None) -> np.nd
 
 # leaky_relu
 
-def leaky_relu_loops(x: np.ndarray, negative_slope: float = 0.01, *, out: np.ndarray | None = None) -> np.ndarray:
+def leaky_relu_loops(
+    x: np.ndarray, negative_slope: float = 0.01, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
     """`reference.leaky_relu` by the technique `loops`.
 
     x, or negative_slope times x where x is below 0; NaN stays NaN.
@@ -3366,7 +3466,8 @@ def leaky_relu_loops(x: np.ndarray, negative_slope: float = 0.01, *, out: np.nda
     Args:
         x: float32 (...), C-contiguous.
         negative_slope: float, default 0.01: factor of what is below 0, from 0 to 1.
-        out: where to write, float32 (...) (x itself will do); made where None.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (...).
@@ -3390,7 +3491,8 @@ def leaky_relu_naive(
     Args:
         x: float32 (...), C-contiguous.
         negative_slope: float, default 0.01: factor of what is below 0, from 0 to 1.
-        out: where to write, float32 (...) (x itself will do); made where None.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3401,7 +3503,9 @@ def leaky_relu_naive(
         DeviceError: no usable GPU.
     """
 
-def leaky_relu_cpu_vector(x: np.ndarray, negative_slope: float = 0.01, *, out: np.ndarray | None = None) -> np.ndarray:
+def leaky_relu_cpu_vector(
+    x: np.ndarray, negative_slope: float = 0.01, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
     """`reference.leaky_relu` by the technique `cpu_vector`.
 
     x, or negative_slope times x where x is below 0; NaN stays NaN.
@@ -3413,7 +3517,8 @@ def leaky_relu_cpu_vector(x: np.ndarray, negative_slope: float = 0.01, *, out: n
     Args:
         x: float32 (...), C-contiguous.
         negative_slope: float, default 0.01: factor of what is below 0, from 0 to 1.
-        out: where to write, float32 (...) (x itself will do); made where None.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (...).
@@ -3424,7 +3529,7 @@ def leaky_relu_cpu_vector(x: np.ndarray, negative_slope: float = 0.01, *, out: n
 
 # maxout
 
-def maxout_loops(x: np.ndarray, pieces: int = 2, *, out: np.ndarray | None = None) -> np.ndarray:
+def maxout_loops(x: np.ndarray, pieces: int = 2, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.maxout` by the technique `loops`.
 
     x (N, C, ...) -> (N, C / pieces, ...): the maximum of each `pieces` channels that follow one another; NaN wins.
@@ -3436,7 +3541,8 @@ def maxout_loops(x: np.ndarray, pieces: int = 2, *, out: np.ndarray | None = Non
     Args:
         x: float32 (N, C, ...), C-contiguous.
         pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
-        out: where to write, float32 (N, C / pieces, ...); made where None.
+        out: where to write, float32 (N, C / pieces, ...); made where None. Or a function that gives it, called with a
+            shape and a dtype.
 
     Returns:
         float32 (N, C / pieces, ...).
@@ -3458,7 +3564,8 @@ def maxout_naive(x: Array, pieces: int = 2, *, out: Array | None = None, stream:
     Args:
         x: float32 (N, C, ...), C-contiguous.
         pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
-        out: where to write, float32 (N, C / pieces, ...); made where None.
+        out: where to write, float32 (N, C / pieces, ...); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3479,7 +3586,7 @@ def batchnorm2d_loops(
     variance: np.ndarray,
     *,
     eps: float = 1e-05,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.batchnorm2d` by the technique `loops`.
 
@@ -3496,7 +3603,8 @@ def batchnorm2d_loops(
         mean: float32 (C,), C-contiguous.
         variance: float32 (C,), C-contiguous.
         eps: float, default 1e-05: added to the variance, greater than 0.
-        out: where to write, float32 (N, C, H, W) (x itself will do); made where None.
+        out: where to write, float32 (N, C, H, W) (x itself will do); made where None. Or a function that gives it,
+            called with a shape and a dtype.
 
     Returns:
         float32 (N, C, H, W).
@@ -3532,7 +3640,8 @@ def batchnorm2d_naive(
         mean: float32 (C,), C-contiguous.
         variance: float32 (C,), C-contiguous.
         eps: float, default 1e-05: added to the variance, greater than 0.
-        out: where to write, float32 (N, C, H, W) (x itself will do); made where None.
+        out: where to write, float32 (N, C, H, W) (x itself will do); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3546,7 +3655,12 @@ def batchnorm2d_naive(
 # maxpool2d
 
 def maxpool2d_loops(
-    x: np.ndarray, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0, out: np.ndarray | None = None
+    x: np.ndarray,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.maxpool2d` by the technique `loops`.
 
@@ -3563,7 +3677,8 @@ def maxpool2d_loops(
             where None.
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of -inf or for a mean zeros, at most half of kernel_size.
-        out: where to write, float32 (N, C, H_out, W_out); made where None.
+        out: where to write, float32 (N, C, H_out, W_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
 
     Returns:
         float32 (N, C, H_out, W_out).
@@ -3597,7 +3712,8 @@ def maxpool2d_naive(
             where None.
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of -inf or for a mean zeros, at most half of kernel_size.
-        out: where to write, float32 (N, C, H_out, W_out); made where None.
+        out: where to write, float32 (N, C, H_out, W_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3635,7 +3751,8 @@ def maxpool2d_nhwc_coalesced(
             where None.
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of -inf or for a mean zeros, at most half of kernel_size.
-        out: where to write, float32 (N, H_out, W_out, C); made where None.
+        out: where to write, float32 (N, H_out, W_out, C); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3675,7 +3792,8 @@ def maxpool2d_nhwc_vectorized(
         precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
             three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
             "bf16", 8 bits, float32's range.
-        out: where to write, float32 (N, H_out, W_out, C); made where None.
+        out: where to write, float32 (N, H_out, W_out, C); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3687,7 +3805,12 @@ def maxpool2d_nhwc_vectorized(
     """
 
 def maxpool2d_nhwc_cpu_vector(
-    x: np.ndarray, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0, out: np.ndarray | None = None
+    x: np.ndarray,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.maxpool2d_nhwc` by the technique `cpu_vector`.
 
@@ -3704,7 +3827,8 @@ def maxpool2d_nhwc_cpu_vector(
             where None.
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of -inf or for a mean zeros, at most half of kernel_size.
-        out: where to write, float32 (N, H_out, W_out, C); made where None.
+        out: where to write, float32 (N, H_out, W_out, C); made where None. Or a function that gives it, called with a
+            shape and a dtype.
 
     Returns:
         float32 (N, H_out, W_out, C).
@@ -3722,7 +3846,7 @@ def avgpool2d_loops(
     stride: Pair | None = None,
     padding: Padding = 0,
     count_include_pad: bool = True,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.avgpool2d` by the technique `loops`.
 
@@ -3740,7 +3864,8 @@ def avgpool2d_loops(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of -inf or for a mean zeros, at most half of kernel_size.
         count_include_pad: bool, default True: whether a mean counts padding, as zeros.
-        out: where to write, float32 (N, C, H_out, W_out); made where None.
+        out: where to write, float32 (N, C, H_out, W_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
 
     Returns:
         float32 (N, C, H_out, W_out).
@@ -3776,7 +3901,8 @@ def avgpool2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of -inf or for a mean zeros, at most half of kernel_size.
         count_include_pad: bool, default True: whether a mean counts padding, as zeros.
-        out: where to write, float32 (N, C, H_out, W_out); made where None.
+        out: where to write, float32 (N, C, H_out, W_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3816,7 +3942,8 @@ def avgpool2d_nhwc_coalesced(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of -inf or for a mean zeros, at most half of kernel_size.
         count_include_pad: bool, default True: whether a mean counts padding, as zeros.
-        out: where to write, float32 (N, H_out, W_out, C); made where None.
+        out: where to write, float32 (N, H_out, W_out, C); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3858,7 +3985,8 @@ def avgpool2d_nhwc_vectorized(
         precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
             three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
             "bf16", 8 bits, float32's range.
-        out: where to write, float32 (N, H_out, W_out, C); made where None.
+        out: where to write, float32 (N, H_out, W_out, C); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3876,7 +4004,7 @@ def avgpool2d_nhwc_cpu_vector(
     stride: Pair | None = None,
     padding: Padding = 0,
     count_include_pad: bool = True,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.avgpool2d_nhwc` by the technique `cpu_vector`.
 
@@ -3894,7 +4022,8 @@ def avgpool2d_nhwc_cpu_vector(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of -inf or for a mean zeros, at most half of kernel_size.
         count_include_pad: bool, default True: whether a mean counts padding, as zeros.
-        out: where to write, float32 (N, H_out, W_out, C); made where None.
+        out: where to write, float32 (N, H_out, W_out, C); made where None. Or a function that gives it, called with a
+            shape and a dtype.
 
     Returns:
         float32 (N, H_out, W_out, C).
@@ -3905,7 +4034,7 @@ def avgpool2d_nhwc_cpu_vector(
 
 # global_avgpool2d
 
-def global_avgpool2d_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+def global_avgpool2d_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.global_avgpool2d` by the technique `loops`.
 
     The mean of each channel: (N, C, H, W) -> (N, C).
@@ -3916,7 +4045,8 @@ def global_avgpool2d_loops(x: np.ndarray, *, out: np.ndarray | None = None) -> n
 
     Args:
         x: float32 (N, C, H, W), C-contiguous.
-        out: where to write, float32 (N, C); made where None.
+        out: where to write, float32 (N, C); made where None. Or a function that gives it, called with a shape and a
+            dtype.
 
     Returns:
         float32 (N, C).
@@ -3937,7 +4067,8 @@ def global_avgpool2d_naive(x: Array, *, out: Array | None = None, stream: Stream
 
     Args:
         x: float32 (N, C, H, W), C-contiguous.
-        out: where to write, float32 (N, C); made where None.
+        out: where to write, float32 (N, C); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3962,7 +4093,8 @@ def global_avgpool2d_nhwc_coalesced(x: Array, *, out: Array | None = None, strea
 
     Args:
         x: float32 (N, H, W, C), C-contiguous.
-        out: where to write, float32 (N, C); made where None.
+        out: where to write, float32 (N, C); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -3990,7 +4122,8 @@ def global_avgpool2d_nhwc_vectorized(
         precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
             three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
             "bf16", 8 bits, float32's range.
-        out: where to write, float32 (N, C); made where None.
+        out: where to write, float32 (N, C); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4010,7 +4143,7 @@ def local_response_norm_loops(
     alpha: float = 0.0001,
     beta: float = 0.75,
     k: float = 1.0,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.local_response_norm` by the technique `loops`.
 
@@ -4026,7 +4159,8 @@ def local_response_norm_loops(
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
-        out: where to write, float32 (N, C, H, W); made where None.
+        out: where to write, float32 (N, C, H, W); made where None. Or a function that gives it, called with a shape and
+            a dtype.
 
     Returns:
         float32 (N, C, H, W).
@@ -4060,7 +4194,8 @@ def local_response_norm_naive(
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
-        out: where to write, float32 (N, C, H, W); made where None.
+        out: where to write, float32 (N, C, H, W); made where None. Or a function that gives it, called with a shape and
+            a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4098,7 +4233,8 @@ def local_response_norm_nhwc_coalesced(
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
-        out: where to write, float32 (N, H, W, C); made where None.
+        out: where to write, float32 (N, H, W, C); made where None. Or a function that gives it, called with a shape and
+            a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4138,7 +4274,8 @@ def local_response_norm_nhwc_vectorized(
         precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
             three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
             "bf16", 8 bits, float32's range.
-        out: where to write, float32 (N, H, W, C); made where None.
+        out: where to write, float32 (N, H, W, C); made where None. Or a function that gives it, called with a shape and
+            a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4156,7 +4293,7 @@ def local_response_norm_nhwc_cpu_vector(
     alpha: float = 0.0001,
     beta: float = 0.75,
     k: float = 1.0,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.local_response_norm_nhwc` by the technique `cpu_vector`.
 
@@ -4172,7 +4309,8 @@ def local_response_norm_nhwc_cpu_vector(
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
-        out: where to write, float32 (N, H, W, C); made where None.
+        out: where to write, float32 (N, H, W, C); made where None. Or a function that gives it, called with a shape and
+            a dtype.
 
     Returns:
         float32 (N, H, W, C).
@@ -4192,7 +4330,7 @@ def conv2d_relu_cpu_gemm(
     padding: Padding = 0,
     dilation: Pair = 1,
     groups: int = 1,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.conv2d_relu` by the technique `cpu_gemm`.
 
@@ -4214,7 +4352,8 @@ def conv2d_relu_cpu_gemm(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (N, C_out, H_out, W_out).
@@ -4233,7 +4372,7 @@ def conv2d_relu_cpu_direct(
     padding: Padding = 0,
     dilation: Pair = 1,
     groups: int = 1,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.conv2d_relu` by the technique `cpu_direct`.
 
@@ -4255,7 +4394,8 @@ def conv2d_relu_cpu_direct(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (N, C_out, H_out, W_out).
@@ -4274,7 +4414,7 @@ def conv2d_relu_winograd_rows_cpu(
     padding: Padding = 0,
     dilation: Pair = 1,
     groups: int = 1,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.conv2d_relu` by the technique `winograd_rows_cpu`.
 
@@ -4297,7 +4437,8 @@ def conv2d_relu_winograd_rows_cpu(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (N, C_out, H_out, W_out).
@@ -4339,7 +4480,8 @@ def conv2d_relu_naive(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4382,7 +4524,8 @@ def conv2d_relu_direct(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4430,7 +4573,8 @@ def conv2d_relu_direct_mma(
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4481,7 +4625,8 @@ def conv2d_relu_nhwc_mma(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4531,7 +4676,8 @@ def conv2d_relu_nhwc_wgmma(
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4552,7 +4698,7 @@ def conv2d_relu_nhwc_cpu_gemm(
     padding: Padding = 0,
     dilation: Pair = 1,
     groups: int = 1,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.conv2d_relu_nhwc` by the technique `cpu_gemm`.
 
@@ -4573,7 +4719,8 @@ def conv2d_relu_nhwc_cpu_gemm(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (N, H_out, W_out, C_out).
@@ -4592,7 +4739,7 @@ def conv2d_relu_nhwc_winograd_cpu(
     padding: Padding = 0,
     dilation: Pair = 1,
     groups: int = 1,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.conv2d_relu_nhwc` by the technique `winograd_cpu`.
 
@@ -4614,7 +4761,8 @@ def conv2d_relu_nhwc_winograd_cpu(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
 
     Returns:
         float32 (N, H_out, W_out, C_out).
@@ -4657,7 +4805,8 @@ def conv2d_relu_nhwc_double_buffered(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4701,7 +4850,8 @@ def conv2d_relu_nhwc_winograd(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, H_out, W_out, C_out); made where None.
+        out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4746,7 +4896,8 @@ def conv2d_tanh_naive(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4789,7 +4940,8 @@ def conv2d_tanh_direct(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4837,7 +4989,8 @@ def conv2d_tanh_direct_mma(
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4883,7 +5036,8 @@ def conv2d_sigmoid_naive(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4928,7 +5082,8 @@ def conv2d_leaky_relu_naive(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -4975,7 +5130,8 @@ def conv2d_relu_maxpool2d_naive(
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
-        out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None.
+        out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5020,7 +5176,8 @@ def conv2d_relu_maxpool2d_direct(
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
-        out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None.
+        out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5068,7 +5225,8 @@ def conv2d_tanh_maxpool2d_naive(
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
-        out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None.
+        out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5113,7 +5271,8 @@ def conv2d_tanh_maxpool2d_direct(
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
-        out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None.
+        out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5157,7 +5316,8 @@ def conv2d_relu_global_avgpool2d_naive(
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
         groups: int, default 1: output channels of each see input channels of the same alone.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5207,7 +5367,8 @@ def conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_whole(
         strides: Sequence[Pair], default (1, 1): of the first convolution and of the second.
         paddings: Sequence[Padding], default (0, 0): of the first convolution and of the second.
         groups: Sequence[int], default (1, 1): of the first convolution and of the second.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5255,7 +5416,8 @@ def conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_tiles(
         strides: Sequence[Pair], default (1, 1): of the first convolution and of the second.
         paddings: Sequence[Padding], default (0, 0): of the first convolution and of the second.
         groups: Sequence[int], default (1, 1): of the first convolution and of the second.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5303,7 +5465,8 @@ def conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_rolling(
         strides: Sequence[Pair], default (1, 1): of the first convolution and of the second.
         paddings: Sequence[Padding], default (0, 0): of the first convolution and of the second.
         groups: Sequence[int], default (1, 1): of the first convolution and of the second.
-        out: where to write, float32 (N, C_out, H_out, W_out); made where None.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5343,7 +5506,8 @@ def batchnorm2d_relu_naive(
         mean: float32 (C,), C-contiguous.
         variance: float32 (C,), C-contiguous.
         eps: float, default 1e-05: added to the variance, greater than 0.
-        out: where to write, float32 (N, C, H, W) (x itself will do); made where None.
+        out: where to write, float32 (N, C, H, W) (x itself will do); made where None. Or a function that gives it,
+            called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5372,7 +5536,8 @@ def linear_tanh_naive(
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5401,7 +5566,8 @@ def linear_gelu_naive(
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5430,7 +5596,8 @@ def linear_sigmoid_naive(
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5459,7 +5626,8 @@ def linear_leaky_relu_naive(
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5489,7 +5657,8 @@ def linear_maxout_naive(
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
         pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
-        out: where to write, float32 (N, C_out / pieces); made where None.
+        out: where to write, float32 (N, C_out / pieces); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5527,7 +5696,8 @@ def linear_gelu_linear_naive(
         bias1: float32 (C_mid,), C-contiguous.
         weight2: float32 (C_out, C_mid), C-contiguous.
         bias2: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5542,7 +5712,7 @@ def linear_gelu_linear_naive(
 # pixels
 
 def pixels_loops(
-    images: np.ndarray, tables: np.ndarray, height: int, width: int, *, out: np.ndarray | None = None
+    images: np.ndarray, tables: np.ndarray, height: int, width: int, *, out: np.ndarray | Function | None = None
 ) -> np.ndarray:
     """`reference.pixels` by the technique `loops`.
 
@@ -5557,7 +5727,8 @@ def pixels_loops(
         tables: float32 (C, entries), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
         height: int: of an image.
         width: int: of an image.
-        out: where to write, float32 (N, C, height, width); made where None.
+        out: where to write, float32 (N, C, height, width); made where None. Or a function that gives it, called with a
+            shape and a dtype.
 
     Returns:
         float32 (N, C, height, width).
@@ -5583,7 +5754,8 @@ def pixels_naive(
         tables: float32 (C, entries), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
         height: int: of an image.
         width: int: of an image.
-        out: where to write, float32 (N, C, height, width); made where None.
+        out: where to write, float32 (N, C, height, width); made where None. Or a function that gives it, called with a
+            shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5621,7 +5793,8 @@ def pixels_nhwc_coalesced(
         height: int: of an image.
         width: int: of an image.
         channels: int | None, default None: of the result, those beyond C zero; C where None.
-        out: where to write, float32 (N, height, width, channels); made where None.
+        out: where to write, float32 (N, height, width, channels); made where None. Or a function that gives it, called
+            with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5661,7 +5834,8 @@ def pixels_nhwc_vectorized(
         precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
             three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
             "bf16", 8 bits, float32's range.
-        out: where to write, float32 (N, height, width, channels); made where None.
+        out: where to write, float32 (N, height, width, channels); made where None. Or a function that gives it, called
+            with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
@@ -5680,7 +5854,7 @@ def pixels_nhwc_cpu_vector(
     width: int,
     *,
     channels: int | None = None,
-    out: np.ndarray | None = None,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
     """`reference.pixels_nhwc` by the technique `cpu_vector`.
 
@@ -5696,7 +5870,8 @@ def pixels_nhwc_cpu_vector(
         height: int: of an image.
         width: int: of an image.
         channels: int | None, default None: of the result, those beyond C zero; C where None.
-        out: where to write, float32 (N, height, width, channels); made where None.
+        out: where to write, float32 (N, height, width, channels); made where None. Or a function that gives it, called
+            with a shape and a dtype.
 
     Returns:
         float32 (N, height, width, channels).

@@ -38,7 +38,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from charcnn.aliases import Array, Stream
+from charcnn.aliases import Array, Function, Stream
 from charcnn.layers.windows import Padding, Pair
 
 from . import chain as chain
@@ -102,8 +102,8 @@ def make(name: str) -> Function:
     row, of = rows[0], operator(rows[0].operator)
     launch = launch_of(row)
     names: Record = {
-        "__name__": "charcnn.ops", "Array": Array, "Stream": Stream, "Pair": Pair, "Padding": Padding,
-        "Sequence": Sequence, "np": np, "shape_of": _check_of(row), "launch": launch, "host": host,
+        "__name__": "charcnn.ops", "Array": Array, "Function": Function, "Stream": Stream, "Pair": Pair,
+        "Padding": Padding, "Sequence": Sequence, "np": np, "shape_of": _check_of(row), "launch": launch, "host": host,
     }  # fmt: skip
     if row.device == "cuda":
         from charcnn.ops.common import calls
@@ -191,7 +191,7 @@ def _signature(rows: Sequence[Variant]) -> str:
     result = f"tuple[{array}, {array}]" if operator(row.operator).stat else array
     if row.precision:
         keywords.append('precision: str = "fp16"')
-    keywords += [f"out: {result} | None = None", *["stream: Stream = None"] * cuda]
+    keywords += [f"out: {result} | {'' if cuda else 'Function | '}None = None", *["stream: Stream = None"] * cuda]
     every = [*given, "*", *keywords]
     head, tail = f"def {row.function}(", f") -> {result}"
     for inner in (", ".join(every), f"\n    {', '.join(every)}\n"):
@@ -244,7 +244,10 @@ def _documentation(rows: Sequence[Variant]) -> str:
         meanings = "; ".join(f'"{one.precision}", {PRECISIONS[one.precision or ""]}' for one in rows)
         arguments.append(f"precision: str, default 'fp16': what is multiplied: {meanings}.")
     kinds = " or ".join(of.dtypes)
-    arguments.append(f"out: where to write, {where}{kinds} {result}{second}{in_place}; made where None.")
+    arguments.append(
+        f"out: where to write, {where}{kinds} {result}{second}{in_place}; made where None. Or a function that gives "
+        f"{'the first' if of.stat else 'it'}, called with a shape and a dtype."
+    )
     if cuda:
         arguments.append("stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.")
     more = dict.fromkeys(("ValueError", "DeviceError"), "")

@@ -98,10 +98,14 @@ class VectorizedPixels(_Features):
 
     Args:
         tables: float32 (C, 256), as `pixel_tables` gives it, rounded; with blocks also (C, 257), as of `exact_tables`.
-        height, width: of an image.
-        channels: of the features, those beyond C zero: `conv.width` of a prepared convolution. C where None.
+        height, width: int: of an image.
+        channels: int: of the features, those beyond C zero: `conv.width` of a prepared convolution. C where None.
         blocks: of the image that are pixels of the features, as `block_features` has them; None: its own pixels.
-        precision, octets: as of `VectorizedImageLayer`.
+        precision: of features, one of `features.STORED`; default "fp16".
+        octets: bool, default False: with two terms, whether they lie as `mma_layout` has them.
+
+    Raises:
+        ValueError: the precision is none of these.
     """
 
     def __init__(

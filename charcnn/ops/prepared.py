@@ -108,7 +108,7 @@ def prepare(
     """
     pattern = tuple(pattern)
     if not pattern or not all(isinstance(layer, Layer) for layer in pattern):
-        raise ValueError(f"pattern={list(pattern)!r}: need layers of charcnn.layers, one at least")
+        raise ValueError(f"pattern={list(pattern)!r}: need at least one layer of charcnn.layers")
     arrays = _arrays(pattern, weights or {})
     row = _choose(pattern, arrays, technique, precision, device, layout)
     if row.layout == "channels_last":
@@ -214,7 +214,7 @@ def _choose(
         if rows and rows[0].device == "cuda":
             rows = [row for row in rows if not row.tensor_cores or _gpu().has_tensor_cores(hopper=row.hopper)]
         if not rows:
-            raise ValueError(f"pattern={said}: no technique takes it here unasked; name one")
+            raise ValueError(f"pattern={said}: no technique is chosen for it automatically here; name one")
         rows.sort(key=lambda row: FASTEST.index(row.technique))
     if layout is None:
         rows = [row for row in rows if row.layout == "channels_first"] or rows

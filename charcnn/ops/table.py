@@ -82,9 +82,9 @@ class Variant:
     tolerance: float | None = None
     """Overrides the operator's."""
     hopper: bool = False
-    """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
+    """Needs Hopper's tensor cores: no other GPU will do; the simulator emulates them."""
     ampere: bool = False
-    """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
+    """Needs tensor cores of compute capability 8.0 or later; the simulator emulates them."""
 
     @property
     def device(self) -> str:

@@ -143,12 +143,13 @@ def on_gpus(
         network: gives stages of layers, called once a GPU, which is current.
         config: its bytes an input and values a result.
         batch, streams, gpus, monitor: as of a level's `build`.
-        graph: whether a batch's kernels are recorded, and started as one CUDA graph.
+        graph: whether a batch's kernels are recorded, and started as one CUDA graph; not in the simulator.
         held_as: the precision whose numbers layers hold; None for the one that was asked for.
 
     Raises:
         DeviceError: a GPU has less memory free than weights and features need.
     """
+    graph = graph and not device.SIMULATED
     monitor, workers = Monitor.of(monitor, batch), list[StreamWorker]()
     sequences = {}
     for gpu in device.choose(gpus):

@@ -1,8 +1,4 @@
-"""A worker's own way to a GPU: a stream and its buffers, so that several workers can use the GPU at once.
-
-What is the same in all levels that compute a whole batch on the GPU stands here, too: its copies up and down, and the
-run that begins and ends on the GPU.
-"""
+"""A worker's own way to a GPU: a stream and its buffers, copies of batches up and down, and CUDA graphs."""
 
 from __future__ import annotations
 
@@ -86,6 +82,11 @@ class StreamBuffers:
     def scratch(self, layer: PreparedLayer) -> Record:
         """The arrays on the GPU that this layer writes besides features."""
         return self._scratch[layer]
+
+    def array(self, shape: Shape, dtype: DType = np.float32) -> Array:
+        """A new array on the GPU, of which the monitor is told."""
+        self._monitor.hold(self.gpu, ArraySpec(shape, dtype).nbytes)
+        return device.empty(shape, dtype)
 
     @contextmanager
     def on(self, stream: Stream) -> Iterator[None]:
@@ -189,12 +190,13 @@ class StreamWorker:
         buffers: its own. The pinned ones hold a batch's ids, and its logits.
         forward: called with token ids (n, L) uint8 on the GPU, gives logits (n, classes) float32 there: all work that
             it starts is on their stream, and none is waited for.
+        ids: where token ids go, (batch, L) uint8 on the GPU; one of the buffers where None.
     """
 
     few = 0  # inputs, up to which none is copied
 
-    def __init__(self, buffers: StreamBuffers, forward: Callable[[Any], Any]) -> None:
-        self.buffers, self._forward = buffers, forward
+    def __init__(self, buffers: StreamBuffers, forward: Callable[[Any], Any], ids: Array = None) -> None:
+        self.buffers, self._forward, self._place = buffers, forward, ids
         self._one_batch = threading.Lock()
         self._encoders: dict[Encoding, Encoder] = {}
 
@@ -218,8 +220,8 @@ class StreamWorker:
 
     def _copied(self, ids: np.ndarray) -> Array:
         buffers = self.buffers
-        staged, ids_gpu = buffers.host(ids.shape, np.uint8), buffers.device(ids.shape, np.uint8)
-        np.copyto(staged, ids)
+        np.copyto(staged := buffers.host(ids.shape, np.uint8), ids)
+        ids_gpu = buffers.device(ids.shape, np.uint8) if self._place is None else self._place[: len(ids)]
         with buffers.copying("up"):
             ids_gpu.copy_to_device(staged, stream=buffers.stream)
         return ids_gpu

@@ -65,7 +65,7 @@ def _arrow_columns(texts: Any, rows: int) -> Iterator[PackedStrings]:
         except (pyarrow.ArrowException, TypeError) as error:  # a column of Python objects that are not all str
             if not hasattr(texts, "to_numpy"):
                 raise ValueError(
-                    f"texts is a {type(texts).__name__} that is no Arrow column of strings: {error}"
+                    f"texts is a {type(texts).__name__} that is not an Arrow column of strings: {error}"
                 ) from error
             yield from columns(texts.to_numpy(), rows)
             return

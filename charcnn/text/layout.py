@@ -52,7 +52,7 @@ class Layout:
         label: name or number of the column of labels; None likewise.
         header: whether a CSV file's first row names its columns; None for what the row itself shows.
         delimiter: between the fields of CSV: one ASCII character; None for the kind's.
-        separator: between several labels of one field: one printable ASCII character that is no quote.
+        separator: between several labels of one field: one printable ASCII character, but no quote.
     """
 
     texts: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Layout:
             raise ValueError(f"delimiter={given!r}: need one ASCII character, no quote and no line end")
         given = self.separator
         if len(given) != 1 or not given.isascii() or not given.isprintable() or given == '"':
-            raise ValueError(f"separator={given!r}: need one printable ASCII character that is no quote")
+            raise ValueError(f"separator={given!r}: need one printable ASCII character, but no quote")
 
     def has_header(self, first: Sequence[str]) -> bool:
         """Whether a CSV file's first row, of these fields, names its columns.

@@ -125,12 +125,12 @@ class Partial:
 
     def _refuse(self, overwrite: bool) -> None:
         if os.path.exists(self._path) and not overwrite:
-            raise ValueError(f"{self._path} is there already: name another output, or add --force")
+            raise ValueError(f"{self._path} already exists: name another output, or add --force")
         if os.path.exists(self._report) and not os.path.isfile(self._report):
-            raise ValueError(f"{self._report} is no file: name one for the report")
+            raise ValueError(f"{self._report} is not a file: name one for the report")
         if not (overwrite or is_free(self._report, NOTES)):
             raise ValueError(
-                f"{self._report} is there already, and is no report of unreadable rows: name another output, or add "
+                f"{self._report} already exists, and is not a report of unreadable rows: name another output, or add "
                 "--force"
             )
 
@@ -139,7 +139,7 @@ class Partial:
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ValueError(f"{self._path}: another start is writing it now") from error
+            raise ValueError(f"{self._path}: another run is writing it now") from error
         except OSError as error:  # as where a file system has no locks
             raise OSError(error.errno, f"cannot be locked: {error.strerror}", self._part) from error
         try:
@@ -147,7 +147,7 @@ class Partial:
         except FileNotFoundError:
             same = False
         if not same:  # it was renamed between opening and locking
-            raise ValueError(f"{self._path}: another start has just written it")
+            raise ValueError(f"{self._path}: another run has just written it")
 
     def _found(self, resumable: bool, overwrite: bool) -> dict[str, int] | None:
         """What a start that was cut off has left; None to begin."""
@@ -158,8 +158,8 @@ class Partial:
             return state if resumable and self._whole(state) else None
         if not overwrite:
             raise ValueError(
-                f"{self._part} is what another run left ({self._other}): run it again as it was, remove the file, or "
-                "add --force, which begins anew"
+                f"{self._part} is what another run left ({self._other}): run that again, remove the file, or "
+                "add --force to start over"
             )
         return None
 

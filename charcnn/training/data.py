@@ -161,7 +161,7 @@ def named(
     found = find_labels(chain.from_iterable(labels) if multi_label else labels)
     names = found if classes is None else tuple(classes)
     if len(names) < 2:
-        raise ValueError(f"holds one class, {', '.join(names) or 'or none'}: need two at least")
+        raise ValueError(f"holds one class, {', '.join(names) or 'or none'}: need at least two")
     return names, name_labels(found, names)
 
 
@@ -195,7 +195,7 @@ def to_examples(
         if wrong is None:
             known.append(number)
         else:
-            bad.append(Bad(line, f"label {wrong!r} is none of the classes"))
+            bad.append(Bad(line, f"label {wrong!r} is not a class of the model"))
     if multi_label:
         labels = np.zeros((len(known), max(index.values()) + 1), np.uint8)
         for n, number in enumerate(known):
@@ -227,7 +227,7 @@ def split(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.n
             if not part.any(axis=0).all():
                 raise ValueError(
                     f"a part of {share:g} for validation, or what it leaves, holds no row of class "
-                    f"{part.any(axis=0).argmin() + 1}: both need one at least"
+                    f"{part.any(axis=0).argmin() + 1}: both need at least one"
                 )
         return np.flatnonzero(~held), np.flatnonzero(held)
     for label in np.unique(labels):
@@ -236,7 +236,7 @@ def split(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.n
         if not 0 < count < len(members):
             raise ValueError(
                 f"a part of {share:g} for validation takes {count} of the {len(members)} rows of class {label + 1}: "
-                "both parts need one at least"
+                "both parts need at least one"
             )
         held[rng.permutation(members)[:count]] = True
     return np.flatnonzero(~held), np.flatnonzero(held)

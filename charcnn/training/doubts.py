@@ -14,10 +14,10 @@ from charcnn.training.measure import FEW, HIGHEST, LOWEST, Measured, MultiLabelM
 
 UNCALIBRATED = (
     f"no temperature from {LOWEST:g} to {HIGHEST:g} makes the validation rows' labels likeliest: "
-    "none of them is told. Probabilities are not calibrated: do not go by them"
+    "the classes are not told apart. Probabilities are not calibrated: do not rely on them"
 )
 
-TOO_FEW = f"fewer than {FEW} validation rows tell no temperature. Probabilities are not calibrated: do not go by them"
+TOO_FEW = f"fewer than {FEW} validation rows tell no temperature. Probabilities are not calibrated: do not rely on them"
 
 TRY = (
     "--batch 16 --rate 4e-3 --average 1 --decay 0.02 --smoothing 0 --dropout 0.1 --blank-words 0.05 "
@@ -36,7 +36,7 @@ def nothing_learned(part: str, measured: Measured | MultiLabelMeasured, classes:
         always = f"; always naming {_largest(measured, classes)[1]}"
     return (
         f"nothing was learned: {100 * measured.accuracy:.2f} % of the {part} rows are right, no "
-        f"more than by chance{always}. Few or short rows may want other options: {TRY}"
+        f"more than by chance{always}. Few or short rows may need other options: {TRY}"
     )
 
 

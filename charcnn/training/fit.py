@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from charcnn.aliases import Record, Value
+from charcnn.aliases import Argument, Record
 from charcnn.config import Config
 from charcnn.host.terminal import printable
 from charcnn.model.params import Params
@@ -103,7 +103,7 @@ class TrainingTask:
         *,
         name: str = "",
         on_epoch: Callable[[list[Record]], object] = lambda history: None,
-        **options: Value,
+        **options: Argument,
     ) -> loop.Trained:
         """Train one network.
 

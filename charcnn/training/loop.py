@@ -170,7 +170,7 @@ def read_checkpoint(path: Path, settings: Record) -> Record:
     other = [name for name in sorted({*had, *settings}) if had.get(name) != settings.get(name)]
     if other:
         listed = "; ".join(f"{name} was {had.get(name)!r}, now {settings.get(name)!r}" for name in other)
-        raise ValueError(f"{path} is of a training with other settings: {listed}")
+        raise ValueError(f"{path} is from a training with other settings: {listed}")
     return state
 
 

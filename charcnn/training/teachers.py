@@ -119,7 +119,7 @@ def parse(
         recipes = [replace(recipe, epochs=epochs, seed=recipe.seed + number) for number in numbers]
         for path in paths:
             if os.path.exists(path) and not options.force and "teacher_of" not in params.load(path).metadata:
-                raise ValueError(f"{path} is there, and is no teacher that a killed training left: --force replaces it")
+                raise ValueError(f"{path} already exists, and no interrupted training left it: --force replaces it")
         return Teachers(recipes, paths, {"config": config, "encoding": encoding, "classes": classes})
     models = []
     for name in names:

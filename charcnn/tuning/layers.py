@@ -20,7 +20,7 @@ from charcnn.ops.common.precision import FP32, LARGEST_E4M3, TENSOR_PRECISIONS, 
 from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.conv1d.winograd import WinogradConv
-from charcnn.ops.linear import few_outputs
+from charcnn.ops.linear.few_outputs import FewOutputsLinear
 
 LEVELS = tuple(row.name for row in catalog.LEVELS if row.tuned)
 """Whose layers have tiles to choose; level 16's kernels for few inputs have none."""
@@ -113,7 +113,7 @@ def of_level(level: str, config: Config, precision: str | None = None) -> Iterat
         sizes = lengths[block - 1], config.kernel_sizes[block - 1], c_in, config.block_channels[block - 1]
         yield TunedLayer(f"conv{block}", operator, conv, arithmetic, *sizes)
     units = config.features, *config.fc_units
-    few = row.small_batches and few_outputs.takes(arithmetic, config.classes)
+    few = row.small_batches and FewOutputsLinear.takes(config.pattern("fc3"), arithmetic, (9, 0))
     for i in (1, 2) if few else (1, 2, 3):  # the last one of few classes has no tiles
         operator = "linear_nlc" if i == 3 else "linear_relu_nlc"
         yield TunedLayer(f"fc{i}", operator, linear, arithmetic, 1, 1, units[i - 1], units[i])

@@ -1,7 +1,7 @@
-"""Build the site with Zensical: the repository's pages at their own paths, and the files that these link to.
+"""Build the site with Zensical: the repository's pages at their own paths, and the files that they link to.
 
-So the links of a page hold on the site as they do in a checkout. Raw results and pictures are copied. A file of source
-becomes a page that shows it, a folder is its README.md. A notebook becomes a page with all that it printed.
+So a page's links work on the site as in a checkout. Raw results and pictures are copied. A source file becomes a page
+that shows it, a folder its README.md, a notebook a page with its output.
 """
 
 from __future__ import annotations
@@ -221,7 +221,9 @@ def broken(site: Path) -> list[str]:
 def main() -> int:
     """Build the site, or serve it; return 1 where a link leads nowhere or the navigation lacks a page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--serve", action="store_true", help="show it at http://localhost:8000, and changes at once")
+    parser.add_argument(
+        "--serve", action="store_true", help="serve it at http://localhost:8000 and show changes at once"
+    )
     serve = parser.parse_args().serve
     settings, wrong = prepare()
     if wrong and not serve:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from charcnn.charts.svg import narrow
 from report.pictures.bytes_moved import bytes_of_chains, bytes_of_levels
 from report.pictures.errors import errors
 from report.pictures.fused_alexnet import time_of_alexnets_first_two
@@ -28,7 +30,17 @@ DRAWN = (
     tiles, sliding_taps, ladder_of_l12, ladder_to_mma, ladder_to_wgmma, pipeline, shared_memory, work_of_alexnet,
     overlap_of_l7, *([time_of_alexnets_first_two] if any(RESULTS.glob("*-fused-alexnet.json")) else []),
 )  # fmt: skip
+
+
+def _tall(draw: Callable[[], str]) -> str:
+    """The picture's form for phones."""
+    with narrow():
+        return draw()
+
+
 PICTURES: dict[Path, Callable[[], str]] = {
-    ROOT / "docs" / "pictures" / f"{draw.__name__.replace('_', '-')}.svg": draw for draw in DRAWN
+    ROOT / "docs" / "pictures" / f"{draw.__name__.replace('_', '-')}{form}.svg": made
+    for draw in DRAWN
+    for form, made in (("", draw), ("-tall", partial(_tall, draw)))
 }
 """By the file that each fills: a function that gives the SVG."""

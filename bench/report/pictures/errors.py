@@ -5,8 +5,7 @@ from __future__ import annotations
 from charcnn.charts.svg import Axis, Picture
 from report.schema import results
 
-WIDTH, LEFT, RIGHT, TOP, ROW = 420, 92, 28, 34, 28
-"""All of it is seen on a phone, its last numbers, too."""
+LEFT, RIGHT, TOP, ROW = 92, 36, 34, 28
 ENDS = (1e-7, 1e-1)
 
 
@@ -14,9 +13,7 @@ def errors() -> str:
     """A row a precision: the largest error of a logit on a log scale, and how many labels are as float32 has them."""
     rows = [row for raw in results().agreed.values() for row in raw["precisions"]]
     bottom = TOP + ROW * len(rows)
-    picture = Picture(
-        "Error of the logits by precision, on a log scale, and labels that are as fp32's", bottom + 46, WIDTH
-    )
+    picture = Picture("Error of the logits by precision, on a log scale, and labels that are as fp32's", bottom + 46)
     picture.text(LEFT, 16, "line: error of the logits; number: labels as fp32's", "small")
     across = Axis(*ENDS, LEFT, picture.width - RIGHT)
     for value in across.decades():

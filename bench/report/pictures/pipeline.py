@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from charcnn.charts.svg import Axis, Picture
+from charcnn.charts.svg import WIDTH, Axis, Picture
 from report.schema import RESULTS
 
 TRACE = RESULTS / "nvidia-h200-wgmma-trace.json"
@@ -41,7 +41,8 @@ def pipeline() -> str:
                 told = f"{part} waits {row['end'] - row['begin']} cycles {KINDS[row['waits_for']][1]}"
                 picture.rect(x, y, max(till - x, 0.5), HIGH, KINDS[row["waits_for"]][0], told)
     y = TOP + ROW * len(parts) + 12
-    for cycles in range(0, int(end - begin), 10_000):
+    tick = 10_000 if picture.width == WIDTH else 20_000
+    for cycles in range(0, int(end - begin), tick):
         x = place(begin + cycles)
         picture.line(x, TOP - 4, x, y - 10)
         picture.text(x, y + 4, f"{cycles:,}", "small", "middle")

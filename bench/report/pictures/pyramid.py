@@ -6,30 +6,29 @@ from charcnn.charts.svg import Picture
 from charcnn.ops.chain import pyramid as pyramid_of
 from report.operators import ALEXNET, IMAGE, PYRAMID_TILES
 
-LEFT, TOP, SIDE, GAP = 12, 46, 104, 14
+LEFT, TOP, GAP = 12, 46, 14
 
 
 def pyramid() -> str:
     """AlexNet's first two layers: each map a square, in it the parts that tiles of the last one need."""
     rows = pyramid_of(ALEXNET, IMAGE, PYRAMID_TILES)
     shapes, names = rows[0].shapes, ("image", "conv1", "pool1", "conv2", "pool2")
-    picture = Picture(
-        "What tiles of AlexNet's pool2 need of the maps below, all in proportion to each map", TOP + SIDE + 62
-    )
+    picture = Picture("What tiles of AlexNet's pool2 need of the maps below, all in proportion to each map", 0)
+    side = (picture.width - 2 * LEFT + GAP) / len(names) - GAP
+    picture.height = TOP + side + 62
     for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
-        x = LEFT + number * (SIDE + GAP)
-        picture.text(x + SIDE / 2, TOP - 24, name, "said", "middle")
-        picture.text(x + SIDE / 2, TOP - 8, f"{shape[0]} × {shape[1]} × {shape[2]}", "small", "middle")
+        x = LEFT + number * (side + GAP)
+        picture.text(x + side / 2, TOP - 24, name, "said", "middle")
+        picture.text(x + side / 2, TOP - 8, f"{shape[0]}×{shape[1]}×{shape[2]}", "small", "middle")
         for i, row in reversed(list(enumerate(rows))):
-            high, wide = (SIDE * extent / size for extent, size in zip(row.pyramid[number], shape[1:], strict=True))
+            high, wide = (side * extent / size for extent, size in zip(row.pyramid[number], shape[1:], strict=True))
             needed, tile = (" × ".join(map(str, sides)) for sides in (row.pyramid[number], row.tile))
             told = f"{name}: {needed} for a tile of {tile}"
-            picture.rect(x + (SIDE - wide) / 2, TOP + (SIDE - high) / 2, wide, high, f"c{_colour(i)}", told)
+            picture.rect(x + (side - wide) / 2, TOP + (side - high) / 2, wide, high, f"c{_colour(i)}", told)
     entries = [(f"c{_colour(i)}", f"{row.tile[0]}×{row.tile[1]}: {row.clipped:.2f} ×") for i, row in enumerate(rows)]
-    picture.legend(entries, LEFT, TOP + SIDE + 28, SIDE + GAP - 2)
-    picture.text(
-        LEFT, TOP + SIDE + 52, "tile of pool2: multiplications as computed, beside those of no fusion", "small"
-    )
+    picture.legend(entries, LEFT, TOP + side + 28, 116)
+    said = "tile of pool2: multiplications as computed, relative to those without fusion"
+    picture.text(LEFT, TOP + side + 52, said, "small")
     return str(picture)
 
 

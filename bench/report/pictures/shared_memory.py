@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from charcnn.charts.svg import Axis, Picture
+from charcnn.charts.svg import LETTERS, Axis, Picture
 from charcnn.gpu import device
 from charcnn.ops.chain import Step2d
 from report.operators import alexnet_chain, blocks_3_to_6
 
-LEFT, RIGHT, TOP, ROW = 12, 12, 30, 74
+LEFT, RIGHT, TOP, ROW = 12, 12, 40, 74
 MAPS = ("image", "conv1", "pool1", "conv2", "pool2")
 Piece = tuple[str, str, float, float]
 """Its colour, what it is, and the bytes from which to which it lies."""
@@ -32,12 +32,16 @@ def shared_memory() -> str:
         picture.rect(LEFT, y, across.end - LEFT, 24, "s7")
         for kind, what, begin, end in pieces:
             picture.rect(across(begin), y, across(end) - across(begin), 24, kind, f"{what}: {end - begin:,.0f} bytes")
-        x = float(LEFT)
+        x, below = float(LEFT), y + 32
         for kind, what, begin, end in pieces:
             told = f"{what}, {(end - begin) / 1e3:.0f} kB"
-            picture.rect(x, y + 32, 9, 9, kind)
-            picture.text(x + 13, y + 41, told, "small")
-            x += 34 + 5.7 * len(told)
+            wide = 34 + LETTERS[True] * len(told)
+            if x + wide > picture.width + 20:
+                x, below = float(LEFT), below + 16
+                picture.insert(y + 60, 16)
+            picture.rect(x, below, 9, 9, kind)
+            picture.text(x + 13, below + 9, told, "small")
+            x += wide
     picture.text(across.end, 12, f"whole: {limit / 1e3:.0f} kB", "small", "end")
     return str(picture)
 

@@ -25,7 +25,7 @@ def tiles() -> str:
         LEFT, 16, f"A block of {tile.threads} threads: {tile.rows} positions × {tile.columns} channels", "said"
     )
     legend = [("c0 faint", "a block"), ("c0", f"its first warp, {WARP} threads"), ("c2", "its first thread")]
-    for entry, x in zip(legend, (LEFT, LEFT + 72, LEFT + 248), strict=True):
+    for entry, x in zip(legend, (LEFT, LEFT + 68, LEFT + 236), strict=True):
         picture.legend([entry], x, 38, picture.width)
     picture.rect(LEFT, TOP, SIDE * tile.columns, SIDE * tile.rows, "c0 faint")
     warp = {place for number in range(WARP) for place in _results(threads[number], tile)}
@@ -44,9 +44,12 @@ def tiles() -> str:
     ):
         picture.text(LEFT, below, line, "small")
         below += 16
-    x, y = LEFT + SIDE * tile.columns + 60, TOP + SMALL_SIDE + 8
     m, n = tile.thread_rows, tile.thread_columns
-    picture.text(x - 24, 62, f"A thread: {m} × {n} sums in registers", "said")
+    x, y = LEFT + SIDE * tile.columns + 60, TOP + SMALL_SIDE + 8
+    if x + SMALL_SIDE * n > picture.width:  # below
+        x, y = LEFT + 24.0, below + SMALL_SIDE + 32
+        picture.height = y + SMALL_SIDE * m + 64
+    picture.text(x - 24, y - SMALL_SIDE - 20, f"A thread: {m} × {n} sums in registers", "said")
     for j in range(n):
         picture.rect(x + j * SMALL_SIDE, y - SMALL_SIDE - 6, SMALL_SIDE - 2, SMALL_SIDE - 2, "c4", "a weight")
     for i in range(m):

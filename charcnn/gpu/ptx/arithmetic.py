@@ -35,7 +35,7 @@ def prmt(a, b, selectors):
     """
 
 
-@instruction("mul.hi.u32 $0, $1, $2;", "r", "rr", pure=True)
+@instruction("mul.hi.u32 $0, $1, $2;", "r", "rr", pure=True, simulated=lambda a, b: int(a) * int(b) >> 32)
 def mul_hi_u32(a, b):
     """The upper 32 bits of a product of two uint32.
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
-from charcnn.aliases import Array, Intrinsic
+from charcnn.aliases import Intrinsic
 from charcnn.gpu.ptx.intrinsics import instruction
 from charcnn.gpu.ptx.ld_st import VECTOR
-from charcnn.gpu.ptx.simulated import nothing
 
 
 @cache
@@ -22,13 +20,9 @@ def cp_async(width: int) -> Intrinsic:
     16 bytes); section "cp.async". Since compute capability 8.0.
     """
 
-    def simulated(shared: Any, to: int, offset: int, array: Array, at: int, wanted: int) -> None:
-        for i in range(width):
-            shared[to + offset + i] = array.flat[at + i] if 4 * i < wanted else 0
-
     text = f"cp.async.{'cg' if width == VECTOR else 'ca'}.shared.global [$0], [$1], {4 * width}, $2;"
 
-    @instruction(text, "", "sgr", simulated=simulated)
+    @instruction(text, "", "sgr")
     def copy(to, source, wanted):
         """See `cp_async`."""
 
@@ -43,7 +37,7 @@ def cp_async_16(to, source, wanted):
     """
 
 
-@instruction("cp.async.commit_group;", simulated=nothing)
+@instruction("cp.async.commit_group;")
 def cp_async_commit_group():
     """Close a group: all of this thread's copies since the last one.
 
@@ -58,7 +52,7 @@ def cp_async_wait_group(groups: int) -> Intrinsic:
     PTX: cp.async.wait_group groups; section "cp.async.wait_group". Since compute capability 8.0.
     """
 
-    @instruction(f"cp.async.wait_group {groups};", simulated=nothing)
+    @instruction(f"cp.async.wait_group {groups};")
     def wait():
         """See `cp_async_wait_group`."""
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 from numba.cuda import types
 
-from charcnn.aliases import Builder, Function, NumbaType
+from charcnn.aliases import Builder, Function, NumbaType, Record
 from charcnn.gpu.device import SIMULATED
-from charcnn.gpu.ptx.simulated import not_simulated
 
 if not SIMULATED:
     from llvmlite import ir
@@ -27,6 +28,10 @@ REGISTERS = {"r": types.uint32, "l": types.uint64, "f": types.float32}
 PLACES = {"g": ("l", types.uint64), "s": ("r", types.uint32), "a": ("r", types.uint32)}
 """Operands that are a place in memory: the letter of its address, and the type of its indices."""
 
+EMULATED: dict[str, Function] = {}
+"""What runs in the simulator for instructions of memory, warps and tensor cores, by their names: a function of their
+operands, or of the constants that they are made with, which gives that one. `charcnn.gpu.emulator` fills it."""
+
 
 def instruction(
     text: str,
@@ -35,7 +40,7 @@ def instruction(
     *,
     pure: bool = False,
     early: bool = False,
-    simulated: Function = not_simulated,
+    simulated: Function | None = None,
 ) -> Callable[[Function], Any]:
     """Make a function for kernels of a declaration, which has only a name, operands and a docstring.
 
@@ -49,8 +54,9 @@ def instruction(
         pure: the result depends on the operands alone. Else the instruction is neither dropped nor moved over another
             one or over memory accesses.
         early: results are written before all operands are read, and get registers of their own.
-        simulated: what runs in the simulator.
+        simulated: what runs in the simulator; None: what EMULATED has under its name.
     """
+    maker = sys._getframe(1)
 
     def declare(declared: Function) -> Any:
         def typing(typingctx, *kinds):
@@ -61,7 +67,7 @@ def instruction(
 
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(typing, name, getattr(declared, name))  # but not the signature: Numba goes by that
-        made = typed(text, outs, ins, pure, early, declared=declared, simulated=simulated)(typing)
+        made = typed(text, outs, ins, pure, early, declared=declared, simulated=simulated, maker=maker)(typing)
         made.text, made.outs, made.ins = text, outs, ins
         return made
 
@@ -69,17 +75,18 @@ def instruction(
 
 
 def typed(
-    *key: Any, declared: Function | None = None, simulated: Function = not_simulated
+    *key: Any, declared: Function | None = None, simulated: Function | None = None, maker: FrameType | None = None
 ) -> Callable[[Function], Any]:
     """Make a function for kernels of a typing function; `declared` has its docstring and operands, if not that.
 
     Numba keeps compiled kernels on disk under what they close over. An intrinsic has an identity of its own in each
     process, and no kernel with it would ever be found again: here it is its name and `key`, on which its code depends.
     """
+    maker = maker or sys._getframe(1)
 
     def make(typing: Function) -> Any:
         if SIMULATED:
-            return functools.wraps(declared or typing)(lambda *operands: simulated(*operands))
+            return _stand_in(declared or typing, simulated, made_with(maker))
         made: Any = intrinsic(typing)
         made._set_uuid(f"{typing.__module__}.{typing.__qualname__}{key}")
         if declared:
@@ -87,6 +94,34 @@ def typed(
         return made
 
     return make
+
+
+def made_with(maker: FrameType) -> Record:
+    """What a function was called with that now runs, by its parameters' names; nothing of a module."""
+    code = maker.f_code
+    return {name: maker.f_locals[name] for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
+
+
+def emulates(body: Function) -> Function:
+    """Have the simulator run this for the instruction of its name."""
+    EMULATED[body.__name__] = body
+    return body
+
+
+def _stand_in(declared: Function, simulated: Function | None, constants: Record) -> Function:
+    name, _, made = declared.__qualname__.partition(".")
+    body = simulated
+
+    @functools.wraps(declared)
+    def call(*operands: Any) -> Any:
+        nonlocal body
+        if body is None:  # found at the first call, by which all are there
+            if name not in EMULATED:
+                raise NotImplementedError(f"{name}: the simulator knows it only in kernels that charcnn's launches run")
+            body = EMULATED[name](**constants) if made else EMULATED[name]
+        return body(*operands)
+
+    return call
 
 
 def operand_sizes(ins: str, kinds: Sequence[NumbaType]) -> list[int] | None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.ptx.intrinsics import instruction, shared_pointer, typed
-from charcnn.gpu.ptx.simulated import load, load_at, store, store_at
 
 if not SIMULATED:
     from numba.cuda import types
@@ -21,9 +18,9 @@ TO_FOUR = "{$0, $1, $2, $3}, [$4];"
 FROM_FOUR = "[$0], {$1, $2, $3, $4};"
 
 
-@typed(simulated=lambda array: 0)
+@typed()
 def cvta_to_shared(typingctx, array):
-    """The address of a shared array's first element, uint32, in the shared window; in the simulator 0.
+    """The address of a shared array's first element, uint32, in the shared window.
 
     PTX: cvta.to.shared; section "cvta". Any compute capability.
     """
@@ -37,7 +34,7 @@ def cvta_to_shared(typingctx, array):
 # Global memory: a place is an address, or an array and an index.
 
 
-@instruction("ld.global.nc.f32 $0, [$1];", "f", "g", simulated=load(np.float32, 1))
+@instruction("ld.global.nc.f32 $0, [$1];", "f", "g")
 def ld_global_f32(place):
     """A float32 of global memory, which no thread writes while the kernel runs.
 
@@ -45,7 +42,7 @@ def ld_global_f32(place):
     """
 
 
-@instruction("ld.global.nc.b32 $0, [$1];", "r", "g", simulated=load(np.uint32, 1))
+@instruction("ld.global.nc.b32 $0, [$1];", "r", "g")
 def ld_global_b32(place):
     """A word, uint32, of global memory, which no thread writes while the kernel runs; at a multiple of 4 bytes.
 
@@ -53,7 +50,7 @@ def ld_global_b32(place):
     """
 
 
-@instruction("ld.global.nc.v2.b32 {$0, $1}, [$2];", "rr", "g", simulated=load(np.uint32, 2))
+@instruction("ld.global.nc.v2.b32 {$0, $1}, [$2];", "rr", "g")
 def ld_global_v2_b32(place):
     """(a, b), two words, uint32, of global memory, which no thread writes; at a multiple of 8 bytes.
 
@@ -61,7 +58,7 @@ def ld_global_v2_b32(place):
     """
 
 
-@instruction(f"ld.global.nc.v4.f32 {TO_FOUR}", "ffff", "g", simulated=load(np.float32, 4))
+@instruction(f"ld.global.nc.v4.f32 {TO_FOUR}", "ffff", "g")
 def ld_global_v4_f32(place):
     """(a, b, c, d), four float32 of global memory, which no thread writes; at a multiple of 16 bytes.
 
@@ -69,7 +66,7 @@ def ld_global_v4_f32(place):
     """
 
 
-@instruction(f"ld.global.nc.v4.b32 {TO_FOUR}", "rrrr", "g", simulated=load(np.uint32, 4))
+@instruction(f"ld.global.nc.v4.b32 {TO_FOUR}", "rrrr", "g")
 def ld_global_v4_b32(place):
     """(a, b, c, d), four words, uint32, of global memory, which no thread writes; at a multiple of 16 bytes.
 
@@ -140,7 +137,7 @@ def st_global_b32(address, word):
     """
 
 
-@instruction("st.global.v2.b32 [$0], {$1, $2};", "", "grr", simulated=store(np.uint32, 2))
+@instruction("st.global.v2.b32 [$0], {$1, $2};", "", "grr")
 def st_global_v2_b32(place, a, b):
     """Two words, uint32, to global memory, at a multiple of 8 bytes.
 
@@ -148,7 +145,7 @@ def st_global_v2_b32(place, a, b):
     """
 
 
-@instruction("st.global.v2.f32 [$0], {$1, $2};", "", "gff", simulated=store(np.float32, 2))
+@instruction("st.global.v2.f32 [$0], {$1, $2};", "", "gff")
 def st_global_v2_f32(place, a, b):
     """Two float32 to global memory, at a multiple of 8 bytes.
 
@@ -156,7 +153,7 @@ def st_global_v2_f32(place, a, b):
     """
 
 
-@instruction(f"st.global.v4.f32 {FROM_FOUR}", "", "gffff", simulated=store(np.float32, 4))
+@instruction(f"st.global.v4.f32 {FROM_FOUR}", "", "gffff")
 def st_global_v4_f32(place, a, b, c, d):
     """Four float32 to global memory, at a multiple of 16 bytes.
 
@@ -164,7 +161,7 @@ def st_global_v4_f32(place, a, b, c, d):
     """
 
 
-@instruction(f"st.global.v4.b32 {FROM_FOUR}", "", "grrrr", simulated=store(np.uint32, 4))
+@instruction(f"st.global.v4.b32 {FROM_FOUR}", "", "grrrr")
 def st_global_v4_b32(place, a, b, c, d):
     """Four words, uint32, to global memory, at a multiple of 16 bytes.
 
@@ -199,7 +196,7 @@ def ld_shared_v4_b32(address):
     """
 
 
-@instruction(f"ld.shared.v4.f32 {TO_FOUR}", "ffff", "s", simulated=load(np.float32, 4))
+@instruction(f"ld.shared.v4.f32 {TO_FOUR}", "ffff", "s")
 def ld_shared_v4_f32(place):
     """(a, b, c, d), four float32 of shared memory, at a multiple of 16 bytes.
 
@@ -217,7 +214,7 @@ def ld_shared_cluster_v4_f32(address):
     """
 
 
-@instruction(f"ld.shared.v4.b32 {TO_FOUR}", "rrrr", "a", simulated=load_at(np.uint32))
+@instruction(f"ld.shared.v4.b32 {TO_FOUR}", "rrrr", "a")
 def ld_shared_v4_b32_at(place):
     """(a, b, c, d), four words, uint32, of a shared array, by an address in it and an offset in bytes.
 
@@ -225,7 +222,7 @@ def ld_shared_v4_b32_at(place):
     """
 
 
-@instruction(f"ld.shared.v4.f32 {TO_FOUR}", "ffff", "a", simulated=load_at(np.float32))
+@instruction(f"ld.shared.v4.f32 {TO_FOUR}", "ffff", "a")
 def ld_shared_v4_f32_at(place):
     """(a, b, c, d), four float32 of a shared array, by an address in it and an offset in bytes.
 
@@ -249,7 +246,7 @@ def st_shared_v4_b32(address, a, b, c, d):
     """
 
 
-@instruction(f"st.shared.v4.f32 {FROM_FOUR}", "", "sffff", simulated=store(np.float32, 4))
+@instruction(f"st.shared.v4.f32 {FROM_FOUR}", "", "sffff")
 def st_shared_v4_f32(place, a, b, c, d):
     """Four float32 to shared memory, at a multiple of 16 bytes.
 
@@ -271,7 +268,7 @@ def st_async_v4_b32(address, a, b, c, d, mbarrier):
     """
 
 
-@instruction(f"st.shared.v4.b32 {FROM_FOUR}", "", "arrrr", simulated=store_at)
+@instruction(f"st.shared.v4.b32 {FROM_FOUR}", "", "arrrr")
 def st_shared_v4_b32_at(place, a, b, c, d):
     """Four words, uint32, to a shared array, by an address in it.
 

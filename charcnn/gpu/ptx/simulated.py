@@ -1,4 +1,4 @@
-"""What stands in for instructions in the simulator: loads, stores, and numbers of 16 and 8 bits, in NumPy."""
+"""What stands in for arithmetic in the simulator: numbers of 32, 16 and 8 bits, in NumPy."""
 
 from __future__ import annotations
 
@@ -8,63 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.aliases import Array, DType, Function
+from charcnn.aliases import Function
 
 E4M3_MAX = 448.0
 """The greatest number of e4m3, which has no infinity."""
 
 LOW_SCALE = 2.0**11
 """What the low half of a split number is multiplied by, so that it is no smaller a number than the high one."""
-
-
-def not_simulated(*arguments: Any) -> Any:
-    """Of instructions that only hardware has.
-
-    Raises:
-        NotImplementedError: always.
-    """
-    raise NotImplementedError("the simulator has no tensor cores, no warps, and no copies that the hardware addresses")
-
-
-def nothing(*arguments: Any) -> None:
-    """Of instructions that wait for what the simulator does at once."""
-
-
-def load(kind: DType, count: int) -> Function:
-    """load(array, index, offset): so many numbers of a kind, as bytes of the array's elements have them."""
-
-    def body(*place: Any) -> Any:
-        if len(place) == 1:
-            not_simulated()
-        array, index = place[0], sum(place[1:])
-        elements = [array.flat[index + i] for i in range(4 * count // array.dtype.itemsize)]
-        values = tuple(np.array(elements, array.dtype).view(kind))
-        return values if count > 1 else values[0]
-
-    return body
-
-
-def store(kind: DType, count: int) -> Callable[..., None]:
-    """store(array, index, offset, numbers): so many numbers of a kind to the array's elements."""
-
-    def body(*operands: Any) -> None:
-        array, *indices = operands[:-count]
-        if not indices:
-            not_simulated()
-        for i, element in enumerate(np.array(operands[-count:], kind).view(array.dtype)):
-            array.flat[sum(indices) + i] = element
-
-    return body
-
-
-def load_at(kind: DType) -> Function:
-    """load(array, address, offset): 16 bytes of an array whose address is 0."""
-    return lambda array, address, offset: tuple(array.view(np.uint8)[address + offset :][:16].view(kind))
-
-
-def store_at(array: Array, address: int, *words: int) -> None:
-    """16 bytes to an array whose address is 0."""
-    array.view(np.uint8)[address:][:16].view(np.uint32)[:] = words
 
 
 def bits(value: Any) -> int:
@@ -141,6 +91,10 @@ def float_of_e4m3(word: Any) -> Any:
     if held & 0x7F == 0x7F:
         return np.float32(np.nan)
     return np.float32(sign * (steps + (8 if exponent else 0)) * 2.0 ** (max(exponent, 1) - 10))
+
+
+E4M3 = np.array([float_of_e4m3(bits) for bits in range(256)], np.float64)
+"""The numbers that 8 bits are."""
 
 
 def words_by_form(form: str, low: Any, high: Any) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from charcnn.host.terminal import CLOSED, let_go_of, prepare_streams, tell, wrot
 from charcnn.layers import Node
 from charcnn.levels.runner import profile
 from charcnn.levels.runner.level_options import LevelCommand
-from charcnn.levels.runner.options import JSON, UNUSABLE, Job, check_files
+from charcnn.levels.runner.options import JSON, UNUSABLE, Job, check_files, mode_of
 from charcnn.levels.runner.rank import Standing, Worker, built, choose_landing, landings, standing, usable_gpus, warmed
 from charcnn.levels.runner.report import show, validate
 from charcnn.model import params
@@ -124,13 +124,16 @@ def _main(subject: Subject, comm: Comm, argv: list[str] | None) -> int:
     options = subject.parser(quiet=not root).parse_args(argv)
     level, build = subject.program(options)
     if root and level.device == "cuda" and device.SIMULATED:
-        print(
-            "No GPU in use: CUDA kernels run in Numba's simulator, correct but thousands of times slower.", flush=True
-        )
+        print(_simulated(level), flush=True)
     monitor = Monitor(timeline=timeline.Timeline(on=options.trace is not None))
     with Progress(subject.name, every=options.log_every, hidden=not root, note=lambda: monitor.current) as progress:
         monitor.progress = progress.update
         return _run(subject, comm, options, level, build, monitor, progress)
+
+
+def _simulated(level: catalog.Program) -> str:
+    emulated = ", tensor cores emulated" if level.tensor_cores else ""
+    return f"No GPU in use: CUDA kernels run in Numba's simulator{emulated}, correct but thousands of times slower."
 
 
 def _run(
@@ -138,7 +141,7 @@ def _run(
     monitor: Monitor, progress: Progress,
 ) -> int:  # fmt: skip
     name, root = subject.name, comm is None or comm.rank == 0
-    mode = options.offload or next(name for name, function in offload.MODES.items() if function is subject.offload)
+    mode = options.offload or mode_of(subject.offload)
     way = MODES[mode](comm, mode, deadline=options.deadline, root_computes=not options.root_serves)
     if mode == "farm" and not root:
         _serve(way, level, build, comm, options)
@@ -147,7 +150,7 @@ def _run(
         try:
             progress.step("reading weights and inputs")
             if options.profile and not profile.alone(comm):
-                raise ValueError(f"--profile: needs one process, there are {comm.size} ranks: leave out mpiexec")
+                raise ValueError(f"--profile: needs one process, but there are {comm.size} ranks: leave out mpiexec")
             check_files(options)
             job = subject.prepare(level, options)
         except (ValueError, OSError, device.DeviceError) as error:
@@ -221,6 +224,7 @@ def _run(
         "offload": mode,
         "gpus": len(gpus),
         "simulated": simulated,
+        "emulated": simulated and level.tensor_cores,
         "warm_up_seconds": warm_up,
         "seconds": seconds,
         "inputs_per_second": total / statistics.median(seconds),
@@ -264,8 +268,8 @@ def _serve(
 def _mortal(level: catalog.Program, options: argparse.Namespace) -> str:
     kept = "results so far are lost: see --checkpoint" if options.checkpoint is None else _stay(options)
     return (
-        f"{level.name}: a rank that dies ends this run, and {kept}. "
-        "Open MPI 5 goes on without it when started by mpiexec --with-ft ulfm"
+        f"{level.name}: if a rank dies, this run ends, and {kept}. "
+        "To go on without a worker that dies, use Open MPI 5 and mpiexec --with-ft ulfm"
     )
 
 
@@ -286,7 +290,7 @@ def _checkpoint(
 
 
 def _stay(options: argparse.Namespace) -> str:
-    return f"results so far stay in {options.checkpoint}, and the same command continues"
+    return f"results so far stay in {options.checkpoint}, and the same command resumes"
 
 
 def _broadcast(comm: Comm, value: Any) -> Any:

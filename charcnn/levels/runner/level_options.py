@@ -12,7 +12,7 @@ from typing import Any
 
 from charcnn import catalog, offload
 from charcnn.aliases import Function, Record
-from charcnn.config import SMALL, TINY
+from charcnn.config import SMALL, TINY, TINY_MATRICES, Config
 from charcnn.gpu import device
 from charcnn.host.terminal import tell
 from charcnn.layers import Node
@@ -23,9 +23,14 @@ from charcnn.model import original, params, validation
 from charcnn.text import encodings
 from charcnn.text.texts import Texts, read_texts, sample
 
-CONFIGS = {"small": SMALL, "tiny": TINY}
+CONFIGS = ("small", "tiny")
 ENCODED_AHEAD = 65536
 """Texts up to this many are encoded before the clock starts; of more, each when it is sent, which keeps memory flat."""
+
+
+def config_of(size: str, level: catalog.Program) -> Config:
+    """The network of one of CONFIGS: the tiny one has the channels that a level's tensor cores need."""
+    return SMALL if size == "small" else TINY_MATRICES if level.tensor_cores else TINY
 
 
 def parser(name: str, module: Any, build: Function, *, quiet: bool) -> argparse.ArgumentParser:
@@ -36,24 +41,23 @@ def parser(name: str, module: Any, build: Function, *, quiet: bool) -> argparse.
         prog=f"python -m charcnn.levels.{name}",
         description=module.__doc__,
         epilog=f"""examples:
-  python -m charcnn.levels.{name}                        classify the sample that ships
-  python -m charcnn.levels.{name} --text news.csv        your texts: CSV, JSON Lines, Parquet or plain lines
-  mpiexec -n 4 python -m charcnn.levels.{name}           share the inputs out over 4 processes
+  python -m charcnn.levels.{name}                   the sample texts
+  python -m charcnn.levels.{name} --text news.csv   your own
+  mpiexec -n 4 python -m charcnn.levels.{name}      inputs shared by 4 processes
 
-exit status: 0 validated (a farm: whoever died, no input is lost), 1 wrong logits or a crash, 2 unusable options, files
-or machine""",
+exit status: 0 logits passed their check; 1 they did not, or a crash; 2 unusable options, files or machine""",
     )
     add, level = found.add_argument, catalog.level(name)
-    precisions = f"{', '.join(level.precisions)} (default {level.precision()}); others have others"
+    precisions = f"{', '.join(level.precisions)} (default {level.precision()})"
     options.add_work(add, "texts", f"default {inspect.signature(build).parameters['batch'].default}", precisions)
-    add("--config", choices=CONFIGS, help="sizes of the network (default small, the paper's; tiny in the simulator)")
+    add("--config", choices=CONFIGS, help="the network's size (default small, the paper's; tiny in the simulator)")
     add("--params", metavar="FILE", help="weights: .safetensors, .pt or the original's params.bin (default: random)")
     source = found.add_mutually_exclusive_group()
-    texts = "CSV, JSON Lines or Parquet by its name, else a text a line (default: the sample that ships)"
+    texts = "CSV, JSON Lines or Parquet, by the suffix, else one text per line (default: the shipped sample)"
     source.add_argument("--text", metavar="FILE", help=texts)
     source.add_argument("--input", metavar="FILE", help="the original program's input.bin: dense one-hot float32")
     add("--answer", metavar="FILE", help="the original program's answer.bin, to compare labels with")
-    options.add_offload(add)
+    options.add_offload(add, LevelCommand(name, build).offload)
     return found
 
 
@@ -65,17 +69,18 @@ def prepare(level: catalog.Program, options: argparse.Namespace) -> Job:
     """
     check(level, options)
     simulated = level.device == "cuda" and device.SIMULATED
-    config = CONFIGS[options.config] if options.config else None
+    tiny = config_of("tiny", level)
+    config = config_of(options.config, level) if options.config else None
     if options.params is not None:
         weights = params.load(options.params, config)
     else:
-        weights = params.init(config or (TINY if simulated else SMALL), options.seed)
+        weights = params.init(config or (tiny if simulated else SMALL), options.seed)
     config = weights.config
     if config.multi_label:
         raise ValueError(
             f"--params {options.params}: gives several labels a text, and a level reports one: use charcnn classify"
         )
-    if simulated and config != TINY:
+    if simulated and config != tiny:
         raise ValueError(
             f"no GPU in use, and length={config.length}, channels={config.channels} would take the simulator hours: "
             "run with --config tiny, or on a machine with an NVIDIA GPU"
@@ -117,7 +122,7 @@ def prepare(level: catalog.Program, options: argparse.Namespace) -> Job:
         offload.Repeated(rows, inputs),
         source,
         weights,
-        next((name for name, value in CONFIGS.items() if value == config), "of the model file"),
+        next((name for name in CONFIGS if config_of(name, level) == config), "of the model file"),
         lambda rows, rounding: validation.expected(rows, weights, config, rounding),
         names,
         [" ".join(text.decode("utf-8", "replace").split()) for text in read.texts[:SHOWN]],

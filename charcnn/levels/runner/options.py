@@ -14,7 +14,7 @@ from charcnn import catalog, offload
 from charcnn.aliases import Function
 from charcnn.files import check_paths
 from charcnn.gpu import device
-from charcnn.host.arguments import above_0, positive
+from charcnn.host.arguments import HelpFormatter, above_0, positive
 from charcnn.host.progress import add_log_every
 from charcnn.host.terminal import tell
 from charcnn.model import params
@@ -73,14 +73,14 @@ def parser(name: str, *, quiet: bool, **texts: Any) -> argparse.ArgumentParser:
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
             if not quiet:
-                tell(f"{name}: {message} (--help lists the options)")
+                tell(f"{name}: {message} (see --help)")
             sys.exit(UNUSABLE)
 
         def print_help(self, file: Any = None) -> None:
             if not quiet:
                 super().print_help(file)
 
-    return Parser(formatter_class=argparse.RawDescriptionHelpFormatter, **texts)
+    return Parser(formatter_class=HelpFormatter, **texts)
 
 
 def add_work(add: Function, what: str, batch: str, precisions: str) -> None:
@@ -89,57 +89,63 @@ def add_work(add: Function, what: str, batch: str, precisions: str) -> None:
         "--inputs",
         type=positive,
         metavar="N",
-        help=f"how many inputs; {what} repeat from the first where there are fewer",
+        help=f"number of inputs; if there are fewer {what}, they repeat (default: all; {SIMULATED_INPUTS} in the "
+        "simulator)",
     )
-    add("--batch", type=positive, metavar="B", help=f"inputs an operator takes at once ({batch})")
-    add("--precision", choices=catalog.PRECISIONS, help=f"what it computes in: {precisions}")
-    add("--seed", type=int, default=0, metavar="S", help="of the random weights (default 0)")
-    add("--repeat", type=positive, default=1, metavar="R", help="times to run; the median is reported (default 1)")
-    add("--gpus", type=positive, metavar="G", help="how many GPUs of the host (default: all that it uses)")
+    add("--batch", type=positive, metavar="B", help=f"inputs per batch ({batch})")
+    add("--precision", choices=catalog.PRECISIONS, metavar="P", help=f"arithmetic: {precisions}")
+    add("--seed", type=int, default=0, metavar="S", help="seed of the random weights (default 0)")
+    add("--repeat", type=positive, default=1, metavar="R", help="number of runs; the median is reported (default 1)")
+    add("--gpus", type=positive, metavar="G", help="number of this host's GPUs (default: all that it can use)")
 
 
-def add_offload(add: Function) -> None:
-    """How inputs reach other ranks, and where the report goes."""
+def mode_of(function: Function) -> str:
+    """What `--offload` calls it."""
+    return next(name for name, known in offload.MODES.items() if known is function)
+
+
+def add_offload(add: Function, default: Function, parts: str = "") -> None:
+    """How ranks share the work, by `default` unless asked, networks also by `parts`; and where the report goes."""
     add(
         "--offload",
         choices=(*offload.MODES, *offload.PARTED),
-        help="how inputs go to other ranks: all at once and back (static), in chunks that overlap with everything else "
-        "(async), or in chunks to whoever is free, in spite of dead workers (farm; default: its own); of networks of "
-        "images a rank may have a share of every layer (tensor), or a stage of layers (pipeline)",
+        metavar="MODE",
+        help="how ranks share the work. static: all inputs at once; async: in chunks, overlapped with all other work; "
+        f"farm: in chunks, to whichever rank is free{parts} (default: {mode_of(default)})",
     )
     add(
         "--deadline",
         type=above_0,
         metavar="S",
-        help="with --offload farm: a worker that keeps a chunk longer than S seconds, or gives no sign of life for so "
-        "long before it is ready, is given up (default: 20 times its slowest chunk, at least 30 s; 600 s before)",
+        help="farm: give up a worker that holds a chunk for more than S seconds, or is silent that long before it is "
+        "ready (default: 20 times its slowest chunk, at least 30; 600 before it is ready)",
     )
     add(
         "--checkpoint",
         metavar="FILE",
-        help="with --offload farm: keep results so far here; the same command started again continues",
+        help="farm: keep finished results here; the same command resumes from them",
     )
-    add("--root-serves", action="store_true", help="with --offload farm: the root only computes where nobody else does")
+    add("--root-serves", action="store_true", help="farm: the root computes only if no worker does")
     add(
         "--gpu-direct",
         action="store_true",
-        help="with --offload async or farm: messages land in GPU memory, where MPI is CUDA-aware (default: they are "
-        "staged through the host, and the report says why)",
+        help="async or farm: messages land in GPU memory, if MPI is CUDA-aware (default: in the host's memory; the "
+        "report says why)",
     )
-    add("--json", metavar="FILE", help="write the report here, too")
-    add("--force", action="store_true", help="replace files that are there, and a checkpoint of another run")
+    add("--json", metavar="FILE", help="also write the report here")
+    add("--force", action="store_true", help="replace existing files, and another run's checkpoint")
     add_log_every(add)
     add(
         "--profile",
         action="store_true",
-        help="time the kernels of a batch one by one, on one GPU: a row each, with its registers, shared memory and "
-        "occupancy; --json keeps them",
+        help="time each kernel of a batch, on one GPU: a row each, with registers, shared memory and occupancy, also "
+        "in --json",
     )
     add(
         "--trace",
         metavar="FILE",
-        help="write a timeline of the last run here, for ui.perfetto.dev or chrome://tracing, and name the bound; "
-        "memory then grows with the inputs",
+        help="write a timeline of the last run, for ui.perfetto.dev or chrome://tracing, and report what limits it; "
+        "memory grows with the inputs",
     )
 
 
@@ -161,13 +167,13 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
             raise ValueError(f"--{option.replace('_', '-')}: needs --offload farm")
     if options.offload in offload.PARTED and not isinstance(program, catalog.NetworkTechnique):
         raise ValueError(
-            f"--offload {options.offload}: {program.name} is not cut into parts; networks of images are, such as "
+            f"--offload {options.offload}: {program.name} is not split into parts; image networks are, such as "
             f"python -m charcnn.networks.alexnet --offload {options.offload}"
         )
     if options.gpu_direct and (options.offload in ("static", *offload.PARTED) or program.device == "cpu"):
         raise ValueError("--gpu-direct: needs a level that computes on GPUs, and --offload async or farm")
     if options.checkpoint is not None and options.repeat > 1:
-        raise ValueError(f"--checkpoint {options.checkpoint}: a run that is repeated has no use for it; leave one out")
+        raise ValueError(f"--checkpoint {options.checkpoint}: cannot be combined with --repeat; leave one out")
     if options.profile:
         _check_profile(program, options)
     if options.gpus is not None and program.device == "cpu":
@@ -188,9 +194,9 @@ def _way_out(program: catalog.Program, precision: str | None) -> str:
     """What runs here in its place: in this precision, or else without one."""
     here = [row for row in program.family if serves(row, precision)]
     if here or precision is None:
-        return f"here runs {program.names_of(here)}" + ("" if precision is None else f" in {precision}")
+        return f"this machine runs {program.names_of(here)}" + ("" if precision is None else f" in {precision}")
     others = program.names_of([row for row in program.family if serves(row, None)])
-    return f"nothing runs in {precision} here; leave --precision out, and here runs {others}"
+    return f"nothing runs in {precision} here; without --precision this machine runs {others}"
 
 
 def _check_profile(program: catalog.Program, options: argparse.Namespace) -> None:
@@ -204,7 +210,7 @@ def _check_profile(program: catalog.Program, options: argparse.Namespace) -> Non
         raise ValueError(f"--profile: with --offload {options.offload} no rank has all kernels; leave one out")
     count = len(device.choose(options.gpus))
     if min(count, program.gpus or count) > 1:
-        raise ValueError(f"--profile: needs one GPU, {count} would be used: --gpus 1")
+        raise ValueError(f"--profile: needs one GPU, but {count} would be used: add --gpus 1")
 
 
 def serves(program: catalog.Program, precision: str | None) -> bool:

@@ -123,6 +123,6 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     return [
         *table(HEAD, rows, 2),
         *peaks,
-        f"kernels take {spent:,.1f} us of {elapsed:,.1f} us from the begin of the first to the end of the last "
+        f"kernels take {spent:,.1f} us of {elapsed:,.1f} us from the first's start to the last's end "
         f"({spent / elapsed:.0%}); one batch of {found['inputs']:,}, medians of {found['runs']} runs, no CUDA graph",
     ]

@@ -62,19 +62,22 @@ def validate(
     return result
 
 
+SAYS_NOTHING = "not said: a simulated GPU's rate says nothing of a GPU"
+
+
 def show(name: str, report: Record, job: Job, logits: np.ndarray) -> None:
     """The closing report."""
     config, seconds, check = job.params.config, report["seconds"], report["validation"]
     where = f"{report['ranks']} rank{'s' * (report['ranks'] > 1)}"
     if report["gpus"]:
         where += f", {report['gpus']} GPU{'s' * (report['gpus'] > 1)}{' a rank' * (report['ranks'] > 1)}"
-        where += ", simulated" * report["simulated"]
+        where += ", emulated" if report["emulated"] else ", simulated" * report["simulated"]
     how = f"config {job.size}, batch {report['batch']}, {report['precision']}"
     how += f" held as {report['held_as']}" if report["held_as"] != report["precision"] else ""
     rows = [
         ("inputs", f"{report['inputs']} from {report['source']}, {how}, on {where}"),
         ("elapsed", f"{statistics.median(seconds):.3f} s" + f", median of {len(seconds)} runs" * (len(seconds) > 1)),
-        ("inputs/s", f"{report['inputs_per_second']:,.2f}"),
+        ("inputs/s", SAYS_NOTHING if report["simulated"] else f"{report['inputs_per_second']:,.2f}"),
     ]
     spent = sum(report["stages"].values())
     stages = [f"{stage} {value:.3f} s ({value / spent:.0%})" for stage, value in report["stages"].items()]
@@ -99,7 +102,7 @@ def show(name: str, report: Record, job: Job, logits: np.ndarray) -> None:
     if job.answers is not None:
         line = f"{check['answers_agree']} of {len(logits)} labels as in the answers"
         first = check.get("first_disagreement")
-        rows.append(("", line if first is None else f"{line}; the first other one at input {first}"))
+        rows.append(("", line if first is None else f"{line}; the first difference is at input {first}"))
     labels = logits.argmax(axis=1)
     counts = np.bincount(labels, minlength=config.classes)
     named = [f"{job.class_name(i)} {n}" for i, n in enumerate(counts) if n or len(counts) <= MANY]

@@ -52,10 +52,10 @@ def main(name: str, argv: list[str] | None = None) -> NoReturn:
     chosen = subject.parser(quiet=False).parse_args(argv)
     try:
         if chosen.profile:
-            raise ValueError("--profile: is of a run; leave out --compare, --plan and --train")
+            raise ValueError("--profile: needs a run; leave out --compare, --plan and --train")
         options.check_files(chosen)
         if getattr(chosen, "invert", False) and not chosen.compare:
-            raise ValueError("--invert: is of images that are run; leave out --plan and --train")
+            raise ValueError("--invert: needs a run; leave out --plan and --train")
         if getattr(chosen, "train", None) is not None:
             sys.exit(fit.train(subject, chosen))
         sys.exit(tables.compare(subject, chosen) if chosen.compare else subject.planned(chosen))
@@ -76,54 +76,72 @@ class NetworkCommand:
 
     def parser(self, *, quiet: bool) -> argparse.ArgumentParser:
         """Its command line; `quiet` where another rank prints the help and the errors."""
-        of = f"python -m charcnn.networks.{self.name}"
+        of, kind = f"python -m charcnn.networks.{self.name}", "rows" if self._of_rows else "images"
         found = options.parser(
             self.name,
             quiet=quiet,
             prog=of,
             description=self.page.__doc__,
             epilog=f"""examples:
-  {of}                             the images that ship, by all cores or the GPU
-  {of} --as naive                  an operator a layer, in CUDA
-  {of} --images shoe.png --resize  a picture of yours
-  {of} --compare                   all techniques that run here
-  mpiexec -n 4 {of}                share the images out over 4 processes
+  {of}                {"random rows" if self._of_rows else "the shipped images"}
+  {of} --as naive     an operator per layer
+  {of} --compare      all techniques
+  mpiexec -n 4 {of}   {kind} shared by 4 processes
 
-exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files or machine""",
+exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusable options, files or machine""",
         )
         add = found.add_argument
-        on_gpu, ways = " or ".join(self._row.on_gpu), "{" + ",".join(self._techniques()) + "}"
-        how = f"how (default {CPU}, with a GPU {on_gpu})"
-        add("--as", dest="technique", type=self._technique_name, metavar=ways, help=how)
+        on_gpu, ways = ", ".join(self._row.on_gpu), ", ".join(self._techniques())
+        how = f"technique: {ways} (default {CPU}; on a GPU the first of {on_gpu} that runs)"
+        add("--as", dest="technique", type=self._technique_name, metavar="T", help=how)
         variants = self.page.VARIANTS
-        add("--variant", choices=variants, help=f"of the network (default {variants[0]}; tiny in the simulator)")
-        options.add_work(add, "images", "default by the technique", "by the technique, fp32 first")
+        add("--variant", choices=variants, help=f"the network's variant (default {variants[0]}; tiny in the simulator)")
+        precisions = f"{', '.join(catalog.networks.TENSOR_CORES)} on tensor cores (default fp16), elsewhere fp32"
+        options.add_work(add, kind, "default: the technique's own", precisions)
         kinds = ".safetensors, a state_dict as .pt" + ", or a folder of raw arrays" * bool(self.raw)
-        add("--params", metavar="FILE", help=f"weights: {kinds} (default: those that ship, else random)")
+        add("--params", metavar="FILE", help=f"weights: {kinds} (default: the shipped ones, else random)")
         if self.raw:
-            held = f"what a folder's {', '.join(self.raw)} hold (default {weights.LAYOUTS[0]})"
+            held = f"layout of a folder's {', '.join(self.raw)} (default {weights.LAYOUTS[0]})"
             add("--layout", choices=weights.LAYOUTS, default=weights.LAYOUTS[0], help=held)
-        add("--random", action="store_true", help="random weights, of --seed, in place of those that ship")
-        add("--images", metavar="FILE", help=f"pictures, a folder of them, IDX, .npy, or {', '.join(DATA)}")
-        add("--resize", action="store_true", help="fit pictures of other sizes")
+        add("--random", action="store_true", help="random weights from --seed, instead of the shipped ones")
+        add("--images", metavar="FILE", help=f"a picture, a folder of pictures, IDX, .npy, or {', '.join(DATA)}")
+        add("--resize", action="store_true", help="resize pictures to the network's size")
         if self._on_black:
-            add("--invert", action="store_true", help="exchange bright and dark: of pictures that are dark on white")
-        add("--layers", action="store_true", help="a row a layer: shape, FLOP, bytes, time, share of the roofline")
+            add("--invert", action="store_true", help="swap bright and dark, for pictures that are dark on white")
+        add("--layers", action="store_true", help="print a row per layer: shape, FLOP, bytes, time, share of roofline")
         add(
             "--plan",
             action="store_true",
-            help="print how its convolutions fuse, with --as what each step makes of its layers; runs nothing",
+            help="print how the convolutions fuse, and with --as the layers after each rewrite; run nothing",
         )
         if hasattr(self.page, "DATA"):
-            add("--train", metavar="FILE", help=f"fit it to --images (default {self.page.DATA}), and write its weights")
-            add("--epochs", type=positive, default=12, metavar="E", help="with --train (default 12)")
-            add("--rate", type=above_0, default=2e-3, metavar="R", help="its largest step (default 0.002)")
-        one = "the first two convolutions as one kernel, with what follows them: --as strong, in fp32, fp16 or bf16"
+            add("--train", metavar="FILE", help=f"train on --images (default {self.page.DATA}), and write the weights")
+            add(
+                "--epochs",
+                type=positive,
+                default=12,
+                metavar="E",
+                help="with --train: passes over the images (default 12)",
+            )
+            add(
+                "--rate",
+                type=above_0,
+                default=2e-3,
+                metavar="R",
+                help="with --train: peak learning rate (default 0.002)",
+            )
+        one = "with --as strong, in fp32, fp16 or bf16: the first two convolutions and what follows them as one kernel"
         add("--fuse", type=int, choices=(fused.FUSED,), metavar="2", help=one)
-        add("--method", choices=METHODS, help="with --fuse: how that kernel goes over an image (default by forecast)")
-        add("--compare", action="store_true", help="all techniques of --as that run here, checked first")
-        options.add_offload(add)
+        add("--method", choices=METHODS, help="with --fuse: how that kernel traverses an image (default: by forecast)")
+        add("--compare", action="store_true", help="check and time all techniques that run here")
+        parts = "; tensor: a share of every layer per rank; pipeline: a stage of layers per rank"
+        options.add_offload(add, self.offload, parts)
         return found
+
+    @property
+    def _of_rows(self) -> bool:
+        """Whether its inputs are rows of features, not images."""
+        return self._row.architecture().image[1] == 1
 
     @property
     def _on_black(self) -> bool:
@@ -139,7 +157,7 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         if name not in self._techniques():
             known = any(name == row.name for row in catalog.NETWORK_TECHNIQUES)
             raise argparse.ArgumentTypeError(
-                f"{name}: {f'{self.name} has no such technique' if known else 'is no technique'}: need one of "
+                f"{name}: {f'{self.name} has no such technique' if known else 'is not a technique'}: need one of "
                 + ", ".join(self._techniques())
             )
         return name
@@ -170,7 +188,7 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
     def _check_fused(self, chosen: argparse.Namespace) -> None:
         """Raise ValueError unless what --fuse asks for can be."""
         if chosen.method and not chosen.fuse:
-            raise ValueError(f"--method {chosen.method}: is of --fuse {fused.FUSED}, which is missing")
+            raise ValueError(f"--method {chosen.method}: needs --fuse {fused.FUSED}")
         if chosen.fuse and chosen.technique != "strong":
             raise ValueError(f"--fuse {chosen.fuse}: needs --as strong, not {self._technique(chosen).name}")
         if chosen.fuse and chosen.offload in offload.PARTED:
@@ -257,7 +275,7 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         light = read.on_light(network.image)
         if light and chosen.images not in DATA:
             tell(
-                f"{self.name}: warning: {light:,} of {len(read.rows):,} images have a light border, where networks of "
+                f"{self.name}: warning: {light:,} of {len(read.rows):,} images have a light border, but networks of "
                 f"grey images learn from bright on black: {'leave out' if chosen.invert else 'try'} --invert"
             )
         return read

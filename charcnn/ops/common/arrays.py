@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.aliases import DType
+from charcnn.aliases import DType, Function
 from charcnn.gpu.arrays import check, check_out
 from charcnn.layers.layer import Shape
 
@@ -16,11 +16,12 @@ half the time."""
 
 
 def host(
-    out: np.ndarray | None, shape: Shape, dtype: DType = np.float32, in_place: str = "", **inputs: Any
+    out: np.ndarray | Function | None, shape: Shape, dtype: DType = np.float32, in_place: str = "", **inputs: Any
 ) -> np.ndarray:
     """Check a CPU launcher's inputs (`ids`, `images` uint8, others float32) and its `out`, which is made where None.
 
-    `out` shares no memory with an input, but that it may be the one that `in_place` names.
+    `out` shares no memory with an input, but that it may be the one that `in_place` names. A function gives it, of a
+    shape and dtype.
     """
     for name, array in inputs.items():
         if not isinstance(array, np.ndarray):
@@ -28,6 +29,7 @@ def host(
         check(name, array, np.uint8 if name in ("ids", "images") else np.float32)
     if out is None:
         return np.empty(shape, dtype)
+    out = out(shape, dtype) if callable(out) else out
     if not isinstance(out, np.ndarray):
         raise ValueError(f"out is a {type(out).__name__}: a CPU variant needs a NumPy array")
     check_out(out, shape, dtype, inputs, in_place)

@@ -44,6 +44,8 @@ class PreparedConv(NoScratch):
     precisions: ClassVar[tuple[str, ...]] = tuple(TENSOR_PRECISIONS)
     hopper: ClassVar[bool] = False
     """Whether it needs Hopper's tensor cores."""
+    tensor_cores: ClassVar[bool] = True
+    """Whether it multiplies on tensor cores what these can."""
     longest: ClassVar[int] = 1 << 31
     """The most taps of a sequence."""
 
@@ -67,10 +69,10 @@ class PreparedConv(NoScratch):
             return False
         if precision not in cls.precisions_of(pattern[0]):
             return False
-        on_tensor_cores = precision in TENSOR_PRECISIONS
-        least = TENSOR_PRECISIONS[precision].capability if on_tensor_cores else (8, 0)
+        of = TENSOR_PRECISIONS.get(precision)
+        least = of.capability if of else (8, 0)
         if capability is None:
-            cores = not on_tensor_cores or device.has_tensor_cores(hopper=cls.hopper)
+            cores = not (of and cls.tensor_cores) or device.has_tensor_cores(hopper=cls.hopper)
             return cores and device.has_capability(least)
         return capability >= least and (capability[0] == 9 or not cls.hopper)
 
@@ -142,6 +144,12 @@ class PreparedConv(NoScratch):
         self.width = -(-self.c_in // together) * together
         """Channels of a pixel of x, or of each of its terms."""
         return weight.reshape((prod(kernel), width, self.c_out)), bias
+
+    def _check_unpadded(self, weights: Mapping[str, Array]) -> None:
+        """Raise ValueError where features would be padded, or there are none."""
+        if self.width != self.c_in or not self.c_in:
+            shape = tuple(weights["weight"].shape)
+            raise ValueError(f"weight has shape {shape}: need C_in a multiple of {self._together}")
 
     @property
     def taps(self) -> int:

@@ -15,7 +15,7 @@ from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from charcnn.ops.common.cpu_tile import _features, _literals
+from charcnn.ops.common.cpu_tile import _features, literal_values
 from charcnn.ops.common.precision import LARGEST_S8, LARGEST_U8
 
 ROWS, VECTORS, WIDTH = 12, 2, 16
@@ -120,17 +120,17 @@ def dot_tiles(typingctx, precision, result, pool, rows, a, starts, count, b, ste
         bias: float32 (PANEL,); of u8 with the half that makes cutting off round.
         y: rows of PANEL values, `to_row` bytes from one to the next.
     """
-    literals = (precision, result)
-    if not all(isinstance(one, types.StringLiteral) for one in literals) or (sizes := _literals(pool, rows)) is None:
+    words, sizes = (precision, result), literal_values(pool, rows)
+    if sizes is None or not all(isinstance(word, types.StringLiteral) for word in words):
         return None
-    names = [one.literal_value for one in literals]
+    names = [word.literal_value for word in words]
 
     def codegen(ctx, builder, signature, args):
         _dot_tiles(builder, *names, *sizes, *args[4:])
         return ctx.get_dummy_value()
 
     i64 = types.int64
-    return types.void(*literals, pool, rows, *[i64] * 7, types.float32, i64, i64), codegen
+    return types.void(*words, pool, rows, *[i64] * 7, types.float32, i64, i64), codegen
 
 
 def _dot_tiles(builder, precision, result, pool, rows, a, starts, count, b, steps, scale, bias, floor, y, to_row):

@@ -20,6 +20,7 @@ from numba import njit, prange, types
 from charcnn.gpu.arrays import apart
 from charcnn.ops.common import threads
 from charcnn.ops.common.cpu_tile import PART, CpuTile, add_product, add_product_plain, tile_of_columns
+from charcnn.ops.common.cpu_transpose import SIDE, transpose_square
 from charcnn.ops.common.tasks import share_out
 
 TASK_ROWS = 240
@@ -61,8 +62,18 @@ def copy_line(x, start, line, pixel, height, width, strides, to, first, count, c
         for i in range(target.size):
             target[i] = source[i]
     else:
+        wide, deep = 0, 0
+        if strides[2] == 1:
+            wide, deep = (high - low) // SIDE * SIDE, channels // SIDE * SIDE
+            places = np.arange(SIDE) * channels
+            for i in range(0, wide, SIDE):
+                for c in range(0, deep, SIDE):
+                    transpose_square(
+                        x.ctypes.data + 4 * (at + i + c * strides[3]), 4 * strides[3],
+                        to.ctypes.data + 4 * ((first + low + i) * channels + c), places.ctypes.data,
+                    )  # fmt: skip
         for c in range(channels):
-            for i in range(high - low):
+            for i in range(wide if c < deep else 0, high - low):
                 to[(first + low + i) * channels + c] = x[at + i * strides[2] + c * strides[3]]
 
 
@@ -155,16 +166,31 @@ def _compiled(tile):
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def _pack(weight, packed):
-    _, c_out, taps, c_in = weight.shape
-    _, panels, _, panel = packed.shape
-    for task in prange(packed.shape[0] * panels):
+def _pack(weight, places, packed):
+    c_out, c_in = weight.shape[1], weight.shape[3]
+    matrices, panels, terms, panel = packed.shape
+    whole = len(places) // SIDE * SIDE
+    for task in prange(matrices * panels):
         n, p = task // panels, task % panels
-        for first in range(0, c_in, 16):  # a square of 16 x 16 is read and written in whole lines of the cache
-            for k in range(taps):  # which stay there where taps lie side by side
-                for i in range(min(panel, c_out - p * panel)):
-                    for c in range(first, min(first + 16, c_in)):
-                        packed[n, p, k * c_in + c, i] = weight[n, p * panel + i, k, c]
+        columns = min(panel, c_out - p * panel)
+        squares = columns // SIDE * SIDE if whole else 0
+        if weight.strides[1] == 4:
+            for term in range(terms):
+                for i in range(columns):
+                    packed[n, p, term, i] = weight[n, p * panel + i, term // c_in, term % c_in]
+        else:
+            source = weight.ctypes.data + n * weight.strides[0] + p * panel * weight.strides[1]
+            target = packed.ctypes.data + 4 * task * terms * panel
+            for j in range(0, whole, SIDE):
+                for i in range(0, squares, SIDE):
+                    transpose_square(
+                        source + i * weight.strides[1] + 4 * j, weight.strides[1], target + 4 * i,
+                        places.ctypes.data + 8 * j,
+                    )  # fmt: skip
+            for term in range(terms):
+                row = places[term] // panel
+                for i in range(squares if term < whole else 0, columns):
+                    packed[n, p, row, i] = weight[n, p * panel + i, row // c_in, row % c_in]
 
 
 def pack(weights: np.ndarray, tile: CpuTile) -> np.ndarray:
@@ -177,8 +203,13 @@ def pack(weights: np.ndarray, tile: CpuTile) -> np.ndarray:
         float32 (N, panels, K * C_in, tile.panel), C_out in whole panels, with zeros in what the last one lacks.
     """
     n, c_out, taps, c_in = weights.shape
+    places = np.arange(taps * c_in).reshape(taps, c_in) * tile.panel
+    if weights.size and weights[0, 0].T.flags.c_contiguous:  # a tap's neighbour is the next tap
+        places = places.T
+    elif weights.strides[1] != 4 and weights.size and not weights[0, 0].flags.c_contiguous:
+        weights = np.ascontiguousarray(weights)
     packed = np.zeros((n, -(-c_out // tile.panel), taps * c_in, tile.panel), np.float32)
-    threads.launch(_pack, weights, packed)
+    threads.launch(_pack, weights, np.ascontiguousarray(places).ravel(), packed)
     return packed
 
 

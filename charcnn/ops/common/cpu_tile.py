@@ -91,7 +91,7 @@ def tile_of_columns(columns: int, rows: int | None = None) -> CpuTile:
     return narrow if computed(narrow) <= 0.9 * computed(tile) else tile
 
 
-def _literals(*sizes):
+def literal_values(*sizes):
     """Their values; None where one is not known when this is compiled."""
     known = all(isinstance(size, types.IntegerLiteral) for size in sizes)
     return tuple(size.literal_value for size in sizes) if known else None
@@ -105,7 +105,7 @@ def add_product(typingctx, rows, vectors, width, a, starts, count, b, depth, c, 
     B is (depth, vectors * width) and C (count, vectors * width), both contiguous. `following` is the next call's B, as
     large as this one: the first tiles fetch it into cache L2, which would else wait for memory in its own first tile.
     """
-    if (tile := _literals(rows, vectors, width)) is None:
+    if (tile := literal_values(rows, vectors, width)) is None:
         return None
 
     def codegen(ctx, builder, signature, args):
@@ -119,7 +119,7 @@ def add_product(typingctx, rows, vectors, width, a, starts, count, b, depth, c, 
 @intrinsic(prefer_literal=True)
 def add_shifted(typingctx, rows, vectors, width, a, starts, count, b, places, depth, c):
     """`add_product` where B's row t starts places[t] floats behind b: int64, the address of which is given."""
-    if (tile := _literals(rows, vectors, width)) is None:
+    if (tile := literal_values(rows, vectors, width)) is None:
         return None
 
     def codegen(ctx, builder, signature, args):

@@ -50,7 +50,7 @@ class FeatureLayout(NamedTuple):
         octets, width = octets and form.terms == 2, VECTOR_BYTES // form.itemsize
         aligned = all(device.address(array) % VECTOR_BYTES == 0 for array in arrays)
         if octets and not aligned:
-            raise ValueError("features in octets begin at no multiple of 16 bytes: need arrays that do")
+            raise ValueError("features in octets begin between multiples of 16 bytes: need arrays that begin at one")
         return cls(form, octets, width if aligned and channels % width == 0 else 1)
 
     def seen(self, array: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,23 @@ def _found(module: str, name: str, classes: Sequence[type]) -> Function:
     said = f"{module}.{name} is {found.__module__}.{found.__name__} now, which takes a pattern"
     warnings.warn(said, DeprecationWarning, stacklevel=4)
     return found
+
+
+def of_arrays(init: Function) -> Function:
+    """A class's `__init__` that takes a pattern, and with a warning what it took in release 1.0: weight and bias."""
+
+    @wraps(init)
+    def prepare(self: object, pattern: Array, weights: Array, **options: object) -> None:
+        if isinstance(pattern, np.ndarray):
+            warnings.warn(f"{type(self).__name__} takes a pattern and its weights", DeprecationWarning, stacklevel=2)
+            pattern, weights = (
+                pattern_of(pattern, str(options.pop("epilogue", ""))),
+                {"weight": pattern, "bias": weights},
+            )
+            options |= {"results": "float32"} if options.pop("float32", False) else {}
+        init(self, pattern, weights, **options)
+
+    return prepare
 
 
 def former_on_cpu(module: str, name: str, *classes: type) -> Function:

@@ -78,10 +78,13 @@ class Launched(NoScratch):
     """An operator in float32, with its parameters on the GPU.
 
     Args:
-        launcher: of `charcnn.ops`.
-        shape: its result's, of `charcnn.ops.common.shapes`, from what the launcher takes.
-        arguments: what it takes beside x: NumPy arrays, which are copied to the GPU, and numbers.
-        rows: whether all features of an input are one row: a linear layer.
+        launcher: a function of `charcnn.ops` for CUDA, whose first argument is x.
+        shape: the check in `charcnn.ops.common.shapes` that gives the shape of its result from its arguments.
+        arguments: those behind x: NumPy arrays, which are copied to the GPU once, and numbers.
+        rows: bool, default False: whether x is given as (N, the product of its other sizes), for a linear layer.
+
+    Raises:
+        DeviceError: no usable GPU.
     """
 
     def __init__(self, launcher: Function, shape: Callable[..., Shape], *arguments: Any, rows: bool = False) -> None:

@@ -19,7 +19,7 @@ from numba import cuda, float32, float64
 
 from charcnn.aliases import Array
 from charcnn.gpu import device, ptx
-from charcnn.gpu.device import SIMULATED, uint32
+from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 
@@ -91,9 +91,7 @@ def normalised(value, mean, variance, eps):
 
 @jit(device=True)
 def warp_sum(value):
-    """The sum of the value of each of the warp's lanes, the same in all; by a tree. In the simulator, too."""
-    if SIMULATED:  # the simulator knows no warps: there a block is one
-        return block_sum(value, cuda.shared.array(LANES, float64))
+    """The sum of the value of each of the warp's lanes, the same in all; by a tree."""
     lane_mask = LANES // 2
     while lane_mask > 0:
         value += cuda.shfl_xor_sync(0xFFFFFFFF, value, lane_mask)

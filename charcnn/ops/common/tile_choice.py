@@ -131,7 +131,7 @@ def _read(path: Path, gpu: str) -> dict[str, Record]:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         what = " ".join(str(error.strerror if isinstance(error, OSError) else error).split())
-        warnings.warn(f"{path}: {what}; no tile is taken from it: delete it, or run charcnn tune", stacklevel=2)
+        warnings.warn(f"{path}: {what}; its tiles are ignored: delete it, or run charcnn tune", stacklevel=2)
         return {}
     return tiles
 

@@ -23,8 +23,8 @@ class CpuDotConv(PreparedCpuConv):
         pattern: `Conv1d` or `Linear`, with ReLU, without which u8 has none below 0 either; behind a `Conv1d`
             max-pooling of 3.
         weights: float32 "weight" as of `CpuConv`, of which int8 keeps 255 steps an output channel, and "bias".
-        precision: int8 or bf16.
-        results: what is stored: features of that precision, or "float32".
+        precision: of features and weights, "int8" or "bf16".
+        results: what is stored, "float32", or None, the default: features of that precision.
 
     Raises:
         ValueError: it does not compute the pattern, the processor lacks the instructions, or int8 cannot hold the

@@ -27,8 +27,9 @@ class DoubleBufferedConv(PreparedConv):
 
     Args:
         pattern: `Conv1d`, `Conv2d` or `Linear`; a pointwise function; of a `Conv1d` with ReLU, max-pooling.
-        weights: as of `WgmmaConv`, NumPy arrays.
-        moments: of sequences, whether `stat` is called, for a LayerNorm that follows.
+        weights: "weight", float32 (K, C_in, C_out), (KH, KW, C_in / groups, C_out) or (C_in, C_out), as `arrays.pack`
+            gives it, C-contiguous; "bias", float32 (C_out,); NumPy arrays.
+        moments: bool, default False: of sequences, whether `stat` is called, for a LayerNorm that follows.
 
     Raises:
         ValueError: an argument's shape does not fit.

@@ -169,7 +169,7 @@ class StepConv1d:
             raise ValueError(f"weight has {c_in=}, c_out={self.c_out}: need multiples of {K_BLOCK} and {self.block_n}")
         self.tile: Any = self.steps[step].config(self.kernel_size, self.block_n)
         if not self.tile.fits(device.shared_limit()):
-            raise ValueError(f"weight has {self.kernel_size} taps: shared memory does not hold what so many read")
+            raise ValueError(f"weight has {self.kernel_size} taps: shared memory cannot hold what so many read")
         self._kernel = self.steps[step].make_kernel(self.tile)
         self._weight = device.to_device(pack(weight, self.tile.block_n, swizzled=self.tile.swizzled))
         self._bias = device.to_device(bias)
@@ -204,7 +204,7 @@ class StepConv1d:
             return call.result()
         for name, array in (("x", x), ("out", y)):
             if beyond := device.address(array) % 16:
-                raise ValueError(f"{name} begins {beyond} bytes behind a multiple of 16: need one, for 16-byte copies")
+                raise ValueError(f"{name} begins {beyond} bytes past a multiple of 16: need one, for 16-byte copies")
         source = self._source(x, rows, channels)
         addresses = (np.uint64(device.address(array)) for array in (source, self._weight, self._bias, y))
         sizes = map(np.uint32, (self.kernel_size, self._k_blocks, self.c_out, rows, length, length_out))

@@ -35,8 +35,16 @@ SPREAD = {
 
 
 class Cast(NoScratch):
-    """float32 features (N, ..., C), as a linear layer takes them: rows (N, 1, ... C) in a precision, twice as long ones
-    in fp16x3."""
+    """float32 features (N, ..., C) as a linear layer takes them: one row each, (N, 1, ... * C), in a precision.
+
+    In fp16x3 a row is twice as long: high terms, then low ones.
+
+    Args:
+        precision: of the result, one of `precision.TENSOR_PRECISIONS`.
+
+    Raises:
+        ValueError: there is no such precision.
+    """
 
     nbytes = 0
 

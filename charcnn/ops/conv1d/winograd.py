@@ -172,9 +172,10 @@ class WinogradConv(PreparedConv):
     Args:
         pattern: `Conv1d`, with a ReLU, and max-pooling behind that; or `Conv2d` that moves by 1, without dilation or
             groups, and any pointwise function.
-        weights: as of `WgmmaConv`.
-        moments: of sequences, whether `with_moments` is called.
-        plan: of images, how; the best by `winograd_images_plan.plan` where None.
+        weights: "weight", float32 (K, C_in, C_out) or (KH, KW, C_in, C_out), as `arrays.pack` gives it, C-contiguous;
+            "bias", float32 (C_out,); both NumPy arrays, or both device arrays.
+        moments: bool, default False: of sequences, whether `with_moments` is called.
+        plan: of images, tiles and their sizes; the best by `winograd_images_plan.plan` where None, the default.
         stream: a CUDA stream; the default stream where None.
 
     Raises:
@@ -241,12 +242,18 @@ class WinogradConv(PreparedConv):
     def apply(
         self, x: Array, *, out: Array = None, stream: Stream = None, space: Callable[[Shape], Any] | None = None
     ) -> Array:
-        """Start on features, float32, C-contiguous, NumPy or on the GPU; the result on the same side.
+        """Start on features; the result, where they lie.
 
         Args:
+            x: float32 (N, L, C_in) or (N, H, W, C_in), C-contiguous, NumPy or on the GPU.
+            out: where to write, float32 of `out_shape`, on the same side; made where None.
+            stream: a CUDA stream; the default stream where None.
             space: a function that gives a float32 device array of a shape, called for the transformed features, for
                 their products, and, where `out` is None, for the result: each is read when the next is written, so two
                 buffers by turns will do. Where None, new arrays.
+
+        Raises:
+            ValueError: an argument's shape, dtype, layout or side does not fit.
         """
         shape = self._check(x)
         spaces, out = self._space(shape, out, stream, space)
@@ -258,7 +265,16 @@ class WinogradConv(PreparedConv):
         self, x: Array, *, out: Array = None, stream: Stream = None, partial_moments: Array = None,
         space: Callable[[Shape], Any] | None = None,
     ) -> Array:  # fmt: skip
-        """Start on features: y, and stat float64 (N, 2), mean and variance of each input's y."""
+        """Start on features of sequences: y, and stat float64 (N, 2), mean and variance of each input's y.
+
+        Args:
+            x, stream, space: see `apply`.
+            out: where to write, (y, stat), each of them or both None: made.
+            partial_moments: scratch, float32 of `partial_moments_shape(N, L)` on the GPU; made where None.
+
+        Raises:
+            ValueError: an argument's shape, dtype, layout or side does not fit.
+        """
         shape = self._check(x)
         y, given = pair(out)
         if given is not None:

@@ -17,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from charcnn.aliases import Array
-from charcnn.ops.common.cpu_tile import _literals
+from charcnn.ops.common.cpu_tile import literal_values
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 
 TILES = 8
@@ -160,7 +160,7 @@ def row_to_points(typingctx, points, x, first, width, y, stride):
 
     Columns below 0 and from `width` on count as 0, and are not read. Point p's 8 values go to y[p * stride :].
     """
-    if (sizes := _literals(points)) is None:
+    if (sizes := literal_values(points)) is None:
         return None
 
     def codegen(ctx, builder, signature, args):
@@ -191,7 +191,7 @@ def multiply_point(typingctx, rows, vectors, width, weights, features, places, d
     weights (depth, rows) are contiguous; term t's features lie places[t] floats behind `features`; start has `rows`
     floats; to is (rows, vectors * width). All are addresses, but depth, of at least 1, and more.
     """
-    if (sizes := _literals(rows, vectors, width)) is None:
+    if (sizes := literal_values(rows, vectors, width)) is None:
         return None
 
     height, across, lanes = sizes
@@ -253,7 +253,7 @@ def points_to_rows(typingctx, points, width, sums, stride, floor, pieces, to):
     its first lane would lie behind `to`, and its lanes, as bits, that do; then the same of those on the next row. All
     are addresses, but stride and floor.
     """
-    if (sizes := _literals(points, width)) is None:
+    if (sizes := literal_values(points, width)) is None:
         return None
 
     def codegen(ctx, builder, signature, args):

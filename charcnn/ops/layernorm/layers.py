@@ -34,13 +34,19 @@ Affine = tuple[np.ndarray, np.ndarray]
 class ConvNormReluPool:
     """A convolution that gives the moments of its result, too, and one pass of LayerNorm, ReLU and max-pooling.
 
+    Of the convolution's (N, L, C) it writes (N, L // pool_size, C). Behind `WgmmaConv` that is one row (N, 1, ...),
+    as a linear layer takes it, with `wide`, in TF32 and in fp16x3, there of high terms, then low ones.
+
     Args:
-        conv: the convolution, made with `moments`.
-        norm: gamma and beta. Up to FEW inputs of 16 bits take them in fp16, as small batches do.
-        pool_size: positions that a maximum is taken of.
-        precision: of the features that are given.
-        eps: added to the variance.
-        wide: whether conv's result, gamma and beta are float32, though features have fewer bits.
+        conv: `WgmmaConv` or `MmaConv` of a `Conv1d` alone, made with `moments=True`.
+        norm: gamma and beta, float32 (L, C), NumPy arrays. Up to FEW inputs of 16 bits take them in fp16.
+        pool_size: int: positions that a maximum is taken of.
+        precision: of the features that are written, one of `precision.TENSOR_PRECISIONS`.
+        eps: float, default 1e-5: added to the variance, greater than 0.
+        wide: bool, default False: whether conv's result, gamma and beta are float32, though features have fewer bits.
+
+    Raises:
+        ValueError: there is no such precision.
     """
 
     def __init__(
@@ -92,7 +98,20 @@ class ConvNormReluPool:
 
 
 class SmallBatchConvNormReluPool:
-    """`ConvNormReluPool` for a few inputs, spread over the whole GPU; a linear layer follows, as features lie."""
+    """Convolution, LayerNorm, ReLU and max-pooling of a few inputs, spread over the whole GPU, for a linear layer.
+
+    Args:
+        weight: float32 (K, C_in, C), as `arrays.pack` gives it; bias: float32 (C,); NumPy arrays.
+        norm: gamma and beta, float32 (L, C) of the convolution's positions and channels, NumPy arrays.
+        pool_size: int: positions that a maximum is taken of.
+        precision: of weights and features, one of `precision.TENSOR_PRECISIONS`.
+        eps: float, default 1e-5: added to the variance, greater than 0.
+        wide: bool, default False: whether LayerNorm reads float32, though features have fewer bits.
+
+    Raises:
+        ValueError: an argument's shape does not fit, or there is no such precision.
+        DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
+    """
 
     def __init__(
         self, weight: np.ndarray, bias: np.ndarray, norm: Affine, pool_size: int, precision: str, eps: float = 1e-5, *,
@@ -132,9 +151,12 @@ class CoalescedConvNormReluPool:
     """A convolution in float32 that gives the moments of its result, too; then LayerNorm, ReLU and max-pooling.
 
     Args:
-        conv: writes as a layer does; `stat(x, y, moments, space)` starts it, and gives its result and moments.
-        norm: gamma and beta.
-        pool_size: positions that a maximum is taken of.
+        conv: `WinogradConv` or `DoubleBufferedConv` of a `Conv1d` alone, made with `moments=True`.
+        norm: gamma and beta, float32 (L, C) of its positions and channels, NumPy arrays.
+        pool_size: int: positions that a maximum is taken of.
+
+    Raises:
+        DeviceError: no usable GPU.
     """
 
     def __init__(self, conv: Any, norm: Affine, pool_size: int) -> None:

@@ -103,9 +103,9 @@ class NormReluPool:
     """LayerNorm, ReLU and max-pool of channels-last features in one pass; statistics in one pass before, in cache.
 
     Args:
-        gamma, beta: float32 (C, L), or both None: no LayerNorm, only ReLU and max-pool.
-        pool_size: positions a pooling window, and from one to the next.
-        eps: added to the variance.
+        gamma, beta: float32 (C, L), NumPy arrays, or both None: no LayerNorm, only ReLU and max-pool.
+        pool_size: int: positions of a window, and from one to the next.
+        eps: float, default 1e-5: added to the variance, greater than 0.
     """
 
     def __init__(self, gamma: np.ndarray | None, beta: np.ndarray | None, pool_size: int, *, eps: float = 1e-5) -> None:

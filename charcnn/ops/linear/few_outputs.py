@@ -7,23 +7,25 @@ row at once, and multiplies in float32 by weights that stay in the first cache.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numba import cuda, float32, types
 
-from charcnn.aliases import Array, Stream
+from charcnn.aliases import Array
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
-from charcnn.layers.layer import Shape
-from charcnn.ops.common import shapes
+from charcnn.layers import Linear
 from charcnn.ops.common.cast import WORDS
-from charcnn.ops.common.layer import ArraySpec, NoScratch, Space
+from charcnn.ops.common.conv import PreparedConv
+from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
+from charcnn.ops.common.former import of_arrays
 from charcnn.ops.common.moments import LANES, warp_sum
-from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS, choose
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, TENSOR_PRECISIONS, choose
 
 OCTET = 8
 """Features that a lane loads at once."""
@@ -37,11 +39,6 @@ MOST = 16
 """Outputs. A warp loads the weights of all, which more of them would make the work; tensor cores share them."""
 
 TAKEN = HALF_PRECISIONS | {"fp8": TENSOR_PRECISIONS["fp8"]}
-
-
-def takes(precision: str, outputs: int) -> bool:
-    """Whether `FewOutputsLinear` is for a layer of so many outputs, from features of this precision."""
-    return precision in TAKEN and outputs <= MOST
 
 
 @cache
@@ -102,69 +99,47 @@ def _few_outputs_kernel(ptx_type: str, outputs: int, early: bool) -> Any:
     return kernel
 
 
-class FewOutputsLinear(NoScratch):
-    """linear_nlc for products with few columns, to float32: a linear layer's weights on the current GPU.
+class FewOutputsLinear(PreparedConv):
+    """A linear layer of at most 16 outputs on the current GPU, to float32: weights, sums and results are float32, too.
+
+    Features begin at a multiple of 16 bytes, in fp8 of 8.
 
     Args:
-        weight: float32 (C_in, C_out), as `arrays.pack` gives it, and bias (C_out,), NumPy arrays; C_in a multiple of 8,
-            C_out at most 16.
-        precision: of the features: "fp16", "bf16" or "fp8"; weights, sums and results are float32.
+        pattern: `Linear` alone.
+        weights: float32 "weight" (C_in, C_out), as `arrays.pack` gives it, and "bias" (C_out,), NumPy arrays; C_in is a
+            multiple of 8.
+        precision: of features: "fp16", the default, "bf16" or "fp8".
 
     Raises:
-        ValueError: an argument's shape does not fit.
+        ValueError: it does not compute the pattern, there is no such precision, or an argument's shape does not fit.
         DeviceError: no usable GPU, or one of compute capability below 8.0, for fp8 8.9.
     """
 
-    writes_host = True
+    products, precisions, tensor_cores, writes_host = (Linear,), tuple(TAKEN), False, True
 
-    def __init__(self, weight: Array, bias: Array, *, precision: str = "fp16") -> None:
-        self.precision = choose(precision, TAKEN)
-        eighths = self.precision.ptx_type == "e4m3"
-        device.require_capability((8, 9) if eighths else (8, 0), f"few_outputs in {precision}", "use float32")
-        c_in, c_out = shapes.ranked("weight", weight, "C_in, C_out")
-        shapes.linear_nlc(np.empty((0, c_in)), weight, bias)
-        if c_in % OCTET or not c_in or not 0 < c_out <= MOST:
-            raise ValueError(f"weight has shape {weight.shape}: need C_in a multiple of {OCTET}, C_out 1 to {MOST}")
-        self.c_in, self.c_out = c_in, c_out
-        self._weight = device.to_device(np.ascontiguousarray(weight.T, np.float32))
+    @of_arrays
+    def __init__(self, pattern: Pattern, weights: Mapping[str, Array], *, precision: str = "fp16") -> None:
+        of = choose(precision, TAKEN)
+        device.require_capability(of.capability, f"few_outputs in {precision}", "use float32")
+        weight, bias = self._read(pattern, weights, of, FP32, OCTET)
+        self._check_unpadded(weights)
+        self._weight = device.to_device(np.ascontiguousarray(weight[0].T, np.float32))
         self._bias = device.to_device(np.ascontiguousarray(bias, np.float32))
-        self.nbytes: int = self._weight.nbytes + self._bias.nbytes
+        self.nbytes = self._weight.nbytes + self._bias.nbytes
 
-    def writes(self, x: Shape) -> list[ArraySpec]:
-        """The result."""
-        return [ArraySpec((x[0], 1, self.c_out))]
+    @classmethod
+    def check(cls, pattern: Pattern) -> tuple[Product, Epilogue]:
+        """See `PreparedConv`."""
+        product, epilogue = super().check(pattern)
+        if not isinstance(product, Linear) or not 0 < product.units <= MOST or epilogue.pointwise:
+            raise ValueError(f"pattern={list(pattern)}: need Linear of 1 to {MOST} outputs alone for {cls.__name__}")
+        return product, epilogue
 
-    def __call__(self, x: Array, space: Space) -> Array:
-        """Start on features (N, 1, C_in)."""
-        (y,) = self.writes(x.shape)
-        return self.linear(x, out=space.device(*y), stream=space.stream)
-
-    def linear(self, x: Array, *, out: Array = None, stream: Stream = None) -> Array:
-        """Each position's features by the weights.
-
-        Args:
-            x: (N, L, C_in) in the precision's dtype, on the GPU; begins at a multiple of 16 bytes, of 8 in fp8.
-            out: where to write, (N, L, C_out); made where None.
-            stream: a CUDA stream; the default stream where None.
-
-        Returns:
-            float32 (N, L, C_out) on the GPU, not waited for.
-
-        Raises:
-            ValueError: an argument's shape, dtype, layout, side or place does not fit.
-        """
-        of = self.precision
-        n, length, c_in = shapes.ranked("x", x, "N, L, C_in")
-        if c_in != self.c_in:
-            raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={self.c_in}")
-        if not device.on_device(x):
-            raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
+    def _start(self, call: Call, partial_moments: Array = None) -> None:
+        x, of = call.inputs[0], self.precision
         if beyond := device.address(x) % (OCTET * of.itemsize):
-            raise ValueError(f"x begins {beyond} bytes behind a multiple of {OCTET * of.itemsize}: need one")
-        call = Call(out, stream, (n, length, self.c_out), dtypes={"x": of.dtype}, x=x)
-        rows = n * length
-        bits, y = call.inputs[0].view(WORDS[of.itemsize]).reshape((rows, c_in)), call.out.reshape((rows, self.c_out))
-        early, blocks = device.begins_early(), -(-rows // (THREADS // LANES))
-        kernel = _few_outputs_kernel(of.ptx_type, self.c_out, early)
+            raise ValueError(f"x begins {beyond} bytes past a multiple of {OCTET * of.itemsize}: need one")
+        n, early = x.shape[0], device.begins_early()
+        bits, y = x.view(WORDS[of.itemsize]).reshape((n, self.c_in)), call.out.reshape((n, self.c_out))
+        kernel, blocks = _few_outputs_kernel(of.ptx_type, self.c_out, early), -(-n // (THREADS // LANES))
         call.launch(kernel, blocks, THREADS, bits, self._weight, self._bias, y, early=early)
-        return call.result()

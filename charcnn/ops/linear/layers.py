@@ -14,11 +14,19 @@ from charcnn.ops.linear.small_batch import FINAL_THREADS, SmallBatchMlp
 
 
 class SmallBatchLinear:
-    """Three linear layers with ReLU between them, for up to `MOST` inputs, spread over the whole GPU, to float32.
+    """Three linear layers with ReLU between them, for up to 64 inputs, spread over the whole GPU, to float32.
+
+    It takes no pattern, which has one product: its kernels pass sums of parts of the depth on, and it is one layer for
+    the sake of their scratch.
 
     Args:
-        layers: weight and bias of each, as of `SmallBatchMlp`.
-        precision: as there.
+        layers: of each the weight, float32 (C_in, C_out), as `arrays.pack` gives it, and the bias (C_out,), NumPy
+            arrays; all C_in are multiples of 8, in fp8 of 16, and the last C_out is at most 256.
+        precision: of features and of the first two layers' weights, one of `precision.TENSOR_PRECISIONS`.
+
+    Raises:
+        ValueError: an argument's shape does not fit, or there is no such precision.
+        DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
     """
 
     writes_host = True

@@ -7,8 +7,8 @@ another one before the sums. The ring is filled with weights before the kernel b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from math import prod
 
 import numpy as np
 from numba import cuda, float32, types
@@ -18,9 +18,12 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, block_idx_y, thread_idx_x
 from charcnn.gpu.launch import Call, jit
+from charcnn.layers import Linear
 from charcnn.layers.layer import Shape
-from charcnn.ops.common import epilogue_functions, epilogues, shapes
-from charcnn.ops.common.layer import ArraySpec, NoScratch, Space
+from charcnn.ops.common import epilogue_functions
+from charcnn.ops.common.conv import PreparedConv
+from charcnn.ops.common.epilogues import Pattern
+from charcnn.ops.common.former import of_arrays
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
 from charcnn.ops.linear.small_batch import GROUP, MOST, THREADS, UNITS, WARPS, SplitWeights
 
@@ -164,55 +167,48 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Kerne
     return kernel
 
 
-class SplitKLinear(NoScratch):
-    """linear_nlc for up to 64 inputs on tensor cores, weights read at the rate of memory; and a function of each value.
+class SplitKLinear(PreparedConv):
+    """A linear layer for up to 64 inputs on Hopper's tensor cores, weights read at the rate of memory.
 
     Args:
-        weight: float32 (C_in, C_out), as `arrays.pack` gives it, and bias (C_out,), NumPy arrays; C_in a multiple of 8.
-        epilogue: what follows, a row of `common.epilogues`.
-        float32: whether the result is float32, and not of the precision.
-        precision: "fp16" or "bf16", of features and weights; sums are float32.
+        pattern: `Linear`, and a function of each value, a row of `common.epilogues`.
+        weights: float32 "weight" (C_in, C_out), as `arrays.pack` gives it, and "bias" (C_out,), NumPy arrays; C_in is a
+            multiple of 8.
+        precision: of features and weights, "fp16", the default, or "bf16"; sums are float32.
+        results: "float32", or None: in the precision.
 
     Raises:
-        ValueError: an argument's shape does not fit, or there is no such epilogue or precision.
+        ValueError: it does not compute the pattern, an argument's shape does not fit, or there is no such precision.
         DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
     """
 
-    most = MOST
+    products, precisions, hopper, most = (Linear,), tuple(HALF_PRECISIONS), True, MOST
 
+    @of_arrays
     def __init__(
-        self, weight: Array, bias: Array, *, epilogue: str = "", float32: bool = False, precision: str = "fp16"
+        self, pattern: Pattern, weights: Mapping[str, Array], *, precision: str = "fp16", results: str | None = None
     ) -> None:
         device.require_hopper("split_k")
         of = choose(precision, HALF_PRECISIONS)
-        c_in, _ = shapes.ranked("weight", weight, "C_in, C_out")
-        shapes.linear_nlc(np.empty((0, c_in)), weight, bias)
-        if c_in % 8 or not c_in:
-            raise ValueError(f"weight has shape {weight.shape}: need C_in a multiple of 8")
-        self._results, self._epilogue, self._of = FP32 if float32 else of, epilogues.check(epilogue), of
-        self._weight = SplitWeights(weight, of)
+        made = FP32 if results == FP32.name else choose(results or precision, {precision: of})
+        weight, bias = self._read(pattern, weights, of, made, 8)
+        self._check_unpadded(weights)
+        self._weight = SplitWeights(weight[0], of)
         self.words = self._weight.words
         """Its packed weights, on the GPU."""
         self._bias = device.to_device(np.ascontiguousarray(bias, np.float32))
         self.nbytes = self._weight.nbytes + self._bias.nbytes
 
-    def writes(self, x: Shape) -> list[ArraySpec]:
-        """The result."""
-        return [ArraySpec((x[0], 1, self._weight.c_out), self._results.dtype)]
+    def _check(self, x: Array) -> Shape:
+        if x.shape[0] > MOST:
+            raise ValueError(f"x has shape {tuple(x.shape)}: need at most {MOST} inputs")
+        return super()._check(x)
 
-    def __call__(self, x: Array, space: Space) -> Array:
-        """Start on features of at most 64 inputs, all of an input in a row."""
-        n, weight = x.shape[0], self._weight
-        if n > MOST or prod(x.shape[1:]) != weight.c_in:
-            raise ValueError(f"x has shape {tuple(x.shape)}: need at most {MOST} inputs of {weight.c_in} features")
-        (y,) = self.writes(x.shape)
-        call = Call(space.device(*y), space.stream, *y, {"x": self._of.dtype}, x=x)
-        if n == 0:
-            return call.out
-        columns = 1 << max(0, -(-min(n, GROUP) // 8) - 1).bit_length()
-        kernel = make_kernel(self._of.ptx_type, self._results is FP32, self._epilogue, columns)
+    def _start(self, call: Call, partial_moments: Array = None) -> None:
+        x, weight = call.inputs[0], self._weight
+        columns = 1 << max(0, -(-min(len(x), GROUP) // 8) - 1).bit_length()
+        kernel = make_kernel(self.precision.ptx_type, self.results is FP32, self.epilogue.pointwise, columns)
         addresses = (np.uint64(device.address(array)) for array in (x, weight.words, self._bias, call.out))
-        sizes = map(np.uint32, (n, weight.c_in, weight.c_out, weight.k_blocks))
-        blocks = weight.tiles, -(-n // (8 * columns))
+        sizes = map(np.uint32, (len(x), weight.c_in, weight.c_out, weight.k_blocks))
+        blocks = weight.tiles, -(-len(x) // (8 * columns))
         call.launch(kernel, blocks, THREADS, *addresses, *sizes, shared=smem_bytes(columns), early=True)
-        return call.out

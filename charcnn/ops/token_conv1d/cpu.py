@@ -113,9 +113,9 @@ class CpuTokenConvNormReluPool:
     """Token ids to pooled channels-last features: a gather, then LayerNorm, ReLU and max-pool while in cache.
 
     Args:
-        weight: float32 (C_out, depth, K); bias (C_out,).
-        norm: what follows.
-        length: positions of an input.
+        weight: float32 (C_out, depth, K), as PyTorch has it; bias: float32 (C_out,); NumPy arrays.
+        norm: a `NormReluPool`, whose LayerNorm, where it has one, is of (C_out, length - K + 1).
+        length: int: token ids of an input.
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, norm: NormReluPool, length: int) -> None:

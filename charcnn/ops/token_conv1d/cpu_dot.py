@@ -126,8 +126,8 @@ class CpuDotTokenConvNormReluPool:
     """Token ids to pooled channels-last features of int8 or bf16: a gather, LayerNorm, ReLU and max-pool in cache.
 
     Args:
-        weight: float32 (C_out, depth, K); bias (C_out,).
-        norm: what follows.
+        weight: float32 (C_out, depth, K), as PyTorch has it; bias: float32 (C_out,); NumPy arrays.
+        norm: a `NormReluPool`, whose LayerNorm, where it has one, is of (C_out, L - K + 1).
 
     Raises:
         ValueError: a weight is not finite, which no integer is.

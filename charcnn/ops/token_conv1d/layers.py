@@ -20,15 +20,22 @@ from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 
 class TokenConvNormReluPool:
-    """Block 1 in one kernel; the moments that LayerNorm needs come from the ids and tables of the weights' products.
+    """Block 1 in one kernel: token ids (N, L) uint8 -> features (N, (L - K + 1) // pool_size, C_out).
+
+    The moments that LayerNorm needs come from the ids and tables of the weights' products. In fp16x3 a position has
+    2 C_out numbers: high terms, then low ones.
 
     Args:
-        weight: float32 (K, depth, C_out), as `arrays.pack` gives it; bias (C_out,); NumPy arrays.
-        norm: gamma and beta, float32 (L_out, C_out); None for a network without LayerNorm.
-        pool_size: positions that a maximum is taken of.
-        precision: of the features that are written.
-        wide: of fp16, whether they are computed in float32, as those of tf32 are.
-        octets: of fp16x3, whether they lie as `MmaConv` takes them.
+        weight: float32 (K, depth, C_out), as `arrays.pack` gives it; bias: float32 (C_out,); NumPy arrays.
+        norm: gamma and beta, float32 (L_out, C_out), NumPy arrays; None for a network without LayerNorm.
+        pool_size: int: positions that a maximum is taken of.
+        precision: of the features that are written, one of `precision.TENSOR_PRECISIONS`.
+        wide: bool, default False: of fp16, whether they are computed in float32, as those of tf32 are.
+        octets: bool, default False: of fp16x3, whether they lie as `MmaConv` takes them, not as `WgmmaConv` does.
+
+    Raises:
+        ValueError: an argument's shape does not fit, or there is no such precision.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
     def __init__(
@@ -63,10 +70,15 @@ class TokenConvNormReluPoolPlanes:
     """Block 1 in one kernel that writes the planes of Toom-Cook's products, pooled by three, for `ToomCookConv`.
 
     Args:
-        weight: float32 (K, depth, C_out), as `arrays.pack` gives it; bias (C_out,); NumPy arrays.
-        norm: gamma and beta, float32 (L_out, C_out); None for a network without LayerNorm.
-        precision: of the planes that are written.
-        wide: of fp16, whether they are computed in float32, as those of tf32 are.
+        weight: float32 (K, depth, C_out), as `arrays.pack` gives it; bias: float32 (C_out,); NumPy arrays.
+        norm: gamma and beta, float32 (L_out, C_out), NumPy arrays; None for a network without LayerNorm.
+        precision: of the planes that are written, one of those of `ToomCookConv`.
+        wide: bool, default False: of fp16, whether they are computed in float32, as those of tf32 are.
+
+    Raises:
+        ValueError: an argument's shape does not fit, there is no such precision, or shared memory does not hold the
+            table.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
     def __init__(
@@ -94,10 +106,18 @@ class TokenConvNormReluPoolPlanes:
 
 
 class GatherTokenConvNormReluPool:
-    """The same in float32 by the operators called `gather`, with moments from tables in global memory.
+    """Block 1 in float32 by the operators of technique `gather`: (N, L) uint8 -> (N, (L - K + 1) // pool_size, C_out).
+
+    LayerNorm's moments come from tables in global memory.
 
     Args:
-        weight, bias, norm, pool_size: as of `TokenConvNormReluPool`.
+        weight: float32 (K, depth, C_out), as `arrays.pack` gives it; bias: float32 (C_out,); NumPy arrays.
+        norm: gamma and beta, float32 (L_out, C_out), NumPy arrays; None for a network without LayerNorm.
+        pool_size: int: positions that a maximum is taken of.
+
+    Raises:
+        ValueError: an argument's shape does not fit.
+        DeviceError: no usable GPU.
     """
 
     def __init__(
@@ -133,10 +153,15 @@ value two would take a microsecond less, too."""
 
 
 class SmallBatchTokenConvNormReluPool:
-    """The same for an input or a few, with LayerNorm, in one kernel, spread over the whole GPU.
+    """Block 1 of an input or a few, with LayerNorm, in one kernel that is spread over the whole GPU.
+
+    It reads and writes what `TokenConvNormReluPool` does, and takes its weights and tables from there.
 
     Args:
-        whole: holds the weights, and the tables of their products.
+        whole: a `TokenConvNormReluPool` that has LayerNorm.
+
+    Raises:
+        ValueError: it has none.
     """
 
     nbytes = 0

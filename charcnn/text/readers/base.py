@@ -236,7 +236,7 @@ class Reader(ABC):
 
     def _no_labels(self) -> ValueError:
         has = f"it has {listed(self.taken)}" if self.taken else "it has no header"
-        return ValueError(f"no column is called {' or '.join(LABEL_COLUMNS)}; say which is the label: {has}")
+        return ValueError(f"no column is called {' or '.join(LABEL_COLUMNS)}; name the column of labels: {has}")
 
     @staticmethod
     def _columns_said(texts: Sequence[str], label: str | None) -> str:

@@ -40,7 +40,7 @@ class Unpacked(io.RawIOBase):
         self._file, self._name, self._suffix, self._kind = file, name, compression, _KINDS[compression]
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"is no regular file: unpack it on the way, and give -, whatever its name ({compression})")
+            raise ValueError(f"is not a regular file: unpack it in a pipe, and pass - ({compression})")
         self._size = status.st_size
         if compression == ".zst":
             require_arrow(self._kind)

@@ -46,7 +46,7 @@ def refuse_guess(format: str, path: str, line: bytes) -> None:
     if format == "jsonl" and split_name(path)[1].lower() == ".json":
         if line and not (line.startswith(b"{") and line.endswith(b"}")):
             raise ValueError(
-                "its first line is no JSON object: need one a line (JSON Lines), as jq -c '.[]' makes them"
+                "its first line is not a JSON object: need one per line (JSON Lines), as jq -c '.[]' makes them"
             )
     elif format == "lines":
         as_lines = "or --format lines where each line is a text"
@@ -81,5 +81,5 @@ def format_of(path: str, asked: str | None) -> str:
     """
     format = asked or format_by_name(path)
     if format == "parquet" and path == "-":
-        raise ValueError("--format parquet: needs a file, as its end is read first")
+        raise ValueError("--format parquet: needs a file, because its end is read first")
     return format

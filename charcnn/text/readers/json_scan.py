@@ -28,13 +28,13 @@ WHOLE, CUT, MORE, NO_VALUE, NO_KEY, NO_COLON, NO_COMMA, CONTROL, ESCAPE, DEEP = 
 FAULTS = (
     "",
     "the line ends too soon",
-    "there is more behind the value",
+    "there is more after the value",
     "need a value",
     "need a key in quotes",
     "need a colon",
     "need a comma, or the end of the object or array",
     "a control character in a string",
-    "an escape that is none",
+    "an invalid escape",
     f"nested deeper than {DEEPEST}",
 )
 """In words."""

@@ -67,7 +67,7 @@ class JsonlReader(Reader):
             if len(places) < n or (n == 0 and begun):
                 if needed:
                     raise ValueError(
-                        f"no object with keys ends in its first {base.LONGEST_ROW >> 20} MB: name those of text"
+                        f"no object with keys ends in its first {base.LONGEST_ROW >> 20} MB: name its text keys"
                     )
                 return {}
             if n:

@@ -49,7 +49,7 @@ def open_reader(
     compression = split_name(path)[2].lower()
     try:
         if format == "parquet" and compression:
-            raise ValueError("a Parquet file is compressed within: unpack this one first")
+            raise ValueError("Parquet files are compressed inside: unpack this one first")
         if compression:
             file = Unpacked(file, path, compression)
         reader: Reader

@@ -83,7 +83,7 @@ class RowWriter(Writer):
         for name in names:
             if self._every is not None and separator in name:
                 raise ValueError(
-                    f"the label {name!r} holds {separator!r}, which stands between several: say another character "
+                    f"the label {name!r} holds {separator!r}, which separates labels: name another character "
                     "(--label-separator)"
                 )
         return [name.encode() for name in names], lists.Style(between=separator.encode())

@@ -54,12 +54,14 @@ class MmaConv(PreparedConv):
     Features and results lie as `mma_layout` has them: in fp16x3 not as `WgmmaConv` takes and gives them.
 
     Args:
-        pattern, weights: as of `WgmmaConv`.
-        precision: of weights and features, one of `precision.TENSOR_PRECISIONS`; sums are float32.
-        results: "float32", or None: in the precision; C_out is a multiple of 8 then.
-        length: of a sequence, with pooling how many positions of x count, where there are more.
-        moments: whether `with_moments` is called, for a LayerNorm that follows.
-        x_unit: what 1 stands for in x, for fp8, whose range is short.
+        pattern: `Conv1d`, `Conv2d` or `Linear`; a pointwise function; of a `Conv1d` with ReLU, max-pooling of 3.
+        weights: "weight", float32 (K, C_in, C_out), (KH, KW, C_in / groups, C_out) or (C_in, C_out), as `arrays.pack`
+            gives it, C-contiguous; "bias", float32 (C_out,); both NumPy arrays, or both device arrays.
+        precision: of weights and features, one of `precision.TENSOR_PRECISIONS`; default "fp16". Sums are float32.
+        results: "float32", or None, the default: in the precision; C_out is a multiple of 8 then.
+        length: of a sequence, with pooling how many positions of x count, where there are more; all where None.
+        moments: bool, default False: whether `with_moments` is called, for a LayerNorm that follows.
+        x_unit: the value that 1 stands for in x, for fp8, whose range is short; default 1.0.
         stream: a CUDA stream; the default stream where None.
 
     Raises:
@@ -160,5 +162,5 @@ def fitting(configs: tuple[MmaTile, ...], taps: int, columns: int) -> tuple[MmaT
     held = (config for config in configs if Stages.of(config, taps).smem_bytes * config.resident <= limit)
     found = tuple(config for config in held if columns % config.block_n == 0)
     if not found:
-        raise device.SizeError(f"weight has {taps} taps: shared memory does not hold what so many read of a tile")
+        raise device.SizeError(f"weight has {taps} taps: shared memory cannot hold what so many read of a tile")
     return found

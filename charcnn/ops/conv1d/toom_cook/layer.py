@@ -177,7 +177,7 @@ class ToomCookConv(PreparedConv):
     def _aligned(self, **given: Any) -> None:
         for name, array in given.items():
             if beyond := device.address(array) % 16:
-                raise ValueError(f"{name} begins {beyond} bytes behind a multiple of 16: need one, for 16-byte copies")
+                raise ValueError(f"{name} begins {beyond} bytes past a multiple of 16: need one, for 16-byte copies")
 
     def _map(self, planes: Array, rows: int) -> Any:
         """The tensor map of planes, kept: channels, planes with their terms, rows."""

@@ -124,7 +124,9 @@ class WgmmaConv(PreparedConv):
         x, y = call.inputs[0], call.out
         eighths = self.results.ptx_type == "e4m3"
         if eighths and (beyond := device.address(y) % 8):
-            raise ValueError(f"out begins {beyond} bytes behind a multiple of 8: need one, as threads store 8 at once")
+            raise ValueError(
+                f"out begins {beyond} bytes past a multiple of 8: need one, because threads store 8 at once"
+            )
         vector_store = self.c_out % (16 if eighths else 8) == 0 and device.address(y) % 16 == 0
         known = len(self._maps)
         if isinstance(self.product, Conv2d):

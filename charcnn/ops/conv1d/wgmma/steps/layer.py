@@ -24,7 +24,19 @@ from charcnn.ops.conv1d.wgmma.steps.common import BLOCK_N
 
 
 class WgmmaStepConv1d(StepConv1d):
-    """A step to `wgmma`, which needs compute capability 9.0. Arguments and errors as `StepConv1d`'s."""
+    """A step to `wgmma`: conv1d_relu_nlc in fp16 with float32 sums; by `pooled`, conv1d_relu_maxpool1d_nlc.
+
+    Args:
+        step: a key of `steps`.
+        weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, NumPy, C-contiguous: C_in in whole 64s, C_out in
+            whole `block_n`.
+        bias: float32 (C_out,), NumPy.
+
+    Raises:
+        ValueError: there is no such step; an argument's shape, dtype or layout does not fit; shared memory does not
+            hold what so many taps read.
+        DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
+    """
 
     steps = by_name(
         (one_warpgroup, tma, two_warpgroups, ring, warp_specialised, shared_taps, persistent, clustered, pooled)

@@ -1,13 +1,16 @@
-"""`simulated_threads`: barriers hold, those that are missing show, and nothing is left behind by what fails."""
+"""The emulator's threads: barriers hold, those that are missing show, and nothing is left behind by what fails."""
 
 import numpy as np
 import pytest
-import simulated_threads
-from emulation import Machine
 from numba import cuda, float32
-from simulated_threads import WARP
 
 from charcnn.gpu import device
+
+if device.SIMULATED:
+    from charcnn.gpu import emulator
+    from charcnn.gpu.emulator import threads
+
+WARP = 32
 
 pytestmark = pytest.mark.skipif(not device.SIMULATED, reason="of the simulator")
 
@@ -42,12 +45,6 @@ def launched(kernel, blocks=2):
     return out
 
 
-def test_numbas_own_does_not_run():
-    from numba.cuda.simulator import kernel
-
-    assert kernel.BlockManager is simulated_threads.BlockManager
-
-
 @pytest.mark.parametrize("by", [1, -1])
 def test_a_barrier_holds_and_one_that_is_missing_shows(by):
     expected = (np.arange(THREADS) + by) % THREADS
@@ -59,7 +56,7 @@ def test_a_barrier_holds_and_one_that_is_missing_shows(by):
 
 @pytest.mark.parametrize("barrier", [True, False])
 def test_a_warp_goes_as_far_as_it_can(barrier):
-    machine, warps = Machine(), 2
+    warps = 2
 
     @cuda.jit
     def kernel(out):
@@ -69,7 +66,7 @@ def test_a_warp_goes_as_far_as_it_can(barrier):
             shared[thread] = step
             cuda.syncthreads()
             for _ in range(5):  # as for a warp's instructions
-                machine.together(None, lambda given: given)
+                cuda.syncwarp()
             out[step, thread] = shared[(thread + WARP) % (warps * WARP)]
             if barrier:
                 cuda.syncthreads()
@@ -96,9 +93,9 @@ def test_what_waits_for_ever_is_an_error():
     @cuda.jit
     def kernel(out):
         thread = cuda.threadIdx.x
-        simulated_threads.wait(lambda: thread == 0)
+        threads.wait(lambda: thread == 0, "the first one")
 
-    with pytest.raises(AssertionError, match=rf"{THREADS - 1} threads wait for ever"):
+    with pytest.raises(emulator.EmulatorError, match=rf"deadlock: .*{THREADS - 1} threads wait for ever"):
         launched(kernel, 1)
 
 
@@ -109,8 +106,7 @@ def test_an_error_names_its_thread_and_leaves_nothing_behind():
             out[0, THREADS] = 1
         give_way()
 
-    with pytest.raises(IndexError, match=r"Place\(x=5, y=0, z=0\) of block .* out of bounds") as error:
+    with pytest.raises(IndexError, match=r"Dim3\(x=5, y=0, z=0\) of block .* out of bounds") as error:
         launched(kernel, 1)
     assert error.tb, "which is kept, with all that it knows of"
-    assert cuda.__name__ == "numba.cuda", "which kernels see another one for"
     np.testing.assert_array_equal(launched(shift(1, True), 1)[0], (np.arange(THREADS) + 1) % THREADS)

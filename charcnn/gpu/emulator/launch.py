@@ -1,0 +1,129 @@
+"""A grid of a kernel, a cluster of blocks at a time, in place of Numba's simulator."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from greenlet import getcurrent
+from numba import types
+from numba.cuda.simulator import kernel as simulator
+from numba.cuda.simulator.args import ArgHint, InOut
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
+
+from charcnn.aliases import Array, Function, Kernel, Value
+from charcnn.gpu.emulator import kernel_api
+from charcnn.gpu.emulator.findings import Finding, Findings
+from charcnn.gpu.emulator.order import Actor
+from charcnn.gpu.emulator.threads import LANES, Cluster, Dim3, Gate, LaunchConfig, Size, Thread, ThreadBlock, run, sizes
+
+
+def start(function: Function, launch: LaunchConfig, args: Sequence[Array]) -> None:
+    """Run the kernel of this function to its end.
+
+    Raises:
+        EmulatorError: the kernel has a mistake, and the launch does not collect findings.
+    """
+    landed: list[Callable[[], None]] = []
+    given = [_in_kernel(arg, landed) for arg in args]
+    for x, y, z in itertools.product(*(range(size) for size in launch.grid)):
+        if x % launch.cluster == 0:
+            cluster = Cluster(launch)
+            threads = [thread for rank in range(launch.cluster)
+                       for thread in _threads(function, given, Dim3(x + rank, y, z), rank, cluster)]  # fmt: skip
+            run(threads, random.Random(repr((launch.seed, x, y, z))))
+    for land in landed:
+        land()
+
+
+def _threads(function: Function, args: Sequence[Array], index: Dim3, rank: int, cluster: Cluster) -> list[Thread]:
+    """Those of a block, which have not begun."""
+    launch, block = cluster.launch, ThreadBlock(cluster.launch, index, rank, cluster)
+    cluster.blocks.append(block)
+    places = (Dim3(*at[::-1]) for at in np.ndindex(*launch.block[::-1]))  # along x first
+    warps = [
+        (Gate(min(LANES, block.size - first)), None if cluster.actors is None else Actor(cluster.actors, "warp"))
+        for first in range(0, block.size, LANES)
+    ]
+    block.warps = [actor for _, actor in warps if actor]
+    return [
+        Thread(lambda: function(*args), block, at, number, *warps[number // LANES]) for number, at in enumerate(places)
+    ]
+
+
+def _in_kernel(arg: Value, landed: list[Callable[[], None]]) -> Value:
+    """What a kernel sees of an argument: NumPy's own array, unless it has fields; Python's integers."""
+    if isinstance(arg, np.ndarray) and arg.ndim > 0:
+        arg = InOut(arg).to_device(landed)
+    elif isinstance(arg, ArgHint):
+        arg = arg.to_device(landed)
+    elif isinstance(arg, np.void):
+        arg = FakeCUDAArray(arg)
+    elif isinstance(arg, np.integer):
+        return int(arg)
+    if isinstance(arg, FakeCUDAArray):
+        return arg.__array__() if arg.dtype.names is None else FakeWithinKernelCUDAArray(arg)
+    return arg
+
+
+_checking: list[tuple[int, Findings]] = []
+"""The seed, and where findings go, of launches that name none."""
+
+
+@contextmanager
+def checking(seed: int = 0) -> Iterator[list[Finding]]:
+    """Check all launches of the block, by schedules of this seed; gives their findings, which come meanwhile.
+
+    It is for what launches kernels itself, such as an operator or a layer. `run` is for one kernel.
+    """
+    findings = Findings()
+    _checking.append((seed, findings))
+    try:
+        yield findings
+    finally:
+        _checking.pop()
+
+
+def start_grid(kernel: Kernel, clusters: Size, threads: Size, args: Sequence[Array], shared: int, cluster: int) -> None:
+    """What a launch does: run a grid of so many clusters; it is checked within `checking`."""
+    seed, findings = _checking[-1] if _checking else (0, None)
+    start(kernel.py_func, LaunchConfig.of(clusters, threads, shared, cluster, seed, findings), args)
+
+
+def emulate(
+    kernel: Kernel, grid: Size, block: Size, args: Sequence[Array], *, seed: int = 0, cluster: int = 1, shared: int = 0
+) -> list[Finding]:
+    """See `charcnn.gpu.emulator.run`."""
+    findings, blocks = Findings(), sizes(grid)
+    if blocks.x % cluster:
+        raise ValueError(f"{cluster=}: need a divisor of the grid's {blocks.x} blocks along x")
+    launch = LaunchConfig(blocks, sizes(block), shared, cluster, seed, findings)
+    start(kernel.py_func if hasattr(kernel, "py_func") else kernel, launch, args)
+    return list(findings)
+
+
+def _called(kernel: Kernel, *args: Value) -> Value:
+    """A kernel that is launched, or a device function that is called."""
+    if isinstance(getcurrent(), Thread):
+        return kernel.fn(*args)
+    grid, block = simulator.normalize_kernel_dimensions(kernel.grid_dim, kernel.block_dim)
+    for extension in kernel.extensions:
+        args = tuple(extension.prepare_args(None, arg, stream=0, retr=[])[1] for arg in args)
+    return start_grid(kernel, grid, block, args, kernel.dynshared_size, 1)
+
+
+def cast(kind: Value, *args: Value) -> Value:
+    """A number as of Numba's type `kind`; or the signature that it makes of types."""
+    if len(args) == 1 and isinstance(args[0], (int, float, np.number)):
+        return getattr(np, kind.name)(args[0])
+    return types.Type.__call__(kind, *args)
+
+
+def install() -> None:
+    """Have it run all kernels of this process."""
+    kernel_api.install()
+    simulator.FakeCUDAKernel.__call__ = _called
+    types.Float.__call__ = cast

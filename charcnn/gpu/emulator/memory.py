@@ -1,0 +1,66 @@
+"""A block's shared memory: its bytes, and the arrays and addresses that lie there."""
+
+from __future__ import annotations
+
+from types import CodeType
+
+import numpy as np
+from numba.cuda import types
+from numba.cuda.np import numpy_support
+
+from charcnn.aliases import Array, DType, Value
+
+BASE = 4096
+"""Where a block's shared memory begins in the shared window: at the begin of it lies what the system keeps."""
+
+RANK = 1 << 24
+"""What an address of the shared window is raised by for each block of the cluster before the one that it is in."""
+
+STATIC = 48 * 1024
+"""Bytes that a block's arrays of known sizes may take: CUDA C++ Programming Guide, "Technical Specifications"."""
+
+_ALIGNED = 16
+_TILE = 1024
+_UNWRITTEN = 0xFF
+"""What shared memory holds before it is written: NaN, as floats of any format."""
+
+
+class SharedMemory:
+    """Bytes, of which dynamic ones come first, then arrays of known sizes in the order in which they are met."""
+
+    def __init__(self, dynamic: int) -> None:
+        self.dynamic = dynamic
+        self._first = self._used = -(-dynamic // _TILE) * _TILE
+        self.bytes: np.ndarray = np.full(self._first + STATIC, _UNWRITTEN, np.uint8)
+        self._arrays: dict[tuple[CodeType, int], np.ndarray] = {}
+
+    @property
+    def size(self) -> str:
+        """In words."""
+        return f"{self.dynamic} bytes" + f" and arrays of {self._used - self._first}" * bool(self._arrays)
+
+    def array(self, place: tuple[CodeType, int], shape: Value, dtype: DType, alignment: int | None) -> np.ndarray:
+        """`cuda.shared.array` at this place of the kernel's code: dynamic memory where the shape is 0.
+
+        Raises:
+            ValueError: arrays take more than STATIC bytes.
+        """
+        dtype = numpy_support.as_dtype(dtype) if isinstance(dtype, types.Type) else np.dtype(dtype)
+        if shape == 0:
+            return self.bytes[: self.dynamic // dtype.itemsize * dtype.itemsize].view(dtype)
+        if place not in self._arrays:
+            aligned = alignment or _ALIGNED
+            begin = -(-self._used // aligned) * aligned
+            self._used = begin + int(np.prod(shape)) * dtype.itemsize
+            if self._used > len(self.bytes):
+                raise ValueError(f"shared arrays take {self._used - self._first} bytes: need {STATIC} at most")
+            self._arrays[place] = self.bytes[begin : self._used].view(dtype).reshape(shape)
+        return self._arrays[place]
+
+    def address_of(self, array: Array) -> int:
+        """Of a shared array's first element."""
+        return int(array.ctypes.data - self.bytes.ctypes.data) + BASE
+
+    def holds(self, at: int, size: int) -> bool:
+        """Whether so many bytes from an offset on are somebody's."""
+        return at >= 0 and (at + size <= self.dynamic or (self._first <= at and at + size <= self._used))

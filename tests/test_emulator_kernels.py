@@ -1,0 +1,62 @@
+"""The emulator finds nothing in the project's own kernels, by any schedule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from charcnn import catalog, ops
+from charcnn.config import TINY_MATRICES
+from charcnn.gpu import device
+from charcnn.gpu.ptx import examples
+from charcnn.model import params
+from charcnn.ops import reference
+
+pytestmark = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to emulate")
+
+if device.SIMULATED:
+    from charcnn.gpu import emulator
+
+SEEDS = range(20)
+FEW = 6
+LEVELS = [row.name for row in catalog.LEVELS if row.tensor_cores]
+
+
+@pytest.mark.parametrize(
+    "seed", [seed if seed < FEW else pytest.param(seed, marks=pytest.mark.exhaustive) for seed in SEEDS]
+)
+def test_the_example_of_a_product(seed):
+    a, b = np.random.default_rng(0).standard_normal((2, examples.ROWS, examples.COLUMNS)).astype(np.float16)
+    with emulator.checking(seed) as findings:
+        made = examples.run_product(a, b)
+    assert findings == []
+    np.testing.assert_allclose(made, a.astype(np.float64) @ b.astype(np.float64).T, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("technique", "seed"),
+    [
+        pytest.param(technique, seed, marks=() if seed == first else pytest.mark.exhaustive)
+        for first, technique in enumerate(("mma", "wgmma"), 1)
+        for seed in SEEDS
+    ],
+)
+def test_a_convolution(technique, seed):
+    draw = np.random.default_rng(0)
+    x, weight = draw.standard_normal((2, 20, 16), np.float32), draw.standard_normal((3, 16, 16), np.float32) / 7
+    bias = np.zeros(16, np.float32)
+    with emulator.checking(seed) as findings:
+        made = getattr(ops, f"conv1d_relu_nlc_{technique}")(x, weight, bias)
+    assert findings == []
+    np.testing.assert_allclose(made, reference.conv1d_relu_nlc(x, weight, bias), atol=2e-2)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", LEVELS)
+def test_a_level(name, seed):
+    ids = np.random.default_rng(seed).integers(0, TINY_MATRICES.alphabet, (2, TINY_MATRICES.length)).astype(np.uint8)
+    with emulator.checking(seed) as findings:
+        run = catalog.level(name).module.build(params.init(TINY_MATRICES, 0), TINY_MATRICES, batch=2, streams=1)
+        assert np.isfinite(run(ids)).all()
+    assert findings == []
