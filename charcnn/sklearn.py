@@ -12,7 +12,7 @@ import numpy as np
 
 import charcnn
 from charcnn.aliases import Argument, Array, Labels, Record, Texts
-from charcnn.config import SMALL, Config
+from charcnn.config import Config
 from charcnn.host.install import pip_install
 from charcnn.text import names
 from charcnn.text.encodings import find_encoding
@@ -37,10 +37,12 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
     A fitted one can be pickled, also by joblib, and needs neither PyTorch nor a GPU to predict.
 
     Args:
+        preset: "laptop", "balanced" or "best", as of `charcnn.train`; None for balanced.
         encoding: how texts become token ids: "forward", "crepe", or "bytes" for any language; or an Encoding.
-        config: the network's sizes, a `charcnn.Config`; None for the small one. Alphabet and classes follow.
+        config: the network's sizes, a `charcnn.Config`; None for those that follow from the rows.
         recipe: fields of `charcnn.training.recipe.Recipe` by name, as {"epochs": 20}; None for the defaults.
-        valid: share of each class that `fit` holds out to choose an epoch and to calibrate probabilities; 0 for none.
+        valid: share of each class that `fit` holds out to choose an epoch and to calibrate probabilities; 0 for none;
+            None for a tenth, or a row of the rarest class.
         text_columns: names of a table's columns of text, or their numbers from 0, which are joined with a space; None
             where X is one column.
         device: "cpu", "cuda", or "auto" for a GPU where there is one that can be used.
@@ -57,16 +59,18 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         *,
+        preset: str | None = None,
         encoding: Argument = "forward",
         config: Config | None = None,
         recipe: Mapping[str, Argument] | None = None,
-        valid: float = 0.1,
+        valid: float | None = None,
         text_columns: Sequence[str | int] | None = None,
         device: str = "auto",
         precision: str | None = None,
         class_weight: str | Mapping[Argument, float] | None = None,
         random_state: Argument = None,
     ) -> None:
+        self.preset = preset
         self.encoding = encoding
         self.config = config
         self.recipe = recipe
@@ -107,10 +111,11 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
             texts,
             [own[index] for index in indices],
             classes=own,
+            preset=self.preset,
             valid=self.valid,
             sample_weight=sample_weight,
             encoding=self.encoding,
-            config=SMALL if self.config is None else self.config,
+            config=self.config,
             device=self.device,
             **{**how, **(self.recipe or {})},
         )

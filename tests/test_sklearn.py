@@ -1,6 +1,7 @@
 """`charcnn.sklearn`: the estimator by itself, and in what scikit-learn makes of estimators."""
 
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -199,3 +200,17 @@ def test_a_missing_package_is_named():
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert "ImportError: charcnn.sklearn needs scikit-learn: " in done.stderr
     assert "install -e '.[sklearn]'" in done.stderr
+
+
+PAGE = Path(__file__).parent.parent / "docs" / "sklearn.md"
+
+
+def test_the_page_prints_what_it_shows(capsys):
+    blocks = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    names = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for code, printed in blocks:
+            exec(code, names)
+            assert capsys.readouterr().out == printed

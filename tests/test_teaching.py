@@ -8,7 +8,7 @@ import pytest
 from conftest import quick
 from test_training import LEARNS, QUICK, TINY, examples, run, trained, write_rows
 
-from charcnn.cli import info, train
+from charcnn.cli import info
 from charcnn.config import Config
 from charcnn.model import network, params
 from charcnn.ops.reference import softmax
@@ -17,7 +17,7 @@ from charcnn.training.recipe import Recipe
 
 torch = pytest.importorskip("torch", reason="training needs PyTorch")
 
-from charcnn.training import augment, loop  # noqa: E402
+from charcnn.training import augment, fit, loop  # noqa: E402
 from charcnn.training.network import TrainableNetwork  # noqa: E402
 from charcnn.training.step import Trainer, schedule  # noqa: E402
 
@@ -160,18 +160,23 @@ def test_temperature_and_calibration_error():
     assert calibration_error(3 * logits, labels) > 0.1
     sure = np.array([[100.0, 0], [100.0, 0]])
     assert calibration_error(sure, np.array([0, 1])) == pytest.approx(0.5)
-    assert fit_temperature(sure, np.array([0, 0])) is None, "all are right: the lower it is, the likelier"
-    assert fit_temperature(sure, np.array([1, 1])) is None
-    assert fit_temperature(sure / 100, np.array([0, 0])) is None
+
+
+def test_a_prior_holds_the_temperature_where_rows_tell_little():
+    sure, right = np.tile([[100.0, 0]], (30, 1)), np.zeros(30, np.int64)
+    assert fit_temperature(sure, right) == pytest.approx(1, abs=0.01), "all are right: no temperature is likelier"
+    assert 0.1 < fit_temperature(sure / 100, right) < 0.5, "nor does a low one make them certain"
+    assert fit_temperature(sure[:19], right[:19]) is None, "too few"
+    assert fit_temperature(sure, 1 - right) is None, "none is right"
 
 
 def test_no_temperature_is_said_and_none_is_published(tmp_path, capsys, monkeypatch):
     write_rows(tmp_path / "a.csv")
     out = tmp_path / "m.safetensors"
-    monkeypatch.setattr(train, "fit_temperature", lambda logits, labels: None)
+    monkeypatch.setattr(fit, "fit_temperature", lambda logits, labels: None)
     assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK) == 0
     said = capsys.readouterr()
-    assert "warning: no temperature from 0.05 to 20 makes the validation rows' labels likeliest" in said.err
+    assert "warning: fewer than 20 validation rows tell no temperature" in said.err
     assert ", not calibrated" in said.out
     assert "calibration error" not in said.out
     metadata = params.load(out).metadata
@@ -181,7 +186,7 @@ def test_no_temperature_is_said_and_none_is_published(tmp_path, capsys, monkeypa
 
 def test_the_command_trains_teachers_calibrates_and_counts(tmp_path, capsys, monkeypatch):
     write_rows(tmp_path / "a.csv")
-    monkeypatch.setattr(train, "fit_temperature", lambda logits, labels: 2.0)  # of so few rows it would be none
+    monkeypatch.setattr(fit, "fit_temperature", lambda logits, labels: 2.0)  # of so few rows it would be none
     out, plain, kept = (tmp_path / f"{name}.safetensors" for name in ("m", "plain", "kept"))
     assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK, "--teachers", 2, "--teacher-epochs", 2) == 0
     shown = capsys.readouterr().out

@@ -105,7 +105,7 @@ def test_several_labels_a_text():
         ({"texts": [None] * 60}, r"texts\[0\] is a NoneType"),
         ({"texts": "one"}, "texts is a str: need a list of texts"),
         ({"valid": 1.0}, "valid=1.0: need at least 0 and less than 1"),
-        ({"valid": (["a"], ["other"])}, r"labels\[0\]: label 'other' is none of the classes"),
+        ({"valid": (["a"], ["other"])}, r"labels\[0\]: label 'other' is not a class of the model"),
         ({"sample_weight": [1.0]}, r"sample_weight has shape \(1,\): need \(60,\)"),
         ({"sample_weight": [-1.0] * 60}, "need 0 or more"),
         ({"store": "int8"}, "store='int8'"),

@@ -10,12 +10,13 @@ import numpy as np
 
 from charcnn.aliases import Argument, Array, Labels, Texts
 from charcnn.classify.classifier import Classifier
-from charcnn.config import SMALL, Config
+from charcnn.config import Config
 from charcnn.host.install import pip_install
 from charcnn.text import names
 from charcnn.text.columns import columns
 from charcnn.text.encodings import Encoding, find_encoding
 from charcnn.training import data
+from charcnn.training.plan import plan
 from charcnn.training.recipe import Recipe
 
 try:
@@ -33,12 +34,13 @@ def train(
     texts: Texts,
     labels: Labels,
     *,
-    valid: float | tuple[Texts, Labels] = 0.1,
+    preset: str | None = None,
+    valid: float | tuple[Texts, Labels] | None = None,
     classes: Sequence[str] | None = None,
     multi_label: bool = False,
     sample_weight: Array | None = None,
     encoding: str | Encoding = "forward",
-    config: Config = SMALL,
+    config: Config | None = None,
     device: str = "auto",
     precision: str = "auto",
     store: str = "float16",
@@ -55,19 +57,22 @@ def train(
     Args:
         texts: N of them, as for `Classifier.predict_proba`.
         labels: N of them, str or whole numbers; with `multi_label`, N lists of such.
+        preset: "laptop" for a small and fast network, "balanced", which None is, or "best" for an accurate one.
         valid: share of each class that is held out to decide which epoch is kept and to calibrate, 0 to less than 1; or
-            texts and labels of their own.
+            texts and labels of their own; None for a tenth, or a row of the rarest class.
         classes: names of the classes, which labels are or count from 1; None for the labels that occur.
         multi_label: whether a text may have several labels, or none.
         sample_weight: how much each text counts in the loss, float (N,), 0 or more; None for all alike.
         encoding: how texts become token ids: "forward", "crepe", "bytes" for any language, or an Encoding.
-        config: the network's sizes; its alphabet and classes follow from the encoding and the labels.
+        config: the network's sizes, which then begins with random weights; None for those that follow from the rows.
+            Alphabet and classes follow from the encoding and the labels.
         device: "cuda", "cpu", or "auto" for a GPU where PyTorch sees one.
         precision: "bf16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
         store: "float16" or "float32": what the weights are rounded to, and fit when they are saved.
         calibrated: whether a temperature is fitted on what was held out.
         say: takes lines about each epoch and the result, as `print` does; None for silence.
-        recipe: fields of `charcnn.training.recipe.Recipe`, as epochs=20, batch=64, seed=1.
+        recipe: fields of `charcnn.training.recipe.Recipe`, as epochs=20, batch=64, seed=1. Where the network begins
+            with n-grams, as with few rows it does, gradient descent follows only if `epochs` is given.
 
     Returns:
         The classifier, on `device`. Its `metadata` has the recipe and what was reached.
@@ -78,25 +83,29 @@ def train(
             classes; a class has too few rows to hold some out; or another argument does not fit. Names it.
 
     Warns:
-        UserWarning: nothing was learned, or no temperature fits.
+        UserWarning: nothing was learned, a linear model is better, or no temperature fits.
     """
     if fit is None:
         raise ImportError(f"charcnn.train needs PyTorch: {pip_install('torch')}")
-    how, encoding = Recipe(**{"balance": not multi_label, **recipe}), find_encoding(encoding)
+    given, encoding = {"balance": not multi_label, **recipe}, find_encoding(encoding)
+    Recipe(**given)  # refuses what it cannot take
     if store not in ("float16", "float32"):
         raise ValueError(f"store={store!r}: need 'float16' or 'float32'")
     where, arithmetic = fit.arithmetic(device, precision)
     rows = _rows("", texts, labels, multi_label)
     known, index = data.named(rows.labels, classes, multi_label=multi_label)
-    config = replace(config, alphabet=encoding.blank, classes=len(known), multi_label=multi_label)
+    lengths, cuda = [len(text) for text in rows.texts], where == "cuda"
+    own = plan(preset, lengths, encoding, len(known), config=config, multi_label=multi_label, cuda=cuda)
+    config, how = own.config, Recipe(**{**own.recipe, **given})
 
     def examples(rows: data.TrainingRows) -> data.Examples:
-        found, bad = data.to_examples(rows, index, encoding, config.length, multi_label=multi_label)
+        found, bad = data.to_examples(rows, index, encoding, own.config.length, multi_label=multi_label)
         if bad:
             raise ValueError(f"labels[{bad[0].line}]: {bad[0].reason}")
         return found
 
     part, held = examples(rows), None
+    valid = data.share(part.labels) if valid is None else valid
     if sample_weight is not None:
         part = replace(part, weights=_weights(sample_weight, len(part)))
     if isinstance(valid, tuple):
@@ -119,6 +128,8 @@ def train(
         False,
         store,
         calibrated,
+        own.ngrams,
+        not own.ngrams or "epochs" in recipe,
         say=say or _silent,
         warn=lambda line: warnings.warn(line, stacklevel=5),  # of whoever called `train`
     )

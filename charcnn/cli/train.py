@@ -15,7 +15,6 @@ import argparse
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -35,6 +34,7 @@ from charcnn.host.terminal import printable, tell
 from charcnn.model import params
 from charcnn.text.encodings import ENCODINGS
 from charcnn.training import data, record, teachers
+from charcnn.training.plan import plan
 from charcnn.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -71,11 +71,15 @@ class _Job:
         if options.multi_label and options.teachers != "0":
             raise ValueError(f"--teachers {options.teachers}: teach one label a text; leave out --multi-label")
         balance = not options.no_balance and not options.multi_label
-        values = {name: getattr(options, name) for name in Recipe().to_dict() if name != "balance"}
-        self.recipe = Recipe(**values, balance=balance)
+        fields = [name for name in Recipe().to_dict() if name != "balance"]
+        self.given = {name: getattr(options, name) for name in fields if getattr(options, name) is not None}
+        self.given["balance"] = balance
+        Recipe(**self.given)  # refuses what it cannot take
+        if options.preset is not None and options.config is not None:
+            raise ValueError(f"--preset {options.preset}: it says the sizes; leave out --config")
         if not options.out.endswith(".safetensors"):
             raise ValueError(f"--out {options.out}: need a name that ends in .safetensors")
-        if not 0 <= options.valid_part < 1:
+        if options.valid_part is not None and not 0 <= options.valid_part < 1:
             raise ValueError(f"--valid-part {options.valid_part:g}: need at least 0 and less than 1")
         stem = options.out.removesuffix(".safetensors")
         self.metrics = options.metrics or f"{stem}-metrics.csv"
@@ -112,8 +116,9 @@ class _Job:
             "classes": list(self.classes),
             "data": _digest(self.part),
             "valid": self.valid and _digest(self.valid),
-            "precision": self.task.precision,
+            "precision": self.precision,
             "compile": options.compile,
+            "ngrams": self.plan.ngrams,
             "teachers": self.teachers.settings,
         }
         stages = [*self.teachers.checkpoints, self.checkpoint]
@@ -142,7 +147,10 @@ class _Job:
             return False
 
     def _read(self) -> None:
+        from charcnn.training.fit import arithmetic
+
         options, self.encoding = self.options, ENCODINGS[self.options.encoding]
+        self.device, self.precision = arithmetic(options.device, options.precision)
         read = self._rows(options.data)
         given = None if options.classes is None else [name.strip() for name in options.classes.split(",")]
         try:
@@ -151,16 +159,25 @@ class _Job:
             if not options.skip_bad_rows:
                 data.refuse(options.data, read.bad)  # which tells why there is but one
             raise ValueError(f"{options.data}: {error}") from error
-        several, alphabet = options.multi_label, self.encoding.blank
-        self.config = replace(
-            config_of(options.config), alphabet=alphabet, classes=len(self.classes), multi_label=several
+        own = None if options.config is None else config_of(options.config)
+        if own is None and options.teachers != "0":
+            own = config_of("small")  # teachers are networks that begin with random weights
+        self.plan = plan(
+            options.preset,
+            [len(text) for text in read.texts],
+            self.encoding,
+            len(self.classes),
+            config=own,
+            multi_label=options.multi_label,
+            cuda=self.device == "cuda",
         )
+        self.config, self.recipe = self.plan.config, Recipe(**{**self.plan.recipe, **self.given})
         self.part = self._examples(options.data, read, index)
         self.valid = self.test = None
         if options.valid is not None:
             self.valid = self._examples(options.valid, self._rows(options.valid), index)
-        elif options.valid_part:
-            first, second = data.split(self.part.labels, options.valid_part, self.recipe.seed)
+        elif share := data.share(self.part.labels) if options.valid_part is None else options.valid_part:
+            first, second = data.split(self.part.labels, share, self.recipe.seed)
             self.part, self.valid = self.part.part(first), self.part.part(second)
         if options.test is not None:
             self.test = self._examples(options.test, self._rows(options.test), index)
@@ -188,10 +205,9 @@ class _Job:
 
     def _task(self) -> TrainingTask:
         """What is trained, with its printed lines."""
-        from charcnn.training.fit import TrainingTask, arithmetic
+        from charcnn.training.fit import TrainingTask
 
         options = self.options
-        device, precision = arithmetic(options.device, options.precision)
         return TrainingTask(
             self.part,
             self.valid,
@@ -200,11 +216,13 @@ class _Job:
             self.encoding,
             self.classes,
             self.recipe,
-            device,
-            precision,
+            self.device,
+            self.precision,
             options.compile,
             options.store,
             not options.no_calibration,
+            self.plan.ngrams,
+            not self.plan.ngrams or options.epochs is not None,
             say=partial(print, flush=True),
             warn=lambda line: tell(f"charcnn train: warning: {line}"),
         )
@@ -219,7 +237,7 @@ class _Job:
         with placing(out, force=self.force) as path:
             params.save(path, model, self.config, dtype=self.options.store)
         print(f"\nwrote {printable(out)}, {os.path.getsize(out) / 1e6:.1f} MB")
-        if self.curve:
+        if self.curve and trained.history:
             record.draw_curve(self.curve, trained.history, trained.epoch, force=self.options.force)
         remove_own(self.checkpoint, record.CHECKPOINT)
         if not self.options.keep_teachers:

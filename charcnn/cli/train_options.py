@@ -10,6 +10,7 @@ from charcnn.cli.model import COLUMNS, add_column_arguments
 from charcnn.cli.sizes import HELP
 from charcnn.host.progress import add_log_every, seconds
 from charcnn.text.encodings import ENCODINGS
+from charcnn.training.plan import FINE, MANY, PRESETS
 from charcnn.training.recipe import Recipe
 
 EXAMPLES = """examples:
@@ -36,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     part.add_argument(
         "--valid-part",
         type=float,
-        default=0.1,
         metavar="SHARE",
-        help="share of each class of --data held out for validation (default 0.1; 0: the last epoch is kept)",
+        help="share of each class of --data to hold out for that (default: a tenth, or a row of the rarest class; "
+        "0: none, the last epoch is kept)",
     )
     add("--test", metavar="FILE", help="test rows, used once to measure the result")
     add("--out", required=True, metavar="FILE", help="the model to write: .safetensors")
@@ -83,7 +84,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     how = parser.add_argument_group("training")
     add = how.add_argument
-    add("--config", default="small", metavar="SIZES", help=f"{HELP} (default small)")
+    add(
+        "--preset",
+        choices=PRESETS,
+        help="sizes and recipe by the number of rows: laptop is small and fast, best as accurate as can be (default "
+        f"balanced). Below {MANY:,} rows, or with no GPU, the network begins with n-grams that tell the classes apart, "
+        "and gradient descent follows where --epochs asks for it",
+    )
+    add("--config", metavar="SIZES", help=f"{HELP}, which begins with random weights (default: by --preset)")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: auto, a GPU if there is one")
     add(
         "--precision",
@@ -96,7 +104,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def field(name: str, kind: type, what: str) -> None:
         option = "--" + name.replace("_", "-")
         default = getattr(recipe, name)
-        add(option, type=kind, default=default, metavar="N", help=f"{what} (default {default:g})")
+        behind = f"; after n-grams {FINE[name]:g}" if name in FINE else ""
+        add(option, type=kind, metavar="N", help=f"{what} (default {default:g}{behind})")
 
     field("epochs", int, "passes over the rows")
     add("--teacher-epochs", type=int, metavar="N", help="epochs of the teachers (default: as --epochs)")

@@ -205,6 +205,12 @@ def to_examples(
     return Examples(encode([rows.texts[number] for number in known], encoding, length), labels), bad
 
 
+def share(labels: np.ndarray) -> float:
+    """What share of each class to hold out where nobody says: a tenth, or one row of the rarest class; 0 of one row."""
+    rarest = int(np.bincount(labels).min()) if labels.ndim == 1 else 10
+    return 0.1 if rarest >= 10 else 1 / rarest if rarest > 1 else 0.0
+
+
 def split(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Indices of two parts, the second holding `share` of every class, both in the order of the file.
 

@@ -14,9 +14,9 @@ from charcnn.config import Config
 from charcnn.host.terminal import printable
 from charcnn.model.params import Params
 from charcnn.text.encodings import Encoding
-from charcnn.training import doubts, loop
+from charcnn.training import doubts, loop, ngrams
 from charcnn.training.data import Examples
-from charcnn.training.measure import Measured, MultiLabelMeasured, calibration_error, fit_temperature
+from charcnn.training.measure import FEW, Measured, MultiLabelMeasured, calibration_error, fit_temperature
 from charcnn.training.network import TrainableNetwork
 from charcnn.training.recipe import Recipe
 
@@ -57,6 +57,8 @@ class TrainingTask:
         compiled: whether torch.compile makes the kernels.
         store: dtype that the weights are rounded to: "float16" or "float32".
         calibrated: whether a temperature is fitted.
+        ngrams: whether the network begins with n-grams, and sizes are a plan's that say so.
+        descends: whether gradient descent follows what it begins with.
         say: takes lines about how it goes, and the result.
         warn: takes what the result gives cause to doubt, a line each.
     """
@@ -73,6 +75,8 @@ class TrainingTask:
     compiled: bool
     store: str
     calibrated: bool
+    ngrams: bool
+    descends: bool
     say: Callable[[str], object]
     warn: Callable[[str], object]
 
@@ -113,6 +117,10 @@ class TrainingTask:
             ValueError, OSError: as of `loop.train`.
         """
         recipe = recipe or self.recipe
+        if self.ngrams:
+            options["first"] = self._ngrams()
+            if not self.descends:
+                return loop.Trained(options["first"], 0, [])
         shown = time.perf_counter()
 
         def told(history: list[Record]) -> None:
@@ -134,6 +142,17 @@ class TrainingTask:
             **options,
         )
 
+    def _ngrams(self) -> dict[str, np.ndarray]:
+        """Weights that detect n-grams, their logits as large as the linear model's that chose them."""
+        arrays, spread = ngrams.weights(self.part, self.config, balance=self.recipe.balance, seed=self.recipe.seed)
+        shown = self.part.part(np.arange(min(len(self.part), 256)))
+        evidence = {**arrays, "fc3.bias": np.zeros_like(arrays["fc3.bias"])}
+        own = float(np.median(loop.answers(self._network(evidence), shown, 32).std(axis=1)))
+        arrays["fc3.weight"] *= spread / max(own, 1e-9)
+        count = int(arrays["conv1.weight"].any(axis=(1, 2)).sum())
+        self.say(f"begins with {count:,} n-grams of up to {ngrams.LONGEST} characters that tell the classes apart")
+        return arrays
+
     def finished(self, trained: loop.Trained, about: Record) -> Params:
         """The model: its weights calibrated and rounded as they are stored, and in its metadata what they reach.
 
@@ -144,7 +163,8 @@ class TrainingTask:
         metadata: Record = {
             "training": {
                 **about,
-                "recipe": self.recipe.to_dict(),
+                "start": "n-grams" if self.ngrams else "random",
+                "recipe": self.recipe.to_dict() if self.descends else None,
                 "epoch": trained.epoch,
                 "rows": len(self.part),
                 "precision": self.precision,
@@ -170,7 +190,7 @@ class TrainingTask:
         before = calibration_error(logits, self.valid.labels)
         if temperature is None:
             metadata["calibration"] = None
-            self.warn(doubts.UNCALIBRATED)
+            self.warn(doubts.UNCALIBRATED if len(self.valid) >= FEW else doubts.TOO_FEW)
             return arrays
         metadata["calibration"] = {"temperature": temperature, "error_before": before}
         self.say(f"\ntemperature {temperature:.3f}: calibration error {before:.4f} before, on the validation rows")
@@ -212,6 +232,13 @@ class TrainingTask:
         part, measured = judged or ("learned", loop.measure(network, self.part, self.recipe.batch))
         if not measured.learned:
             self.warn(doubts.nothing_learned(part, measured, self.classes))
+        if part == "validation" and isinstance(measured, Measured) and self.valid is not None:
+            linear = doubts.linear_accuracy(self.part, self.valid, self.encoding)
+            said, warning = doubts.compared(part, measured, linear, self.classes, len(self.part))
+            metadata["validation"]["linear_accuracy"] = linear
+            self.say(said)
+            if warning:
+                self.warn(warning)
 
     def _network(self, arrays: Mapping[str, np.ndarray]) -> TrainableNetwork:
         """What is stored: rounded, and computed in float32."""

@@ -64,6 +64,7 @@ def train(
     on_epoch: Callable[[list[Record]], None] = lambda history: None,
     teachers: Sequence[Mapping[str, np.ndarray]] = (),
     log_every: float = LOG_EVERY,
+    first: Mapping[str, np.ndarray] | None = None,
 ) -> Trained:
     """Train a network.
 
@@ -85,6 +86,7 @@ def train(
         on_epoch: called after every epoch with the rows so far.
         teachers: weights of networks of the same sizes to learn from, too.
         log_every: seconds from line to line of progress in a log.
+        first: the weights to begin with, which are kept where no epoch is better; None for random ones.
 
     Raises:
         ValueError: a class has no example to learn from, the recipe balances classes that do not exclude each other,
@@ -99,9 +101,12 @@ def train(
     if config.multi_label and recipe.balance:
         raise ValueError("balance=True: classes that do not exclude each other have no shares to balance; need False")
     weights = len(examples) / (config.classes * counts) if recipe.balance else np.ones(config.classes)
-    trainer = Trainer(examples, weights, config, recipe, device, dtype, compiled, teachers)
+    trainer = Trainer(examples, weights, config, recipe, device, dtype, compiled, teachers, first)
     history: list[Record] = []
     best: Record | None = None
+    if first is not None and valid is not None:
+        measured = measure(trainer.average, valid, recipe.batch)
+        best = {"score": [measured.score, -measured.loss], "epoch": 0, "weights": trainer.weights()}
     if saved is not None:
         trainer.restore(saved["trainer"])
         history, best = saved["history"], saved["best"]

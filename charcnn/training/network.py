@@ -121,12 +121,16 @@ class TrainableNetwork(torch.nn.Module):
         share: torch.Tensor | None = None,
         found: dict[str, torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        x = F.embedding(ids.int(), self.one_hot)
-        if partners is not None and share is not None:
-            weight = share.to(self.dtype)[:, None, None]
-            x = x * weight + F.embedding(partners.int(), self.one_hot) * (1 - weight)
-        x, last = x.transpose(1, 2).unsqueeze(2), ""
-        for node, compute in self._steps:
+        steps, last = self._steps, ""
+        if partners is None and ids.device.type == "cpu" and self.dtype == torch.float32:
+            x, last, steps = self._gathered(ids), steps[0][0].layer.name, steps[1:]
+        else:
+            x = F.embedding(ids.int(), self.one_hot)
+            if partners is not None and share is not None:
+                weight = share.to(self.dtype)[:, None, None]
+                x = x * weight + F.embedding(partners.int(), self.one_hot) * (1 - weight)
+            x = x.transpose(1, 2).unsqueeze(2)
+        for node, compute in steps:
             p = [self._of(name).to(self.dtype) for name in node.parameters]
             if isinstance(node.layer, Linear):
                 x = F.dropout(x, self.dropout, self.training)
@@ -141,6 +145,15 @@ class TrainableNetwork(torch.nn.Module):
             elif found is not None and isinstance(node.layer, Relu):
                 found[last] = (x > 0).transpose(0, 1).flatten(1).any(1)
         return x.float()
+
+    def _gathered(self, ids: torch.Tensor) -> torch.Tensor:
+        """The first convolution on a CPU: a sum of as many rows of its weights as the kernel is long, no products."""
+        weight = self._of("conv1.weight")[:, :, 0].permute(2, 1, 0)  # (kernel size, alphabet, channels)
+        size, alphabet, channels = weight.shape
+        rows = F.pad(weight, (0, 0, 0, 1)).reshape(-1, channels)  # a blank's are 0
+        at = ids.unfold(1, size, 1).int() + torch.arange(0, len(rows), alphabet + 1, dtype=torch.int32)
+        sums = F.embedding_bag(at.reshape(-1, size), rows, mode="sum") + self._of("conv1.bias")
+        return sums.reshape(len(ids), -1, channels).transpose(1, 2).unsqueeze(2)
 
     def _of(self, name: str) -> torch.nn.Parameter:
         return getattr(self, attribute(name))

@@ -61,6 +61,7 @@ class Trainer:
         dtype: of the arithmetic: torch.float32 or torch.bfloat16.
         compiled: whether torch.compile makes the kernels.
         teachers: weights of networks of the same sizes, whose mean probabilities it also learns from.
+        first: the weights to begin with; None for random ones.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Trainer:
         dtype: torch.dtype,
         compiled: bool,
         teachers: Sequence[Mapping[str, np.ndarray]] = (),
+        first: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self._recipe, self._blank, self._device = recipe, config.alphabet, device
         self._multi_label = config.multi_label
@@ -92,7 +94,10 @@ class Trainer:
             return torch.compile(network, dynamic=False)
 
         self._network = TrainableNetwork(config, recipe.dropout, dtype, leaky=recipe.leak > 0)
-        self._network.initialise(recipe.seed)
+        if first is None:
+            self._network.initialise(recipe.seed)
+        else:
+            self._network.load(first)
         self._network.to(device)
         self._forward = prepared(self._network)
         self.average = TrainableNetwork(config, 0.0, dtype).to(device).requires_grad_(False)

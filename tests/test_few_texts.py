@@ -1,0 +1,200 @@
+"""Training on few rows: the plan by size, n-grams to begin with, and doubts that are said."""
+
+import argparse
+import csv
+
+import numpy as np
+import pytest
+
+from charcnn.config import SMALL, TINY
+from charcnn.text.encodings import ENCODINGS, encode
+from charcnn.training import data, doubts
+from charcnn.training.measure import Measured
+from charcnn.training.plan import MANY, PRESETS, plan
+
+torch = pytest.importorskip("torch", reason="training needs PyTorch")
+
+import charcnn  # noqa: E402
+from charcnn.cli import train as command  # noqa: E402
+from charcnn.model import network  # noqa: E402
+from charcnn.training import ngrams  # noqa: E402
+
+FORWARD, BYTES = ENCODINGS["forward"], ENCODINGS["bytes"]
+WORDS = {"money": "bank profit market stocks", "space": "orbit probe rocket moon", "sport": "goal match team cup"}
+FILLER = "today there was some more about it and others said so again".split()  # noqa: SIM905
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def rows(count, seed=0):
+    """Texts of six words, of which two are their class's."""
+    rng = np.random.default_rng(seed)
+    labels = [list(WORDS)[n % 3] for n in range(count)]
+    texts = [
+        " ".join(rng.permutation([*rng.choice(WORDS[label].split(), 2), *rng.choice(FILLER, 4)])) for label in labels
+    ]
+    return texts, labels
+
+
+def written(path, count, seed=0):
+    texts, labels = rows(count, seed)
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([("label", "text"), *zip(labels, texts, strict=True)])
+    return path
+
+
+def run(*words):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args([str(word) for word in words]))
+
+
+# The plan.
+
+
+def test_few_rows_begin_with_as_many_ngrams_as_the_preset_says():
+    for preset, count in PRESETS.items():
+        found = plan(preset, [50] * 90, FORWARD, 3)
+        assert found.ngrams
+        assert (found.config.block_channels[0], found.config.length, found.config.alphabet) == (count, 123, 70)
+    assert plan(None, [50] * 90, FORWARD, 3) == plan("balanced", [50] * 90, FORWARD, 3)
+    assert plan(None, [300] * 90, BYTES, 30).config.length == 340
+    assert plan(None, [9000] * 90, FORWARD, 30).config.length == 1014
+    assert plan(None, [300] * 90, FORWARD, 30).config.block_channels[1] == 64, "for each class, and against it"
+
+
+def test_many_rows_and_several_labels_and_sizes_that_are_given_begin_at_random():
+    for asked in (
+        {"preset": "best", "lengths": [9] * MANY},
+        {"preset": None, "lengths": [9] * MANY, "cuda": True},
+        {"preset": None, "lengths": [9] * 50, "multi_label": True},
+    ):
+        found = plan(encoding=FORWARD, classes=4, **asked)
+        assert (found.ngrams, found.config.channels, found.recipe) == (False, SMALL.channels, {})
+    assert plan(None, [9] * MANY, FORWARD, 4).ngrams, "the small network takes days on a CPU"
+    assert plan(None, [9] * 50, FORWARD, 4, config=TINY).config == TINY
+    with pytest.raises(ValueError, match="preset='quick': need one of laptop, balanced, best"):
+        plan("quick", [9], FORWARD, 2)
+    with pytest.raises(ValueError, match="preset='best': it says the sizes"):
+        plan("best", [9], FORWARD, 2, config=TINY)
+
+
+def test_a_rare_class_gives_a_row_to_validate_with():
+    assert data.share(np.repeat([0, 1], [90, 10])) == 0.1
+    for rarest in range(2, 10):
+        labels = np.repeat([0, 1], [90, rarest])
+        _, held = data.split(labels, data.share(labels), 0)
+        assert np.count_nonzero(labels[held]) == 1
+    assert data.share(np.array([0, 0, 1])) == 0
+
+
+# N-grams.
+
+
+@pytest.mark.parametrize("encoding", [FORWARD, BYTES], ids=["forward", "bytes"])
+def test_the_first_layer_is_1_where_an_ngram_stands(encoding):
+    texts, labels = rows(60)
+    sizes = plan("laptop", [60] * 60, encoding, 3).config
+    ids = encode(texts, encoding, sizes.length)
+    examples = data.Examples(ids, np.array([list(WORDS).index(label) for label in labels]))
+    arrays, spread = ngrams.weights(examples, sizes, balance=True, seed=0)
+    assert spread > 0
+    one_hot = np.eye(encoding.blank + 1, dtype=np.float32)[ids][..., : encoding.blank]
+    windows = np.lib.stride_tricks.sliding_window_view(one_hot, ngrams.LONGEST, axis=1)  # (N, L', alphabet, taps)
+    weight, bias = arrays["conv1.weight"], arrays["conv1.bias"]
+    used = weight.any(axis=(1, 2))
+    found = np.einsum("nlat,cat->ncl", windows[:3], weight[used]) + bias[used, None]
+    assert found.max() == 1
+    for text, fires in zip(texts[:3], (found == 1).any(axis=2), strict=True):
+        padded = f"{text} "
+        for channel in np.flatnonzero(fires)[:50]:
+            taps = weight[used][channel]
+            gram = "".join(
+                " "
+                if (taps[:, t] < 0).any()
+                else (encoding.alphabet or bytes(range(256)).decode("latin-1"))[int(taps[:, t].argmax())]
+                for t in range(ngrams.LONGEST)
+                if taps[:, t].any()
+            )
+            assert gram in padded
+    logits = network.forward(ids[:20], arrays, sizes)
+    assert np.mean(logits.argmax(1) == examples.labels[:20]) > 0.9
+
+
+def test_texts_with_nothing_in_common_are_refused():
+    sizes = plan("laptop", [60] * 2, FORWARD, 2).config
+    examples = data.Examples(encode(["a", "b"], FORWARD, sizes.length), np.array([0, 1]))
+    with pytest.raises(ValueError, match="no two rows have a character in common"):
+        ngrams.weights(examples, sizes, balance=False, seed=0)
+
+
+def test_a_few_rows_are_learned_by_default_and_more_epochs_lose_nothing(tmp_path):
+    texts, labels = rows(60)
+    other, wanted = rows(90, 1)
+    classifier = charcnn.train(texts, labels, device="cpu", preset="laptop")
+    assert classifier.score(other, wanted) > 0.9
+    said = classifier.metadata["training"]
+    assert (said["start"], said["recipe"], said["epoch"]) == ("n-grams", None, 0)
+    longer = charcnn.train(texts, labels, device="cpu", preset="laptop", epochs=1)
+    assert longer.metadata["training"]["recipe"]["epochs"] == 1
+    assert longer.metadata["validation"]["accuracy"] >= classifier.metadata["validation"]["accuracy"]
+
+
+def test_the_command_says_how_it_begins_and_what_other_ways_reach(tmp_path, capsys):
+    out = tmp_path / "m.safetensors"
+    options = ["--data", written(tmp_path / "a.csv", 60), "--out", out, "--device", "cpu", "--preset", "laptop"]
+    assert run(*options, "--no-curve") == 0
+    said = capsys.readouterr().out
+    assert "n-grams of up to 5 characters that tell the classes apart" in said
+    assert "other ways on the same validation rows: always naming money would make it 33.33 %" in said
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["a.csv", "m.safetensors"]
+    assert run(*options, "--config", "tiny", "--force") == 2
+    assert "--preset laptop: it says the sizes; leave out --config" in capsys.readouterr().err
+
+
+# Doubts.
+
+
+def measured(right, wrong):
+    return Measured(np.array([[right, wrong], [0, 50]]), 0.1)
+
+
+def test_what_is_no_better_than_one_answer_is_said_loudly():
+    said, warning = doubts.compared("validation", measured(0, 50), None, ("a", "b"), 100)
+    assert warning == (
+        "NO BETTER THAN ONE ANSWER FOR ALL: 50.00 % of the validation rows are right; always naming a would make it "
+        "50.00 %. Do not use this model"
+    )
+    assert said.endswith("no linear model was fitted, as scikit-learn is missing")
+    said, warning = doubts.compared("validation", measured(40, 10), 0.95, ("a", "b"), 100)
+    assert "A LINEAR MODEL IS BETTER: 90.00 % of the validation rows are right, and 95.00 %" in warning
+    assert "a linear model on character n-grams gets 95.00 % right" in said
+    assert doubts.compared("validation", measured(40, 10), 0.9, ("a", "b"), 100)[1] is None
+    assert "rows are more than 5,000" in doubts.compared("validation", measured(40, 10), None, ("a", "b"), 9000)[0]
+
+
+def test_the_linear_model_reads_the_rows_as_they_were_encoded(monkeypatch):
+    pytest.importorskip("sklearn", reason="the linear model is scikit-learn's")
+    texts, labels = rows(90)
+    numbers = np.array([list(WORDS).index(label) for label in labels])
+    for encoding in (FORWARD, BYTES):
+        examples = data.Examples(encode(texts, encoding, 123), numbers)
+        assert doubts.linear_accuracy(examples.part(np.arange(60)), examples.part(np.arange(60, 90)), encoding) > 0.9
+    monkeypatch.setattr(doubts, "MOST_COMPARED", 50)
+    assert doubts.linear_accuracy(examples.part(np.arange(60)), examples, BYTES) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(doubts, "find_spec", lambda name: None)
+    assert doubts.linear_accuracy(examples, examples, BYTES) is None
+
+
+def test_a_network_that_learned_nothing_is_said_to_be_one(tmp_path, capsys):
+    options = ["--data", written(tmp_path / "a.csv", 60), "--out", tmp_path / "m.safetensors", "--device", "cpu"]
+    assert run(*options, "--no-curve", "--config", "tiny", "--epochs", 1, "--rate", "1e-9") == 0
+    said = capsys.readouterr()
+    assert "charcnn train: warning: NO BETTER THAN ONE ANSWER FOR ALL: 33.33 % of the validation rows" in said.err
