@@ -210,7 +210,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     with pytest.raises(ValueError, match="is of another run: its level is 'l2', this one's 'l3'"):
         offload.Checkpoint(file, {"level": "l3"}, 3)
     file.write_bytes(b"something else\n")
-    with pytest.raises(ValueError, match="is no checkpoint"):
+    with pytest.raises(ValueError, match="is not a charcnn checkpoint"):
         offload.Checkpoint(file, {}, 3)
 
 

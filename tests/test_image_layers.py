@@ -189,7 +189,7 @@ def test_arrays_that_start_at_no_multiple_of_16_bytes(precision, monkeypatch):
     for layer, before in zip(layers, vectors, strict=True):
         np.testing.assert_array_equal(layer(given, Space()).copy_to_host(), before)
     octets, _ = draw("fp16x3", True, 8)
-    with pytest.raises(ValueError, match=r"^features in octets begin at no multiple of 16 bytes"):
+    with pytest.raises(ValueError, match=r"^features in octets begin between multiples of 16 bytes"):
         VectorizedImageLayer(MaxPool2d(2), precision="fp16x3", octets=True)(octets, Space())
 
 

@@ -21,7 +21,9 @@ def test_a_technique_that_a_network_lacks(words, ended):
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU")
-def test_a_precision_that_nothing_has_in_the_simulator_says_to_leave_it_out(ended):
+def test_a_precision_that_nothing_has_on_a_gpu_says_to_leave_it_out(ended, monkeypatch):
+    monkeypatch.setattr(device, "SIMULATED", False)
+    monkeypatch.setattr(device, "capability", lambda: (7, 5))
     done = ended(command.main, "alexnet", ["--as", "strong", "--fuse", "2", "--precision", "fp16"])
     assert done.returncode == 2
     said = "; nothing runs in fp16 here; without --precision this machine runs loops, cpu_gemm, winograd_cpu, naive"

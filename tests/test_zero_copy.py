@@ -129,6 +129,7 @@ def driver(monkeypatch):
     monkeypatch.setattr(zero_copy, "_driver_functions", lambda: made.addresses)
     monkeypatch.setattr(zero_copy, "Graph", Graph)
     monkeypatch.setattr(graph, "Graph", Graph)
+    monkeypatch.setattr(graph, "AVAILABLE", True)
     monkeypatch.setattr(cuda, "stream", Stream)
     monkeypatch.setattr(cuda, "event", lambda timing: SimpleNamespace(record=lambda on: None, wait=lambda on: None))
     monkeypatch.setattr(graph, "copy", lambda to, source, stream: to[: len(source)].copy_to_device(source))

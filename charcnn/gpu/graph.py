@@ -12,6 +12,9 @@ from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.device import DeviceError
 
+AVAILABLE = not device.SIMULATED
+"""Whether there are graphs: the simulator has none."""
+
 
 class Graph:
     """The work that a function starts on a stream, kept as a CUDA graph: all of it is started again by one call.

@@ -22,6 +22,7 @@ from charcnn.ops import (
     one_hot_naive,
 )
 from charcnn.ops.chain import Stat, plan
+from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import StreamWorker
 from charcnn.runtime.workers import stream_pipeline
 
@@ -35,6 +36,7 @@ SLICE = 32
 
 def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
+    monitor = Monitor.of(monitor, batch)
     channels, lengths, pooled = config.block_channels, config.conv_lengths, config.block_lengths
     first = SLICE * max(config.alphabet * config.length, channels[0] * lengths[0])
     largest = 4 * max(first, batch * config.channels * max(pooled[1], lengths[5]), batch * config.units)

@@ -19,6 +19,7 @@ from charcnn.ops import (
     one_hot_naive,
     relu_naive,
 )
+from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import StreamWorker
 from charcnn.runtime.workers import stream_pipeline
 
@@ -29,6 +30,7 @@ OFFLOAD = asynchronous
 
 def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
+    monitor = Monitor.of(monitor, batch)
     largest = 4 * batch * config.largest_features
 
     def worker(buffers, parameters):

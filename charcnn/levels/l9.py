@@ -21,6 +21,7 @@ from charcnn.ops import (
     maxpool1d_naive,
     one_hot_naive,
 )
+from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import StreamWorker
 from charcnn.runtime.workers import stream_pipeline
 
@@ -31,6 +32,7 @@ OFFLOAD = asynchronous
 
 def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
+    monitor = Monitor.of(monitor, batch)
     largest = 4 * batch * config.largest_features
 
     def worker(buffers, parameters):

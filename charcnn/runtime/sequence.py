@@ -13,6 +13,7 @@ from numba import cuda
 from charcnn.aliases import Array
 from charcnn.config import POOL_SIZE, Config
 from charcnn.gpu import copy_kernel, device, launch
+from charcnn.gpu import graph as recording
 from charcnn.layers import Layer, Network
 from charcnn.layers.layer import Shape
 from charcnn.model.params import Params
@@ -149,7 +150,7 @@ def on_gpus(
     Raises:
         DeviceError: a GPU has less memory free than weights and features need.
     """
-    graph = graph and not device.SIMULATED
+    graph = graph and recording.AVAILABLE
     monitor, workers = Monitor.of(monitor, batch), list[StreamWorker]()
     sequences = {}
     for gpu in device.choose(gpus):

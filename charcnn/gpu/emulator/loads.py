@@ -122,7 +122,7 @@ def _place(operands: tuple[Value, ...]) -> int:
 
 def _load_shared(kind: DType, count: int) -> Function:
     size = np.dtype(kind).itemsize * count
-    return lambda *place: as_numbers(read(_place(place), size), kind)
+    return lambda *place: as_numbers(read(_place(place), size, whole=count == 1), kind)
 
 
 def _store_shared(kind: DType, count: int) -> Function:
@@ -130,7 +130,7 @@ def _store_shared(kind: DType, count: int) -> Function:
 
 
 def _load_at(kind: DType) -> Function:
-    return lambda array, address, *offset: as_numbers(read(int(address) + int(sum(offset)), 16), kind)
+    return lambda array, address, *offset: as_numbers(read(int(address) + int(sum(offset)), 16, whole=False), kind)
 
 
 for _name, _kind, _count in (
