@@ -144,7 +144,7 @@ TURNS = 11
 """Of exhaustive tests and their cases, one in so many runs with --turns: those that a commit's hash chooses."""
 
 ALWAYS = (
-    "test_notebooks.py", "test_offline.py", "test_strikes.py",
+    "test_emulator_levels.py", "test_notebooks.py", "test_offline.py", "test_strikes.py",
 )  # fmt: skip
 """Files whose tests take turns in their own way, or are to run for every commit."""
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from charcnn import catalog, ops
-from charcnn.config import TINY_MATRICES
+from charcnn import ops
 from charcnn.gpu import device
 from charcnn.gpu.ptx import examples
-from charcnn.model import params
 from charcnn.ops import reference
 
 pytestmark = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to emulate")
@@ -19,7 +17,6 @@ if device.SIMULATED:
 
 SEEDS = range(20)
 FEW = 6
-LEVELS = [row.name for row in catalog.LEVELS if row.tensor_cores]
 
 
 @pytest.mark.parametrize(
@@ -49,14 +46,3 @@ def test_a_convolution(technique, seed):
         made = getattr(ops, f"conv1d_relu_nlc_{technique}")(x, weight, bias)
     assert findings == []
     np.testing.assert_allclose(made, reference.conv1d_relu_nlc(x, weight, bias), atol=2e-2)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", LEVELS)
-def test_a_level(name, seed):
-    ids = np.random.default_rng(seed).integers(0, TINY_MATRICES.alphabet, (2, TINY_MATRICES.length)).astype(np.uint8)
-    with emulator.checking(seed) as findings:
-        run = catalog.level(name).module.build(params.init(TINY_MATRICES, 0), TINY_MATRICES, batch=2, streams=1)
-        assert np.isfinite(run(ids)).all()
-    assert findings == []
