@@ -203,6 +203,6 @@ def test_tensor_cores_are_needed(monkeypatch):
     monkeypatch.setattr(device, "capability", lambda: (8, 9))
     _, weights = drawn(SEQUENCE, [Conv1d(5, 3)])
     with pytest.raises(
-        device.DeviceError, match="wgmma needs tensor cores of compute capability 9.0, this GPU has 8.9"
+        device.DeviceError, match=r"wgmma needs tensor cores of compute capability 9\.0, this GPU has 8\.9"
     ):
         ops.prepare([Conv1d(5, 3)], weights, technique="wgmma", precision="fp16")

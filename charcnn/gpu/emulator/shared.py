@@ -46,7 +46,7 @@ def place(address: int, size: int, alignment: int, block: ThreadBlock, what: str
 
 
 def read(address: int, size: int, block: ThreadBlock | None = None, *, whole: bool = True) -> np.ndarray:
-    """Bytes of a load; zeros where there are none. Of what is not `whole`, a matrix or a vector, some may be unwritten."""
+    """Bytes of a load; zeros where there are none. Of a matrix or a vector, not `whole`, some may be unwritten."""
     block = block or current().block
     at = place(address, size, min(size, _WIDEST), block, "reads")
     if at is None:
