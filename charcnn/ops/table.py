@@ -273,22 +273,19 @@ BETWEEN = (("maxpool2d", "pool2d", "launch_max"), ("avgpool2d", "pool2d", "launc
            ("global_avgpool2d", "pool2d", "launch_mean"), ("local_response_norm", "local_response_norm", "launch"),
            ("pixels", "pixels", "launch"))  # fmt: skip
 """Operators that stand between convolutions of images, or before them: where their kernels are, in either layout."""
+BESIDE = (("one_hot", "one_hot"), ("collapse", "collapse"), ("layernorm", "layernorm.layernorm"), ("argmax", "argmax"),
+          ("relu tanh gelu sigmoid", "pointwise"))  # fmt: skip
+"""Operators whose plain loops and naive kernel one module has."""
 
 _BY_TECHNIQUE = (
-    *_rows("one_hot", "loops", "one_hot:launch_loops"),
-    *_rows("one_hot", "naive", "one_hot:launch_naive"),
+    *(row for names, home in BESIDE for technique in ("loops", "naive")
+      for row in _rows(names, technique, f"{home}:launch_{technique}")),
     *_rows("one_hot_nlc", "coalesced", "one_hot_nlc:launch"),
-    *_rows("collapse", "loops", "collapse:launch_loops"),
-    *_rows("collapse", "naive", "collapse:launch_naive"),
-    *_rows("layernorm", "loops", "layernorm.layernorm:launch_loops"),
-    *_rows("layernorm", "naive", "layernorm.layernorm:launch_naive"),
     *_rows("layernorm_relu", "naive", "layernorm.layernorm:launch_relu"),
     *_rows("layernorm_relu_maxpool1d", "naive", "layernorm.relu_maxpool1d:launch"),
     *_rows("layernorm_relu_maxpool1d_nlc", "coalesced", "layernorm.relu_maxpool1d_nlc:launch"),
     *_rows("layernorm_relu_maxpool1d_nlc", "vectorized", "layernorm.relu_maxpool1d_nlc_precisions:launch",
            HALF_PRECISIONS),
-    *_rows("relu tanh gelu sigmoid", "loops", "pointwise:launch_loops"),
-    *_rows("relu tanh gelu sigmoid", "naive", "pointwise:launch_naive"),
     *_rows("tanh gelu sigmoid", "cpu_vector", "images_cpu:launch_pointwise"),
     *_rows("leaky_relu", "loops", "pointwise:launch_leaky_relu_loops"),
     *_rows("leaky_relu", "naive", "pointwise:launch_leaky_relu_naive"),
@@ -297,8 +294,6 @@ _BY_TECHNIQUE = (
     *_rows("maxout", "naive", "pointwise:launch_maxout_naive"),
     *_rows("softmax", "loops", "softmax.loops:launch"),
     *_rows("softmax", "naive", "softmax.naive:launch"),
-    *_rows("argmax", "loops", "argmax:launch_loops"),
-    *_rows("argmax", "naive", "argmax:launch_naive"),
     *_rows("maxpool1d", "loops", "maxpool1d:launch_loops"),
     *_rows("maxpool1d relu_maxpool1d", "naive", "maxpool1d:launch_naive"),
     *_rows("conv1d", "loops", "conv1d.loops:launch"),
@@ -308,10 +303,7 @@ _BY_TECHNIQUE = (
     *_rows("conv1d_relu_maxpool1d", "naive", "conv1d.naive:launch_pooled"),
     *_rows(CHAIN, "whole", "chain.blocks:whole"),
     *_rows(CHAIN, "pairs", "chain.blocks:pairs"),
-    *_rows("conv1d_nlc", "coalesced", "conv1d.coalesced:launch"),
-    *_rows("conv1d_nlc", "tiled", "conv1d.tiled:launch"),
-    *_rows("conv1d_nlc", "register_tiled", "conv1d.register_tiled:launch"),
-    *_rows("conv1d_nlc", "vectorized", "conv1d.vectorized:launch"),
+    *(row for technique in STEPPING[:4] for row in _rows("conv1d_nlc", technique, f"conv1d.{technique}:launch")),
     *(row for names, launch in PRODUCTS[:3]
       for row in _rows(names, "double_buffered", f"conv1d.double_buffered_variants:{launch}")),
     *_rows(PRODUCTS[3][0], "double_buffered", "linear.linear_kn:launch_once"),
