@@ -7,10 +7,12 @@ from functools import cache
 
 import numpy as np
 from numba import config, cuda, types
+from numba.cuda.cudadrv import driver
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
 from charcnn.aliases import Array, DType, Stream
 from charcnn.gpu import unload
+from charcnn.gpu.described import described
 from charcnn.host.install import pip_install
 from charcnn.layers.layer import Shape
 
@@ -31,6 +33,9 @@ GPU_NAME = "NVIDIA H200"
 
 int32, uint32, uint64 = (int, int, int) if SIMULATED else (types.int32, types.uint32, types.uint64)
 """Casts for the indices of a kernel; in the simulator plain ints, as Numba's casts would take most of its time."""
+
+_STREAMS: tuple[type, ...] = () if SIMULATED else (driver.Stream,)
+"""Numba's."""
 
 _SIMULATED_BLOCK = 32
 
@@ -180,6 +185,8 @@ def as_stream(stream: Stream) -> Stream:
     """Numba's view of a stream: its own, None, an address, or CuPy's, PyTorch's or cuda.core's stream object."""
     if stream is None:
         return 0
+    if isinstance(stream, _STREAMS):
+        return stream
     for attribute in ("cuda_stream", "ptr"):  # PyTorch, CuPy
         if hasattr(stream, attribute):
             stream = getattr(stream, attribute)
@@ -189,6 +196,11 @@ def as_stream(stream: Stream) -> Stream:
     if isinstance(stream, int) and stream != 0:
         return cuda.external_stream(stream)
     return stream
+
+
+def stream_handle(stream: Stream) -> int:
+    """The driver's handle of a stream that `as_stream` takes."""
+    return int(as_stream(stream)) if stream else 0
 
 
 def as_device_array(array: Array, stream: Stream) -> Array:
@@ -206,7 +218,10 @@ def as_device_array(array: Array, stream: Stream) -> Array:
 
 def address(array: Array) -> int:
     """Where an array begins on the GPU; in the simulator, on the host."""
-    return int(array.ctypes.data if SIMULATED else array.__cuda_array_interface__["data"][0] or 0)
+    if SIMULATED:
+        return int(array.ctypes.data)
+    found = described(array)
+    return 0 if found is None else found.begin
 
 
 def require_memory(size: int, purpose: str) -> None:

@@ -106,8 +106,10 @@ def make(name: str) -> Function:
         "Padding": Padding, "Sequence": Sequence, "np": np, "shape_of": _check_of(row), "launch": launch, "host": host,
     }  # fmt: skip
     if row.device == "cuda":
+        from charcnn.gpu.replay import Replay
         from charcnn.ops.common import calls
 
+        names["replay"] = Replay(in_place=row.in_place)
         names["Call"] = calls.StatCall if of.stat else calls.LabelCall if len(of.dtypes) > 1 else calls.Call
     lines = [f"{_signature(rows)}:", *(f"    {line}" for line in _body(row, launch))]
     source, file = "\n".join(lines) + "\n", f"<charcnn.ops.{name}>"
@@ -223,10 +225,18 @@ def _body(row: Variant, launch: Callable[..., None]) -> Iterator[str]:
         yield f"out = host(out, {', '.join(how)})"
         yield f"launch({', '.join(['out', *arrays, *options])})"
         yield "return out"
-    else:
-        yield f"call = Call(out, stream, {', '.join(how)})"
-        yield f"launch({', '.join(['call', '*call.inputs', *options])})"
-        yield "return call.result()"
+        return
+    passed = ", ".join(one.name for one in parameters if not _is_array(one)) + ", precision" * bool(row.precision)
+    known = f"({', '.join(arrays)},), ({passed}{',' * bool(passed)})"
+    if not of.stat:
+        yield f"done = replay.started({known}, out, stream)"
+        yield "if done is not None:"
+        yield "    return done"
+    yield f"call = Call(out, stream, {', '.join(how)})"
+    yield f"launch({', '.join(['call', '*call.inputs', *options])})"
+    if not of.stat:
+        yield f"replay.keep(call, {known}, out)"
+    yield "return call.result()"
 
 
 def _documentation(rows: Sequence[Variant]) -> str:

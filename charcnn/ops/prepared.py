@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,11 @@ class Prepared:
 
     def __call__(self, x: Array, *, out: Array = None, stream: Stream = None) -> Array:
         """See the class."""
+        arrays = x, *self.weights
+        if self.row.device == "cuda":
+            done = self._replay.started(arrays, (), out, stream)
+            if done is not None:
+                return done
         of = operator(self.row.operator)
         name = "ids" if of.name.startswith("one_hot") else "x"
         how: Record = {"in_place": "x"} if self.row.in_place else {}
@@ -81,7 +86,14 @@ class Prepared:
 
         call = Call(out, stream, shape, np.dtype(of.dtypes[0]), **how, **{name: x})
         self.apply(call, call.inputs[0])
+        self._replay.keep(call, arrays, (), out)
         return call.result()
+
+    @cached_property
+    def _replay(self) -> Any:
+        from charcnn.gpu.replay import Replay
+
+        return Replay(in_place=self.row.in_place)
 
 
 def prepare(

@@ -1,0 +1,153 @@
+"""What calls start, kept by what decides it: a call like one before starts the same, with addresses of its own.
+
+Checks, plans and grids follow from arrays' kinds, options and the GPU, and so are found once. A call that does not
+follow from these alone, or is not known, takes its whole way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from charcnn.aliases import Array, DType, Stream
+from charcnn.gpu import device, launch
+from charcnn.gpu.described import described
+from charcnn.gpu.launch_block import LaunchBlock
+from charcnn.layers.layer import Shape
+
+ALIGNED = 128
+"""Bytes: what a plan may ask of an address is whether it is a multiple of a power of two up to this."""
+
+KEPT = 512
+"""Calls of one function or layer that are remembered at once."""
+
+
+class _Start(NamedTuple):
+    """A launch, its values, and those among them that lie in the call's arrays."""
+
+    block: LaunchBlock
+    values: list[Any]
+    addresses: tuple[tuple[int, int, int], ...]
+    """Place of the value, number of the array, and bytes from where that begins."""
+
+
+class _Known(NamedTuple):
+    """What a call starts, and the result that it makes where none is given."""
+
+    starts: tuple[_Start, ...]
+    shape: Shape
+    dtype: DType
+
+
+class Replay:
+    """Calls of a function or a layer.
+
+    Args:
+        own: bool, default False: whether its kernels may read arrays that are not the call's, as a layer's weights,
+            which stay where they are.
+        in_place: bool, default False: whether the result may be the first array.
+        by_address: bool, default False: whether the first array counts by its address itself, as where a tensor map
+            holds that.
+    """
+
+    paused = 0
+    """How many want each call to take its whole way: something is tried or measured meanwhile."""
+
+    def __init__(self, *, own: bool = False, in_place: bool = False, by_address: bool = False) -> None:
+        self._own, self._in_place, self._by_address = own, in_place, by_address
+        self._known: dict[tuple[Any, ...], _Known] = {}
+
+    def started(self, arrays: Sequence[Array], options: Sequence[Any], out: Array, stream: Stream) -> Any:
+        """Start what such a call started before.
+
+        Args:
+            arrays: what it reads, or writes besides its result.
+            options: what else decides what is started.
+            out: where to write; made where None.
+            stream: as of `launch.Call`.
+
+        Returns:
+            The result; None where such a call is not known, and nothing was started.
+        """
+        if not self._known or Replay.paused or launch.profiler is not None:
+            return None
+        views: list[Any] = [*map(described, arrays if out is None else (*arrays, out))]
+        handle = device.stream_handle(stream)
+        if not all(view is not None and view.producer in (None, handle) for view in views):
+            return None
+        key = self._key(views, options, out is not None)
+        try:
+            known = self._known.get(key)
+        except TypeError:  # an option that has no hash
+            return None
+        if known is None:
+            return None
+        if out is None:
+            out = device.empty(known.shape, known.dtype, device.as_stream(stream))
+            views.append(described(out))
+        elif self._shared(views):
+            return None
+        with launch.launching:
+            for block, values, addresses in known.starts:
+                for place, which, offset in addresses:
+                    values[place] = views[which].begin + offset
+                block.start(handle, values)
+        return out
+
+    def keep(self, call: launch.Call, arrays: Sequence[Array], options: Sequence[Any], out: Array) -> None:
+        """Remember what a call started that was made with these, where others like it will start the same."""
+        if device.SIMULATED or not call.repeats or Replay.paused:
+            return
+        views: list[Any] = [*map(described, (*arrays, call.out))]
+        if not all(view is not None and view.producer is None for view in views):
+            return
+        different = views[self._aliased(views) :]
+        for i, one in enumerate(different):
+            if any(one.begin < other.end and other.begin < one.end for other in different[:i]):
+                return  # which of them an address is of would be a guess
+        starts: list[_Start] = []
+        for block, values in call.started:
+            addresses = self._addresses(block, values, views)
+            if addresses is None:
+                return
+            starts.append(_Start(block, [*values], addresses))
+        if len(self._known) >= KEPT:
+            self._known.clear()
+        try:
+            key = self._key(views if out is not None else views[:-1], options, out is not None)
+            self._known[key] = _Known(tuple(starts), tuple(call.out.shape), call.out.dtype)
+        except TypeError:
+            return
+
+    def _addresses(self, block: LaunchBlock, values: Sequence[Any], views: Sequence[Any]) -> Any:
+        """See `_Start`; None where an address lies in no array of the call, and must."""
+        found: list[tuple[int, int, int]] = []
+        for place, value in enumerate(values):
+            if place not in block.arrays and not isinstance(value, np.uint64):
+                continue
+            which = next((i for i, view in enumerate(views) if view.begin <= value < view.end), None)
+            if which is not None:
+                found.append((place, which, int(value) - views[which].begin))
+            elif value and not self._own:
+                return None
+        return tuple(found)
+
+    def _key(self, views: Sequence[Any], options: Sequence[Any], written: bool) -> tuple[Any, ...]:
+        key = [launch.current_context(), written and self._aliased(views), *options, *map(type, options)]
+        for view in views:
+            key.append(view.kind)
+            key.append(view.begin % ALIGNED)
+        if self._by_address:
+            key.append(views[0].begin)
+        return tuple(key)
+
+    def _aliased(self, views: Sequence[Any]) -> bool:
+        """Whether the result, the last one, is the first array."""
+        return self._in_place and bool(views[0].begin == views[-1].begin)
+
+    def _shared(self, views: Sequence[Any]) -> bool:
+        """Whether the result, the last one, shares memory with what is read."""
+        begin, end = views[-1].begin, views[-1].end
+        return any(view.begin < end and begin < view.end for view in views[self._aliased(views) : -1])
