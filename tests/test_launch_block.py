@@ -111,6 +111,7 @@ def test_arrays_of_one_kind_have_one_number_and_keep_it():
     one, other = OnGpu((2, 3), BEGIN), OnGpu((2, 3), BEGIN + 4096)
     assert described(one).kind == described(other).kind
     assert described(one) is described(one)
+    assert described(OnGpu((2, 3), BEGIN + 64)).kind != described(one).kind  # it begins elsewhere in 128 bytes
     assert (described(other).begin, described(other).end) == (BEGIN + 4096, BEGIN + 4096 + 24)
     assert described(OnGpu((3, 2), BEGIN)).kind != described(one).kind
     assert described(OnGpu((2, 3), BEGIN, np.int32)).kind != described(one).kind
@@ -138,7 +139,7 @@ class Called:
     """What `Replay.keep` reads of a call."""
 
     def __init__(self, out, *started, repeats=True):
-        self.out, self.started, self.repeats = out, [*started], repeats
+        self.out, self.started, self.repeats, self.stream = out, [*started], repeats, 0
 
 
 class Recorder:
@@ -155,6 +156,7 @@ class Recorder:
 def gpu(monkeypatch):
     monkeypatch.setattr(device, "SIMULATED", False)
     monkeypatch.setattr(launch, "current_context", lambda: 1)
+    monkeypatch.setattr(replay, "context", lambda: 0)
     monkeypatch.setattr(device, "as_stream", lambda stream: stream)
 
 

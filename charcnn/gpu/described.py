@@ -17,7 +17,7 @@ class Described(NamedTuple):
     """An array on a GPU."""
 
     kind: int
-    """A number for its dtype, shape and strides: equal for equal ones."""
+    """A number for its dtype, shape and strides, and for where it begins within ALIGNED bytes: equal for equal ones."""
     begin: int
     """Its first byte's address; 0 of an empty one."""
     end: int
@@ -29,6 +29,9 @@ class Described(NamedTuple):
 _DEFAULT = 1
 """How `__cuda_array_interface__` names the default stream."""
 
+ALIGNED = 128
+"""What a plan may ask of an address is whether it is a multiple of a power of two up to this."""
+
 KEPT = 1 << 14
 """Kinds that are remembered at once."""
 
@@ -36,7 +39,8 @@ _kinds: dict[Any, int] = {}
 _numbers = itertools.count()  # never begins anew: a number stands for one kind, also of arrays that kept it
 
 
-def _kind(*key: Any) -> int:
+def _kind(begin: int, *key: Any) -> int:
+    key = begin % ALIGNED, *key
     found = _kinds.get(key)
     if found is None:
         if len(_kinds) >= KEPT:
@@ -57,7 +61,9 @@ def described(array: Array) -> Described | None:
     if is_cuda_ndarray(array):
         begin, strides = int(array.device_ctypes_pointer.value or 0), array.strides
         found = Described(
-            _kind(array.dtype, array.shape, strides), begin, begin + _reach(array.shape, strides, array.dtype.itemsize)
+            _kind(begin, array.dtype, array.shape, strides),
+            begin,
+            begin + _reach(array.shape, strides, array.dtype.itemsize),
         )
         if not isinstance(array, np.ndarray):  # one of the host's memory that a GPU sees may be given another shape
             array._charcnn = found
@@ -68,13 +74,15 @@ def described(array: Array) -> Described | None:
             return None
         size, begin = array.element_size(), array.data_ptr()
         strides = tuple(size * stride for stride in array.stride())
-        return Described(_kind(array.dtype, array.shape, strides), begin, begin + _reach(array.shape, strides, size))
+        return Described(
+            _kind(begin, array.dtype, array.shape, strides), begin, begin + _reach(array.shape, strides, size)
+        )
     interface: Any = None if isinstance(array, np.ndarray) else getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         return None
     shape, strides, begin = interface["shape"], interface.get("strides"), interface["data"][0] or 0
     size = np.dtype(interface["typestr"]).itemsize
-    kind = _kind(interface["typestr"], shape, strides)
+    kind = _kind(begin, interface["typestr"], shape, strides)
     span = prod(shape) * size if strides is None else _reach(shape, strides, size)
     producer = interface.get("stream")
     return Described(kind, begin, begin + span, 0 if producer == _DEFAULT else producer)

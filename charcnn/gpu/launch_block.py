@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -59,11 +60,19 @@ def _function(name: str, count: int) -> Any:
     return function
 
 
+_local = threading.local()
+"""How the driver is asked for a thread's context, and where it writes it."""
+
+
 def context() -> int:
     """The driver's current context of this thread; 0 where there is none."""
-    current = ctypes.c_void_p()
-    _function("cuCtxGetCurrent", 1)(ctypes.byref(current))
-    return current.value or 0
+    try:
+        ask, at, found = _local.asked
+    except AttributeError:
+        found = ctypes.c_void_p()
+        ask, at, _ = _local.asked = _function("cuCtxGetCurrent", 1), ctypes.addressof(found), found
+    ask(at)
+    return found.value or 0
 
 
 class LaunchBlock:
@@ -80,7 +89,8 @@ class LaunchBlock:
         TypeError: an argument is of another type.
     """
 
-    __slots__ = ("_attributes", "_config", "_config_at", "_function", "_launch", "_pack", "_pointers", "_values",
+    __slots__ = ("_attributes", "_config", "_config_at", "_function", "_launch", "_pack", "_pointers", "_pointers_at",
+                 "_values",
                  "arrays", "kernel")  # fmt: skip
 
     def __init__(
@@ -119,7 +129,7 @@ class LaunchBlock:
             attribute.id = name
             attribute.value[: len(value)] = value
         config.attributes, config.count = self._attributes, len(wanted)
-        self._config_at = ctypes.addressof(config)
+        self._config_at, self._pointers_at = ctypes.addressof(config), ctypes.addressof(self._pointers)
         self._function, self._launch = function, _function("cuLaunchKernelEx", 4)
 
     def start(self, stream: int, values: Sequence[Any]) -> None:
@@ -134,7 +144,7 @@ class LaunchBlock:
         """
         self._pack(self._values, 0, *values)
         self._config.stream = stream
-        status = self._launch(self._config_at, self._function, self._pointers, None)
+        status = self._launch(self._config_at, self._function, self._pointers_at, None)
         if status:
             from cuda.bindings import driver as names
 

@@ -14,11 +14,8 @@ import numpy as np
 from charcnn.aliases import Array, DType, Stream
 from charcnn.gpu import device, launch
 from charcnn.gpu.described import described
-from charcnn.gpu.launch_block import LaunchBlock
+from charcnn.gpu.launch_block import LaunchBlock, context
 from charcnn.layers.layer import Shape
-
-ALIGNED = 128
-"""Bytes: what a plan may ask of an address is whether it is a multiple of a power of two up to this."""
 
 KEPT = 512
 """Calls of one function or layer that are remembered at once."""
@@ -57,6 +54,7 @@ class Replay:
 
     def __init__(self, *, own: bool = False, in_place: bool = False, by_address: bool = False) -> None:
         self._own, self._in_place, self._by_address = own, in_place, by_address
+        self._more = in_place or by_address
         self._known: dict[tuple[Any, ...], _Known] = {}
 
     def started(self, arrays: Sequence[Array], options: Sequence[Any], out: Array, stream: Stream) -> Any:
@@ -73,26 +71,43 @@ class Replay:
         """
         if not self._known or Replay.paused or launch.profiler is not None:
             return None
-        views: list[Any] = [*map(described, arrays if out is None else (*arrays, out))]
-        handle = device.stream_handle(stream)
-        if not all(view is not None and view.producer in (None, handle) for view in views):
-            return None
-        key = self._key(views, options, out is not None)
+        handle = 0 if stream is None else device.stream_handle(stream)
+        key: list[Any] = [context() or launch.current_context()]
+        if options:
+            key += options
+            key += map(type, options)
+        views: list[Any] = []
+        for array in arrays if out is None else (*arrays, out):
+            view = getattr(array, "_charcnn", None) or described(array)
+            if view is None:
+                return None
+            kind, _, _, producer = view
+            if producer is not None and producer != handle:
+                return None
+            key.append(kind)
+            views.append(view)
+        written = out is not None
+        aliased = written and self._aliased(views)
+        if self._more:
+            key += aliased, self._by_address and views[0].begin
         try:
-            known = self._known.get(key)
+            known = self._known.get(tuple(key))
         except TypeError:  # an option that has no hash
             return None
         if known is None:
             return None
-        if out is None:
+        if written:
+            _, first, last, _ = views[-1]
+            for _, begin, end, _ in views[aliased:-1]:
+                if begin < last and first < end:
+                    return None
+        else:
             out = device.empty(known.shape, known.dtype, device.as_stream(stream))
             views.append(described(out))
-        elif self._shared(views):
-            return None
         with launch.launching:
             for block, values, addresses in known.starts:
                 for place, which, offset in addresses:
-                    values[place] = views[which].begin + offset
+                    values[place] = views[which][1] + offset
                 block.start(handle, values)
         return out
 
@@ -100,8 +115,9 @@ class Replay:
         """Remember what a call started that was made with these, where others like it will start the same."""
         if device.SIMULATED or not call.repeats or Replay.paused:
             return
-        views: list[Any] = [*map(described, (*arrays, call.out))]
-        if not all(view is not None and view.producer is None for view in views):
+        views: list[Any] = [*map(described, arrays), described(call.out if out is None or callable(out) else out)]
+        handle = int(call.stream)
+        if not all(view is not None and view.producer in (None, handle) for view in views):
             return
         different = views[self._aliased(views) :]
         for i, one in enumerate(different):
@@ -115,9 +131,13 @@ class Replay:
             starts.append(_Start(block, [*values], addresses))
         if len(self._known) >= KEPT:
             self._known.clear()
+        written = out is not None
+        key = [launch.current_context(), *options, *map(type, options)]
+        key += [view.kind for view in (views if written else views[:-1])]
+        if self._more:
+            key += written and self._aliased(views), self._by_address and views[0].begin
         try:
-            key = self._key(views if out is not None else views[:-1], options, out is not None)
-            self._known[key] = _Known(tuple(starts), tuple(call.out.shape), call.out.dtype)
+            self._known[tuple(key)] = _Known(tuple(starts), tuple(call.out.shape), call.out.dtype)
         except TypeError:
             return
 
@@ -134,20 +154,6 @@ class Replay:
                 return None
         return tuple(found)
 
-    def _key(self, views: Sequence[Any], options: Sequence[Any], written: bool) -> tuple[Any, ...]:
-        key = [launch.current_context(), written and self._aliased(views), *options, *map(type, options)]
-        for view in views:
-            key.append(view.kind)
-            key.append(view.begin % ALIGNED)
-        if self._by_address:
-            key.append(views[0].begin)
-        return tuple(key)
-
     def _aliased(self, views: Sequence[Any]) -> bool:
         """Whether the result, the last one, is the first array."""
         return self._in_place and bool(views[0].begin == views[-1].begin)
-
-    def _shared(self, views: Sequence[Any]) -> bool:
-        """Whether the result, the last one, shares memory with what is read."""
-        begin, end = views[-1].begin, views[-1].end
-        return any(view.begin < end and begin < view.end for view in views[self._aliased(views) : -1])

@@ -226,8 +226,8 @@ def _body(row: Variant, launch: Callable[..., None]) -> Iterator[str]:
         yield f"launch({', '.join(['out', *arrays, *options])})"
         yield "return out"
         return
-    passed = ", ".join(one.name for one in parameters if not _is_array(one)) + ", precision" * bool(row.precision)
-    known = f"({', '.join(arrays)},), ({passed}{',' * bool(passed)})"
+    passed = [one.name for one in parameters if not _is_array(one)] + ["precision"] * bool(row.precision)
+    known = f"({', '.join(arrays)},), ({''.join(f'{name}, ' for name in passed)})"
     if not of.stat:
         yield f"done = replay.started({known}, out, stream)"
         yield "if done is not None:"
