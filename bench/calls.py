@@ -136,7 +136,7 @@ def layers() -> Iterator[dict[str, Any]]:
             shape = (INPUTS, SMALL.block_lengths[1], SMALL.channels) if name == "conv3" else (INPUTS, 1, SMALL.units)
             dtype = np.float16 if how else np.float32
             x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
-            right = expected(x.astype(np.float64), given)
+            right = expected(x.astype(np.float64), given).reshape(made.out_shape(x.shape))
             for library, to_gpu in libraries().items():
                 features, out = to_gpu(x), to_gpu(np.zeros(made.out_shape(x.shape), dtype))
 

@@ -10,7 +10,7 @@ import pytest
 from numba import types
 
 from charcnn.gpu import described as describing
-from charcnn.gpu import device, launch, launch_block, replay
+from charcnn.gpu import device, driver, launch, launch_block, replay
 from charcnn.gpu.described import described
 from charcnn.gpu.device import DeviceError
 from charcnn.gpu.launch_block import LaunchBlock, LaunchConfig
@@ -27,7 +27,7 @@ class OnGpu:
         self.shape, self.dtype = shape, np.dtype(dtype)
         self.strides = np.empty(shape, dtype).strides
         self.size = int(np.prod(shape))
-        self.begin = begin
+        self.begin, self.gpu_data = begin, None
 
     @property
     def device_ctypes_pointer(self):
@@ -53,7 +53,7 @@ def handed(monkeypatch):
 
     kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
     function = kind(launched)
-    monkeypatch.setattr(launch_block, "_function", lambda name, count: function)
+    monkeypatch.setattr(driver, "function", lambda name, count: function)
     found.append(answer)
     return found
 
@@ -86,11 +86,26 @@ def test_the_driver_gets_grid_attributes_and_parameters_as_it_documents_them(han
     assert block.arrays == {0}
 
 
+def test_a_block_that_holds_its_numbers_takes_addresses_alone(handed):
+    x, y = OnGpu((2, 3), BEGIN), OnGpu((4,), BEGIN + 4096)
+    kinds = types.Array(types.float32, 2, "C"), types.uint32, types.Array(types.float32, 1, "C"), types.uint64
+    args = x, np.uint32(7), y, np.uint64(BEGIN + 64)
+    block = LaunchBlock(None, 99, kinds, args, 3, 128, cluster=2)
+    values, codes = [BEGIN, 7, BEGIN + 4096, BEGIN + 64], [*"q" * 9, "I", *"q" * 7, "Q"]
+    held = block.holding(values, [0, 3])
+    block.start(0, [1, 2, 3, 4])  # which writes its own memory
+    held.start(8, [BEGIN + 8, BEGIN + 16])
+    config, function, parameters = handed[2]
+    assert (config.stream, function, *config.grid, config.attributes[0].value[0]) == (8, 99, 6, 1, 1, 2)
+    found = read(parameters, *codes)
+    assert (found[4], found[9], found[14], found[-1]) == (BEGIN + 8, 7, BEGIN + 4096, BEGIN + 16)
+    assert read(handed[1][2], *codes)[9] == 2
+
+
 def test_ctypes_lays_the_configuration_out_as_the_driver_does():
     """As cuda.bindings' own structures are."""
-    driver = pytest.importorskip("cuda.bindings.driver")
+    names = pytest.importorskip("cuda.bindings.driver").CUlaunchAttributeID
     assert (ctypes.sizeof(LaunchConfig), ctypes.sizeof(launch_block.LaunchAttribute)) == (56, 72)
-    names = driver.CUlaunchAttributeID
     assert int(names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) == launch_block.CLUSTER
     assert int(names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) == launch_block.EARLY
 
@@ -127,7 +142,8 @@ def test_kinds_are_forgotten_before_they_are_many_and_no_number_is_given_twice(m
     assert len(describing._kinds) <= 8
 
 
-def test_exported_arrays_are_read_by_their_interface():
+def test_exported_arrays_are_read_by_their_interface(monkeypatch):
+    monkeypatch.setattr(describing, "context", lambda: 1)
     whole, strided = described(Exported(BEGIN)), described(Exported(BEGIN, strides=(8,)))
     assert (whole.end, strided.end) == (BEGIN + 16, BEGIN + 28)
     assert whole.kind != strided.kind
@@ -148,15 +164,19 @@ class Recorder:
     def __init__(self, arrays):
         self.arrays, self.starts = frozenset(arrays), []
 
-    def start(self, stream, values):
-        self.starts.append((stream, [*values]))
+    def holding(self, values, places):
+        def start(stream, addresses):
+            written = dict(zip(places, addresses, strict=True))
+            self.starts.append((stream, [written.get(i, value) for i, value in enumerate(values)]))
+
+        return SimpleNamespace(start=start)
 
 
 @pytest.fixture
 def gpu(monkeypatch):
     monkeypatch.setattr(device, "SIMULATED", False)
     monkeypatch.setattr(launch, "current_context", lambda: 1)
-    monkeypatch.setattr(replay, "context", lambda: 0)
+    monkeypatch.setattr(describing, "context", lambda: 1)
     monkeypatch.setattr(device, "as_stream", lambda stream: stream)
 
 

@@ -38,6 +38,7 @@ from charcnn.catalog import operator
 from charcnn.catalog import tolerance as tolerance_of
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
+from charcnn.gpu.launch_block import LaunchBlock
 from charcnn.ops import reference
 
 
@@ -353,6 +354,13 @@ def launched_on(monkeypatch):
         launch(call, *args, **kwargs)
 
     monkeypatch.setattr(Call, "launch", spy)
+    start = LaunchBlock.start
+
+    def started(block, stream, values):  # what is known starts without a call
+        streams.add(stream)
+        start(block, stream, values)
+
+    monkeypatch.setattr(LaunchBlock, "start", started)
     return streams
 
 

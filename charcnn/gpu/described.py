@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import itertools
 import sys
-from math import prod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
 from charcnn.aliases import Array
+from charcnn.gpu.driver import context
 
 
 class Described(NamedTuple):
     """An array on a GPU."""
 
     kind: int
-    """A number for its dtype, shape and strides, and for where it begins within ALIGNED bytes: equal for equal ones."""
+    """A number for its dtype, shape, strides and GPU, and for where it begins within ALIGNED bytes."""
     begin: int
     """Its first byte's address; 0 of an empty one."""
     end: int
@@ -26,73 +27,103 @@ class Described(NamedTuple):
     """The stream on which another library writes it, where that says so."""
 
 
-_DEFAULT = 1
-"""How `__cuda_array_interface__` names the default stream."""
-
 ALIGNED = 128
 """What a plan may ask of an address is whether it is a multiple of a power of two up to this."""
+
+_DEFAULT = 1
+"""How `__cuda_array_interface__` names the default stream."""
 
 KEPT = 1 << 14
 """Kinds that are remembered at once."""
 
-_kinds: dict[Any, int] = {}
+_kinds: dict[Any, tuple[int, int]] = {}
+"""A kind's number, and the bytes from its first to behind its last."""
 _numbers = itertools.count()  # never begins anew: a number stands for one kind, also of arrays that kept it
-
-
-def _kind(begin: int, *key: Any) -> int:
-    key = begin % ALIGNED, *key
-    found = _kinds.get(key)
-    if found is None:
-        if len(_kinds) >= KEPT:
-            _kinds.clear()
-        found = _kinds[key] = next(_numbers)
-    return found
 
 
 def described(array: Array) -> Described | None:
     """An array on a GPU: Numba's, PyTorch's, or any with `__cuda_array_interface__`; None of anything else.
 
-    Numba's keep what was found, as neither their memory nor their shape changes. None, too, of a tensor of PyTorch that
-    it does not hand out, such as one that requires a gradient.
+    Numba's keep what was found, as `_charcnn`: neither their memory nor their shape changes. None, too, of a tensor of
+    PyTorch that it does not hand out, such as one that requires a gradient.
     """
+    read = _readers.get(type(array))
+    if read is None:
+        torch: Any = sys.modules.get("torch")
+        if is_cuda_ndarray(array):
+            read = _of_numba
+        elif torch is not None and isinstance(array, torch.Tensor):
+            read = _of_torch
+        else:
+            read = _of_host if type(array) is np.ndarray else _of_other
+        _readers[type(array)] = read
+    return read(array)
+
+
+def _of_numba(array: Array) -> Described:
     found: Described | None = getattr(array, "_charcnn", None)
     if found is not None:
         return found
-    if is_cuda_ndarray(array):
-        begin, strides = int(array.device_ctypes_pointer.value or 0), array.strides
-        found = Described(
-            _kind(begin, array.dtype, array.shape, strides),
-            begin,
-            begin + _reach(array.shape, strides, array.dtype.itemsize),
-        )
-        if not isinstance(array, np.ndarray):  # one of the host's memory that a GPU sees may be given another shape
-            array._charcnn = found
-        return found
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor):
-        if not array.is_cuda or array.requires_grad or array.layout is not torch.strided:
-            return None
-        size, begin = array.element_size(), array.data_ptr()
-        strides = tuple(size * stride for stride in array.stride())
-        return Described(
-            _kind(begin, array.dtype, array.shape, strides), begin, begin + _reach(array.shape, strides, size)
-        )
-    interface: Any = None if isinstance(array, np.ndarray) else getattr(array, "__cuda_array_interface__", None)
+    begin = int(array.device_ctypes_pointer.value or 0)
+    gpu = getattr(getattr(array.gpu_data, "context", None), "device", None)
+    key = begin % ALIGNED, array.dtype, array.shape, array.strides, getattr(gpu, "id", None)
+    kind, span = _kinds.get(key) or _new(key, array.shape, array.strides, array.dtype.itemsize)
+    found = Described(kind, begin, begin + span)
+    if not isinstance(array, np.ndarray):  # one of the host's memory that a GPU sees may be given another shape
+        array._charcnn = found
+    return found
+
+
+def _of_torch(tensor: Any) -> Described | None:
+    gpu = tensor.get_device()
+    if gpu < 0 or tensor.requires_grad:
+        return None
+    try:
+        begin = tensor.data_ptr()
+        key = begin % ALIGNED, tensor.dtype, tensor.shape, tensor.stride(), gpu
+    except RuntimeError:  # it lies in no memory of its own, as a sparse one
+        return None
+    found = _kinds.get(key)
+    if found is None:
+        size = tensor.element_size()
+        found = _new(key, tensor.shape, [size * stride for stride in tensor.stride()], size)
+    return Described(found[0], begin, begin + found[1])
+
+
+def _of_host(array: Array) -> None:
+    """It lies on no GPU."""
+
+
+def _of_other(array: Array) -> Described | None:
+    interface: Any = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         return None
-    shape, strides, begin = interface["shape"], interface.get("strides"), interface["data"][0] or 0
-    size = np.dtype(interface["typestr"]).itemsize
-    kind = _kind(begin, interface["typestr"], shape, strides)
-    span = prod(shape) * size if strides is None else _reach(shape, strides, size)
-    producer = interface.get("stream")
-    return Described(kind, begin, begin + span, 0 if producer == _DEFAULT else producer)
+    begin, producer = interface["data"][0] or 0, interface.get("stream")
+    key = begin % ALIGNED, interface["typestr"], interface["shape"], interface.get("strides"), context()
+    found = _kinds.get(key)
+    if found is None:
+        dtype = np.dtype(interface["typestr"])
+        strides = interface.get("strides") or _row_major(interface["shape"], dtype.itemsize)
+        found = _new(key, interface["shape"], strides, dtype.itemsize)
+    return Described(found[0], begin, begin + found[1], 0 if producer == _DEFAULT else producer)
 
 
-def _reach(shape: Any, strides: Any, size: int) -> int:
-    """Bytes from the first to behind the last."""
-    if 0 in shape:
-        return 0
-    reach: int = size
-    for extent, stride in zip(shape, strides, strict=True):
-        reach += (extent - 1) * stride
-    return reach
+def _row_major(shape: Any, size: int) -> list[int]:
+    """Strides of a C-contiguous array."""
+    strides = [size]
+    for extent in reversed(shape[1:]):
+        strides.insert(0, strides[0] * extent)
+    return strides[: len(shape)]
+
+
+def _new(key: Any, shape: Any, strides: Any, size: int) -> tuple[int, int]:
+    """A kind that was not seen before."""
+    if len(_kinds) >= KEPT:
+        _kinds.clear()
+    span = 0 if 0 in shape else size + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+    found = _kinds[key] = next(_numbers), span
+    return found
+
+
+_readers: dict[type, Callable[[Any], Described | None]] = {}
+"""By type."""

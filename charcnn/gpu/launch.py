@@ -18,7 +18,8 @@ from charcnn.gpu import device, integers
 from charcnn.gpu.arrays import apart, check, check_out, writable
 from charcnn.gpu.described import described
 from charcnn.gpu.device import SIMULATED, DeviceError
-from charcnn.gpu.launch_block import LaunchBlock, context
+from charcnn.gpu.driver import context
+from charcnn.gpu.launch_block import LaunchBlock
 from charcnn.gpu.ptx.intrinsics import made_with
 from charcnn.layers.layer import Shape
 

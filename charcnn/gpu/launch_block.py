@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import sys
-import threading
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any
 
+from numba import cuda
+
 from charcnn.aliases import Kernel
+from charcnn.gpu import driver
 from charcnn.gpu.device import DeviceError
 
 
@@ -45,34 +45,6 @@ _CODES = {
     "uint64": "Q", "float16": "e6x", "float32": "f4x", "float64": "d", "bool": "?7x",
 }  # fmt: skip
 """How `struct` writes a number of Numba's type."""
-
-
-@cache
-def driver() -> Any:
-    """NVIDIA's driver."""
-    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-
-
-@cache
-def _function(name: str, count: int) -> Any:
-    function = getattr(driver(), name)
-    function.argtypes, function.restype = [ctypes.c_void_p] * count, ctypes.c_int
-    return function
-
-
-_local = threading.local()
-"""How the driver is asked for a thread's context, and where it writes it."""
-
-
-def context() -> int:
-    """The driver's current context of this thread; 0 where there is none."""
-    try:
-        ask, at, found = _local.asked
-    except AttributeError:
-        found = ctypes.c_void_p()
-        ask, at, _ = _local.asked = _function("cuCtxGetCurrent", 1), ctypes.addressof(found), found
-    ask(at)
-    return found.value or 0
 
 
 class LaunchBlock:
@@ -130,7 +102,7 @@ class LaunchBlock:
             attribute.value[: len(value)] = value
         config.attributes, config.count = self._attributes, len(wanted)
         self._config_at, self._pointers_at = ctypes.addressof(config), ctypes.addressof(self._pointers)
-        self._function, self._launch = function, _function("cuLaunchKernelEx", 4)
+        self._function, self._launch = function, driver.function("cuLaunchKernelEx", 4)
 
     def start(self, stream: int, values: Sequence[Any]) -> None:
         """Start the kernel; nothing is waited for. No two threads at once.
@@ -145,10 +117,31 @@ class LaunchBlock:
         self._pack(self._values, 0, *values)
         self._config.stream = stream
         status = self._launch(self._config_at, self._function, self._pointers_at, None)
+        if status == driver.NO_CONTEXT:  # of this thread, as after one that Numba has taken away again
+            cuda.current_context()
+            status = self._launch(self._config_at, self._function, self._pointers_at, None)
         if status:
             from cuda.bindings import driver as names
 
             raise DeviceError(f"the driver did not start a kernel: {names.CUresult(status).name}")
+
+    def holding(self, values: Sequence[Any], places: Sequence[int]) -> LaunchBlock:
+        """A block that holds these values, but for the addresses at some places: its `start` takes them alone."""
+        made = LaunchBlock.__new__(LaunchBlock)
+        made.kernel, made.arrays, made._attributes = self.kernel, self.arrays, self._attributes
+        made._function, made._launch = self._function, self._launch
+        before, size, was = _SLOT * len(places), len(self._values), ctypes.addressof(self._values)
+        made._values = ctypes.create_string_buffer(before + size)
+        at = ctypes.addressof(made._values)
+        ctypes.memmove(at + before, was, size)
+        self._pack(made._values, before, *values)
+        moved = {was + _SLOT * place: at + _SLOT * i for i, place in enumerate(places)}
+        addresses = [moved.get(address, at + before + address - was) for address in self._pointers if address]
+        made._pointers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+        made._config = LaunchConfig.from_buffer_copy(self._config)
+        made._config_at, made._pointers_at = ctypes.addressof(made._config), ctypes.addressof(made._pointers)
+        made._pack = struct.Struct(f"<{len(places)}Q").pack_into
+        return made
 
 
 def _flat(kinds: Sequence[Any], args: Sequence[Any]) -> Iterator[tuple[Any, tuple[tuple[int, ...], ...] | None]]:

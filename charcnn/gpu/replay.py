@@ -6,7 +6,7 @@ follow from these alone, or is not known, takes its whole way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from charcnn.aliases import Array, DType, Stream
 from charcnn.gpu import device, launch
 from charcnn.gpu.described import described
-from charcnn.gpu.launch_block import LaunchBlock, context
+from charcnn.gpu.launch_block import LaunchBlock
 from charcnn.layers.layer import Shape
 
 KEPT = 512
@@ -22,12 +22,11 @@ KEPT = 512
 
 
 class _Start(NamedTuple):
-    """A launch, its values, and those among them that lie in the call's arrays."""
+    """A launch that holds its numbers."""
 
-    block: LaunchBlock
-    values: list[Any]
-    addresses: tuple[tuple[int, int, int], ...]
-    """Place of the value, number of the array, and bytes from where that begins."""
+    start: Callable[[int, Sequence[int]], None]
+    addresses: tuple[tuple[int, int], ...]
+    """Number of the array, and bytes from where that begins."""
 
 
 class _Known(NamedTuple):
@@ -72,26 +71,18 @@ class Replay:
         if not self._known or Replay.paused or launch.profiler is not None:
             return None
         handle = 0 if stream is None else device.stream_handle(stream)
-        key: list[Any] = [context() or launch.current_context()]
-        if options:
-            key += options
-            key += map(type, options)
-        views: list[Any] = []
-        for array in arrays if out is None else (*arrays, out):
-            view = getattr(array, "_charcnn", None) or described(array)
-            if view is None:
-                return None
-            kind, _, _, producer = view
-            if producer is not None and producer != handle:
-                return None
-            key.append(kind)
-            views.append(view)
         written = out is not None
-        aliased = written and self._aliased(views)
-        if self._more:
-            key += aliased, self._by_address and views[0].begin
+        try:  # Numba's know it already
+            views = [array._charcnn for array in arrays]
+            if written:
+                views.append(out._charcnn)
+        except AttributeError:
+            views = [*map(described, (*arrays, out) if written else arrays)]
+            if not all(view is not None and view.producer in (None, handle) for view in views):
+                return None
+        aliased = written and self._in_place and views[0].begin == views[-1].begin
         try:
-            known = self._known.get(tuple(key))
+            known = self._known.get(self._key(views, options, aliased))
         except TypeError:  # an option that has no hash
             return None
         if known is None:
@@ -105,10 +96,8 @@ class Replay:
             out = device.empty(known.shape, known.dtype, device.as_stream(stream))
             views.append(described(out))
         with launch.launching:
-            for block, values, addresses in known.starts:
-                for place, which, offset in addresses:
-                    values[place] = views[which][1] + offset
-                block.start(handle, values)
+            for start, addresses in known.starts:
+                start(handle, [views[which][1] + offset for which, offset in addresses])
         return out
 
     def keep(self, call: launch.Call, arrays: Sequence[Array], options: Sequence[Any], out: Array) -> None:
@@ -119,30 +108,40 @@ class Replay:
         handle = int(call.stream)
         if not all(view is not None and view.producer in (None, handle) for view in views):
             return
-        different = views[self._aliased(views) :]
+        written = out is not None
+        aliased = self._in_place and bool(views[0].begin == views[-1].begin)
+        different = views[aliased:]
         for i, one in enumerate(different):
             if any(one.begin < other.end and other.begin < one.end for other in different[:i]):
                 return  # which of them an address is of would be a guess
         starts: list[_Start] = []
         for block, values in call.started:
-            addresses = self._addresses(block, values, views)
-            if addresses is None:
+            found = self._addresses(block, values, views)
+            if found is None:
                 return
-            starts.append(_Start(block, [*values], addresses))
+            places = [place for place, *_ in found]
+            sources = tuple((which, offset) for _, which, offset in found)
+            starts.append(_Start(block.holding(values, places).start, sources))
         if len(self._known) >= KEPT:
             self._known.clear()
-        written = out is not None
-        key = [launch.current_context(), *options, *map(type, options)]
-        key += [view.kind for view in (views if written else views[:-1])]
-        if self._more:
-            key += written and self._aliased(views), self._by_address and views[0].begin
         try:
-            self._known[tuple(key)] = _Known(tuple(starts), tuple(call.out.shape), call.out.dtype)
+            key = self._key(views if written else views[:-1], options, written and aliased)
+            self._known[key] = _Known(tuple(starts), tuple(call.out.shape), call.out.dtype)
         except TypeError:
             return
 
+    def _key(self, views: Sequence[Any], options: Sequence[Any], aliased: bool) -> tuple[Any, ...]:
+        key = [view[0] for view in views]
+        if options:
+            key += options
+            key += map(type, options)
+        if self._more:
+            key += aliased, self._by_address and views[0].begin
+        return tuple(key)
+
     def _addresses(self, block: LaunchBlock, values: Sequence[Any], views: Sequence[Any]) -> Any:
-        """See `_Start`; None where an address lies in no array of the call, and must."""
+        """Place, array and bytes from its beginning of each value that is an address in one of these arrays; None where
+        one lies in none, and must."""
         found: list[tuple[int, int, int]] = []
         for place, value in enumerate(values):
             if place not in block.arrays and not isinstance(value, np.uint64):
@@ -152,8 +151,4 @@ class Replay:
                 found.append((place, which, int(value) - views[which].begin))
             elif value and not self._own:
                 return None
-        return tuple(found)
-
-    def _aliased(self, views: Sequence[Any]) -> bool:
-        """Whether the result, the last one, is the first array."""
-        return self._in_place and bool(views[0].begin == views[-1].begin)
+        return found
