@@ -10,10 +10,12 @@ raw result. Exit status: 0 measured, 1 a result is wrong, 2 unusable options.
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -41,23 +43,20 @@ OPERATORS = (
     "conv1d_nlc_coalesced", "conv1d_relu_nlc_double_buffered", "linear_relu_nlc_double_buffered",
     "one_hot_conv1d_nlc_gather", "conv2d_relu_naive", "maxpool2d_naive", "conv1d_relu_nlc_mma", "conv1d_nlc_winograd",
 )  # fmt: skip
-INPUTS, CALLS, WAIT = 2, 1000, 100
-"""Inputs of a call, calls of which the median counts, and calls after which the GPU is waited for."""
+INPUTS, ROUNDS, CALLS = 2, 10, 100
+"""Inputs of a call, rounds in an order drawn for each, and calls of one: of all of them the median counts."""
 
 
-def seconds(call: Callable[[], Any], calls: int = CALLS) -> float:
-    """Of one call until it returns: the median."""
-    for _ in range(3):
-        call()
+def seconds(call: Callable[[], Any]) -> list[float]:
+    """Of each call of a round until it returns; the GPU is waited for before and after."""
+    cuda.synchronize()
     found = []
-    for i in range(calls):
-        if i % WAIT == 0:
-            cuda.synchronize()
+    for _ in range(CALLS):
         began = time.perf_counter()
         call()
         found.append(time.perf_counter() - began)
     cuda.synchronize()
-    return statistics.median(found)
+    return found
 
 
 def libraries() -> dict[str, Callable[[np.ndarray], Any]]:
@@ -75,14 +74,31 @@ def libraries() -> dict[str, Callable[[np.ndarray], Any]]:
     return found
 
 
-def row(name: str, arrays: str, call: Callable[[], Any], **more: Any) -> dict[str, Any]:
-    """One of the result's."""
-    took = seconds(call)
-    print(f"{name:44} {arrays:8} {1e6 * took:8.2f} µs", flush=True)
-    return {"name": name, "arrays": arrays, "microseconds": 1e6 * took, **more}
+@dataclass
+class Row:
+    """A call that passed its check, or did not."""
+
+    name: str
+    arrays: str
+    kind: str
+    call: Callable[[], Any]
+    error: float = 0.0
+    within_tolerance: bool = True
+
+    def __post_init__(self) -> None:
+        for _ in range(3):
+            self.call()
+        self.times: list[float] = []
+
+    def result(self) -> dict[str, Any]:
+        """The raw result's."""
+        took = 1e6 * statistics.median(self.times)
+        print(f"{self.name:44} {self.arrays:8} {took:8.2f} µs", flush=True)
+        named = {name: getattr(self, name) for name in ("name", "arrays", "kind", "error", "within_tolerance")}
+        return {**named, "microseconds": took}
 
 
-def operators(names: Sequence[str]) -> Iterator[dict[str, Any]]:
+def operators(names: Sequence[str]) -> Iterator[Row]:
     """Operators with `out=`, and once without."""
     for name in names:
         variant = next(one for one in catalog.VARIANTS if one.function == name)
@@ -106,10 +122,10 @@ def operators(names: Sequence[str]) -> Iterator[dict[str, Any]]:
                 call()
                 error = max(error, cases.error(device.as_device_array(out, 0).copy_to_host(), right))
             within = error <= catalog.tolerance(variant)
-            yield row(name, library, call, kind="operator", error=error, within_tolerance=within)
+            yield Row(name, library, "operator", call, error, within)
         if name == names[0]:
             args = [*map(device.to_device, case.args)]
-            yield row(f"{name}, no out=", "Numba", lambda: launcher(*args), kind="operator", within_tolerance=True)  # noqa: B023
+            yield Row(f"{name}, no out=", "Numba", "operator", lambda: launcher(*args))  # noqa: B023
 
 
 def out_dtype(array: Any) -> np.dtype:
@@ -117,7 +133,7 @@ def out_dtype(array: Any) -> np.dtype:
     return np.dtype(device.as_device_array(array, 0).dtype)
 
 
-def layers() -> Iterator[dict[str, Any]]:
+def layers() -> Iterator[Row]:
     """Prepared layers of conv3 and fc2."""
     weights = params.init(SMALL, 0)
     for layer in LAYERS:
@@ -151,9 +167,7 @@ def layers() -> Iterator[dict[str, Any]]:
                         error, cases.error(device.as_device_array(out, 0).copy_to_host().astype(np.float64), right)
                     )
                 limit = 2e-3 if how else 4e-6
-                yield row(
-                    f"{layer.name} {name}", library, call, kind="layer", error=error, within_tolerance=error <= limit
-                )
+                yield Row(f"{layer.name} {name}", library, "layer", call, error, error <= limit)
 
 
 def expected(x: np.ndarray, given: dict[str, np.ndarray]) -> np.ndarray:
@@ -173,11 +187,11 @@ def _three(x, y, z):  # type: ignore[no-untyped-def]
         z[i] = x[i] + y[i]
 
 
-def others() -> Iterator[dict[str, Any]]:
+def others() -> Iterator[Row]:
     """Numba's own launch, and PyTorch's functions."""
     one = device.to_device(np.zeros(128, np.float32))
     numba_launch = _three[1, 128]
-    yield row("a kernel, launched by Numba", "Numba", lambda: numba_launch(one, one, one), kind="peer")
+    yield Row("a kernel, launched by Numba", "Numba", "peer", lambda: numba_launch(one, one, one))
     if "PyTorch" not in libraries():
         return
     import torch
@@ -189,12 +203,12 @@ def others() -> Iterator[dict[str, Any]]:
     y = torch.empty_like(x)
     features, rows, offset = (torch.as_tensor(array, device="cuda") for array in draw.linear(2).args)
     with torch.no_grad():
-        yield row("torch.clamp(out=)", "PyTorch", lambda: torch.clamp(x, min=0, out=y), kind="peer")
-        yield row("torch.relu", "PyTorch", lambda: torch.relu(x), kind="peer")
-        yield row("torch conv1d", "PyTorch", lambda: functional.conv1d(x, weight, bias), kind="peer")
-        yield row("torch linear", "PyTorch", lambda: functional.linear(features, rows, offset), kind="peer")
-        yield row("torch max_pool1d", "PyTorch", lambda: functional.max_pool1d(x, 3), kind="peer")
-        yield row("torch softmax", "PyTorch", lambda: torch.softmax(features, 1), kind="peer")
+        yield Row("torch.clamp(out=)", "PyTorch", "peer", lambda: torch.clamp(x, min=0, out=y))
+        yield Row("torch.relu", "PyTorch", "peer", lambda: torch.relu(x))
+        yield Row("torch conv1d", "PyTorch", "peer", lambda: functional.conv1d(x, weight, bias))
+        yield Row("torch linear", "PyTorch", "peer", lambda: functional.linear(features, rows, offset))
+        yield Row("torch max_pool1d", "PyTorch", "peer", lambda: functional.max_pool1d(x, 3))
+        yield Row("torch softmax", "PyTorch", "peer", lambda: torch.softmax(features, 1))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -209,13 +223,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = {one.function for one in catalog.VARIANTS if one.device == "cuda"}
     if unknown := [name for name in names if name not in known]:
         parser.error(f"--operators {unknown[0]}: need functions of charcnn.ops that run on a GPU")
-    rows = [*others(), *operators(names), *layers()]
-    wrong = [one for one in rows if not one.get("within_tolerance", True)]
+    every = [*others(), *operators(names), *layers()]
+    order = random.Random(0)
+    for _ in range(ROUNDS):
+        for one in order.sample(every, len(every)):
+            one.times += seconds(one.call)
+    rows = [one.result() for one in every]
+    wrong = [one for one in every if not one.within_tolerance]
     for one in wrong:
-        print(f"{one['name']} from {one['arrays']} arrays is wrong: relative error {one['error']:.1e}")
+        print(f"{one.name} from {one.arrays} arrays is wrong: relative error {one.error:.1e}")
     here = machine.describe()
     if options.json:
-        result = {"calls": rows, "inputs": INPUTS, "median_of": CALLS, "machine": here, "commit": machine.commit()}
+        result = {
+            "calls": rows,
+            "inputs": INPUTS,
+            "median_of": ROUNDS * CALLS,
+            "machine": here,
+            "commit": machine.commit(),
+        }
         raw.write(options.json, "calls", result)
     return bool(wrong)
 
