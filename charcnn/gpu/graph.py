@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numba import cuda
 
 from charcnn.aliases import Array, Stream
@@ -75,6 +76,14 @@ def copy(to: Array, source: Array, stream: Stream) -> None:
 
     if source.size:
         _driven(driver.cuMemcpyDtoDAsync(device.address(to), device.address(source), source.nbytes, int(stream)))
+
+
+def copy_up(to: Array, source: np.ndarray, offset: int, stream: Stream) -> None:
+    """Start to copy pinned memory, C-contiguous, to a device array, so many bytes behind its beginning."""
+    from cuda.bindings import driver
+
+    begin = device.address(to) + offset
+    _driven(driver.cuMemcpyHtoDAsync(begin, source.ctypes.data, source.nbytes, int(stream)))
 
 
 def _driven(answer: tuple[Any, ...]) -> Any:
