@@ -11,10 +11,10 @@ from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, graph
 from charcnn.host import cores
 
-PIECE = 1 << 22
+PIECE = 1 << 23
 """Bytes that one thread copies at a time, of more than `ALONE`: a bus takes longer for them than a launch does."""
 
-ALONE = 1 << 23
+ALONE = 1 << 24
 """Bytes up to which the caller's thread copies: others take longer to start than that gains."""
 
 _MOST = 8
