@@ -49,7 +49,7 @@ INPUTS, ROUNDS, CALLS = 2, 10, 100
 
 
 def seconds(call: Callable[[], Any]) -> list[float]:
-    """Of each call of a round until it returns; the GPU is waited for before and after."""
+    """What each call of a round takes until it returns; the GPU is waited for before and after."""
     cuda.synchronize()
     found = []
     for _ in range(CALLS):

@@ -13,7 +13,7 @@ from charcnn.gpu import described as describing
 from charcnn.gpu import device, driver, launch, launch_block, replay
 from charcnn.gpu.described import described
 from charcnn.gpu.device import DeviceError
-from charcnn.gpu.launch_block import LaunchBlock, LaunchConfig
+from charcnn.gpu.launch_block import DriverConfig, LaunchBlock
 
 BEGIN = 0x7F0000000000
 
@@ -43,12 +43,12 @@ class Exported:
 
 @pytest.fixture
 def handed(monkeypatch):
-    """Of each launch: the configuration, the kernel's handle, and the parameters' addresses."""
+    """The configuration of each launch, the kernel's handle, and the parameters' addresses."""
     found, answer = [], [0]
 
     def launched(config, function, parameters, extra):
         assert not extra
-        found.append((LaunchConfig.from_address(config), function, parameters))
+        found.append((DriverConfig.from_address(config), function, parameters))
         return answer[0]
 
     kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
@@ -103,9 +103,9 @@ def test_a_block_that_holds_its_numbers_takes_addresses_alone(handed):
 
 
 def test_ctypes_lays_the_configuration_out_as_the_driver_does():
-    """As cuda.bindings' own structures are."""
+    """Sizes and names as cuda.bindings has them."""
     names = pytest.importorskip("cuda.bindings.driver").CUlaunchAttributeID
-    assert (ctypes.sizeof(LaunchConfig), ctypes.sizeof(launch_block.LaunchAttribute)) == (56, 72)
+    assert (ctypes.sizeof(DriverConfig), ctypes.sizeof(launch_block.DriverAttribute)) == (56, 72)
     assert int(names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) == launch_block.CLUSTER
     assert int(names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) == launch_block.EARLY
 

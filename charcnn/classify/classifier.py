@@ -253,8 +253,7 @@ class Classifier:
         return sigmoid(logits) if self.config.multi_label else ops.softmax_loops(logits, out=logits)
 
     def _each(self, texts: Any, give: Callable[..., np.ndarray] | None = None) -> Iterator[np.ndarray]:
-        """What is asked for of each block of texts; probabilities where None."""
-        give = give or self.probabilities
+        give = give or self.probabilities  # what is asked for of each block of texts
         if isinstance(texts, (list, tuple)) and len(texts) <= FEW:
             yield from [give(PackedStrings(*encodings.pack(texts)))] if texts else []
             return

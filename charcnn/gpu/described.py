@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
-from charcnn.aliases import Array
+from charcnn.aliases import Array, Record
 from charcnn.gpu.driver import context
+from charcnn.layers.layer import Shape
 
 
-class Described(NamedTuple):
+class GpuArray(NamedTuple):
     """An array on a GPU."""
 
     kind: int
@@ -36,12 +37,12 @@ _DEFAULT = 1
 KEPT = 1 << 14
 """Kinds that are remembered at once."""
 
-_kinds: dict[Any, tuple[int, int]] = {}
+_kinds: dict[object, tuple[int, int]] = {}
 """A kind's number, and the bytes from its first to behind its last."""
 _numbers = itertools.count()  # never begins anew: a number stands for one kind, also of arrays that kept it
 
 
-def described(array: Array) -> Described | None:
+def described(array: Array) -> GpuArray | None:
     """An array on a GPU: Numba's, PyTorch's, or any with `__cuda_array_interface__`; None of anything else.
 
     Numba's keep what was found, as `_charcnn`: neither their memory nor their shape changes. None, too, of a tensor of
@@ -49,7 +50,7 @@ def described(array: Array) -> Described | None:
     """
     read = _readers.get(type(array))
     if read is None:
-        torch: Any = sys.modules.get("torch")
+        torch: Array = sys.modules.get("torch")
         if is_cuda_ndarray(array):
             read = _of_numba
         elif torch is not None and isinstance(array, torch.Tensor):
@@ -60,21 +61,21 @@ def described(array: Array) -> Described | None:
     return read(array)
 
 
-def _of_numba(array: Array) -> Described:
-    found: Described | None = getattr(array, "_charcnn", None)
+def _of_numba(array: Array) -> GpuArray:
+    found: GpuArray | None = getattr(array, "_charcnn", None)
     if found is not None:
         return found
     begin = int(array.device_ctypes_pointer.value or 0)
     gpu = getattr(getattr(array.gpu_data, "context", None), "device", None)
     key = begin % ALIGNED, array.dtype, array.shape, array.strides, getattr(gpu, "id", None)
     kind, span = _kinds.get(key) or _new(key, array.shape, array.strides, array.dtype.itemsize)
-    found = Described(kind, begin, begin + span)
+    found = GpuArray(kind, begin, begin + span)
     if not isinstance(array, np.ndarray):  # one of the host's memory that a GPU sees may be given another shape
         array._charcnn = found
     return found
 
 
-def _of_torch(tensor: Any) -> Described | None:
+def _of_torch(tensor: Array) -> GpuArray | None:
     gpu = tensor.get_device()
     if gpu < 0 or tensor.requires_grad:
         return None
@@ -87,15 +88,15 @@ def _of_torch(tensor: Any) -> Described | None:
     if found is None:
         size = tensor.element_size()
         found = _new(key, tensor.shape, [size * stride for stride in tensor.stride()], size)
-    return Described(found[0], begin, begin + found[1])
+    return GpuArray(found[0], begin, begin + found[1])
 
 
 def _of_host(array: Array) -> None:
     """It lies on no GPU."""
 
 
-def _of_other(array: Array) -> Described | None:
-    interface: Any = getattr(array, "__cuda_array_interface__", None)
+def _of_other(array: Array) -> GpuArray | None:
+    interface: Record | None = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         return None
     begin, producer = interface["data"][0] or 0, interface.get("stream")
@@ -105,10 +106,10 @@ def _of_other(array: Array) -> Described | None:
         dtype = np.dtype(interface["typestr"])
         strides = interface.get("strides") or _row_major(interface["shape"], dtype.itemsize)
         found = _new(key, interface["shape"], strides, dtype.itemsize)
-    return Described(found[0], begin, begin + found[1], 0 if producer == _DEFAULT else producer)
+    return GpuArray(found[0], begin, begin + found[1], 0 if producer == _DEFAULT else producer)
 
 
-def _row_major(shape: Any, size: int) -> list[int]:
+def _row_major(shape: Shape, size: int) -> list[int]:
     """Strides of a C-contiguous array."""
     strides = [size]
     for extent in reversed(shape[1:]):
@@ -116,7 +117,7 @@ def _row_major(shape: Any, size: int) -> list[int]:
     return strides[: len(shape)]
 
 
-def _new(key: Any, shape: Any, strides: Any, size: int) -> tuple[int, int]:
+def _new(key: object, shape: Shape, strides: Sequence[int], size: int) -> tuple[int, int]:
     """A kind that was not seen before."""
     if len(_kinds) >= KEPT:
         _kinds.clear()
@@ -125,5 +126,5 @@ def _new(key: Any, shape: Any, strides: Any, size: int) -> tuple[int, int]:
     return found
 
 
-_readers: dict[type, Callable[[Any], Described | None]] = {}
+_readers: dict[type, Callable[[Array], GpuArray | None]] = {}
 """By type."""

@@ -6,14 +6,15 @@ import ctypes
 import sys
 import threading
 from functools import cache
-from typing import Any
+
+from charcnn.aliases import Function
 
 NO_CONTEXT = 201
 """CUDA_ERROR_INVALID_CONTEXT"""
 
 
 @cache
-def function(name: str, count: int) -> Any:
+def function(name: str, count: int) -> Function:
     """A function of the driver that takes so many pointers or handles, and gives a status."""
     library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     found = getattr(library, name)

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba import cuda
 
-from charcnn.aliases import Array, DType, Function, Kernel, Stream
+from charcnn.aliases import Array, DType, Function, Kernel, KernelArgument, NumbaType, Stream
 from charcnn.gpu import device, integers
 from charcnn.gpu.arrays import apart, check, check_out, writable
 from charcnn.gpu.described import described
@@ -67,12 +67,14 @@ def jit(**options: Any) -> Callable[[Function], Any]:
     return compiled
 
 
-_compiled: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
+Grid: TypeAlias = int | tuple[int, ...]
+
+_compiled: dict[tuple[object, ...], tuple[tuple[NumbaType, ...], Kernel]] = {}
 """What `_compile` found for kernels whose arguments are NumPy scalars, by kernel, GPU and the scalars' types: Numba
 looks at each argument anew at every launch."""
 
 
-def _compile(kernel: Kernel, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+def _compile(kernel: Kernel, args: tuple[KernelArgument, ...]) -> tuple[tuple[NumbaType, ...], Kernel]:
     """Numba's types of the arguments, and the kernel compiled for them and the current GPU."""
     key = (
         (kernel, device.current(), *map(type, args))
@@ -88,7 +90,7 @@ def _compile(kernel: Kernel, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], An
     return found
 
 
-def compiled_for(kernel: Kernel, args: tuple[Any, ...]) -> Any:
+def compiled_for(kernel: Kernel, args: tuple[KernelArgument, ...]) -> Kernel:
     """Numba's kernel, compiled for these arguments and the current GPU."""
     return _compile(kernel, args)[1]
 
@@ -100,13 +102,13 @@ def title(kernel: Kernel) -> str:
     return f"{module}.{function.__qualname__.split('.')[0]}"
 
 
-_shared_allowed: dict[tuple[int, Any], int] = {}
+_shared_allowed: dict[tuple[int, Kernel], int] = {}
 
 _WHOLE = 100
 """Percent of what may be shared memory."""
 
 
-def _allow_shared(compiled: Any, shared: int, early: bool) -> None:
+def _allow_shared(compiled: Kernel, shared: int, early: bool) -> None:
     """Dynamic shared memory past 48 KB: an attribute of the compiled kernel, once a GPU. Numba has no option for it.
 
     Of a kernel that begins `early`, all that may be shared memory is: a multiprocessor cannot divide it in another way
@@ -128,7 +130,7 @@ def _allow_shared(compiled: Any, shared: int, early: bool) -> None:
         _shared_allowed[key] = shared
 
 
-_blocks: dict[tuple[Any, ...], LaunchBlock] = {}
+_blocks: dict[tuple[object, ...], LaunchBlock] = {}
 """By kernel, GPU, grid and kinds of arguments."""
 
 KEPT = 4096
@@ -136,16 +138,17 @@ KEPT = 4096
 
 
 def prepared(
-    kernel: Kernel, blocks: Any, threads: Any, args: tuple[Any, ...], shared: int, early: bool, cluster: int
-) -> tuple[LaunchBlock, list[Any]]:
+    kernel: Kernel, blocks: Grid, threads: Grid, args: tuple[KernelArgument, ...], shared: int, early: bool,
+    cluster: int,
+) -> tuple[LaunchBlock, list[KernelArgument]]:  # fmt: skip
     """What starts the kernel on the current GPU, and what it is started with: addresses and numbers.
 
     Raises:
         TypeError: an argument is no number, array on the GPU, or tuple of such.
         DeviceError: a block needs more shared memory than there is.
     """
-    values: list[Any] = []
-    kinds: list[Any] = []
+    values: list[KernelArgument] = []
+    kinds: list[object] = []
     _look_at(args, kinds, values)
     key = id(kernel), current_context(), blocks, threads, shared, early, cluster, *kinds
     found = _blocks.get(key)
@@ -166,7 +169,7 @@ def current_context() -> int:
     return context() or (cuda.current_context() and context())
 
 
-def _look_at(args: Sequence[Any], kinds: list[Any], values: list[Any]) -> None:
+def _look_at(args: Sequence[KernelArgument], kinds: list[object], values: list[KernelArgument]) -> None:
     for arg in args:
         of = type(arg)
         if of in _NUMBERS or isinstance(arg, np.generic):
@@ -186,7 +189,7 @@ def _look_at(args: Sequence[Any], kinds: list[Any], values: list[Any]) -> None:
 _NUMBERS = (int, float, bool)
 
 
-def start(kernel: Kernel, blocks: Any, threads: Any, stream: Stream, *args: Any) -> None:
+def start(kernel: Kernel, blocks: Grid, threads: Grid, stream: Stream, *args: KernelArgument) -> None:
     """Start a kernel by itself; nothing is waited for."""
     with launching:
         if SIMULATED:
@@ -232,11 +235,11 @@ class Call:
         dtype: DType = np.float32,
         dtypes: Mapping[str, Any] = MappingProxyType({}),
         in_place: str = "",
-        **inputs: Any,
+        **inputs: Array,
     ) -> None:
         device.gpu_count()
         self.stream, self._before = device.as_stream(stream), _counter.launches
-        self.started: list[tuple[LaunchBlock, list[Any]]] = []
+        self.started: list[tuple[LaunchBlock, list[KernelArgument]]] = []
         self._once = False
         self._out = out = out(shape, dtype) if callable(out) else out
         first, *_ = inputs
@@ -270,9 +273,9 @@ class Call:
     def launch(
         self,
         kernel: Kernel,
-        blocks: int | tuple[int, ...],
-        threads: int | tuple[int, ...],
-        *args: Any,
+        blocks: Grid,
+        threads: Grid,
+        *args: KernelArgument,
         shared: int = 0,
         early: bool = False,
         cluster: int = 1,
@@ -310,11 +313,11 @@ class Call:
         nothing = bool(self.out.size) and not self.started
         return self._device and not (self._once or others or nothing)
 
-    def launch_each(self, kernel: Kernel, *args: Any, threads: int = 128) -> None:
+    def launch_each(self, kernel: Kernel, *args: KernelArgument, threads: int = 128) -> None:
         """Start one thread for each element of the output."""
         self.launch(kernel, -(-self.out.size // threads), threads, *args)
 
-    def scratch(self, shape: Shape, dtype: DType) -> Any:
+    def scratch(self, shape: Shape, dtype: DType) -> Array:
         """An uninitialised device array for this call's own use."""
         self.once()
         return device.empty(shape, dtype, self.stream)
@@ -328,7 +331,7 @@ class Call:
             return array if out is None else out
         return array.copy_to_host(out, stream=self.stream)
 
-    def result(self) -> Any:
+    def result(self) -> Array:
         """What the launcher returns: `out` where it was given, else a new array where the inputs lie."""
         if self._device:
             return self.out if self._out is None else self._out

@@ -10,27 +10,26 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from numba import cuda
 
-from charcnn.aliases import Kernel
+from charcnn.aliases import Kernel, KernelArgument, NumbaType
 from charcnn.gpu import driver
 from charcnn.gpu.device import DeviceError
 
 
-class LaunchAttribute(ctypes.Structure):
+class DriverAttribute(ctypes.Structure):
     """CUlaunchAttribute: a union of 64 bytes behind its name."""
 
     _fields_ = (("id", ctypes.c_uint), ("padding", ctypes.c_uint), ("value", ctypes.c_uint * 16))
 
 
-class LaunchConfig(ctypes.Structure):
+class DriverConfig(ctypes.Structure):
     """CUlaunchConfig."""
 
     _fields_ = (
         ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
-        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(LaunchAttribute)), ("count", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(DriverAttribute)), ("count", ctypes.c_uint),
     )  # fmt: skip
 
 
@@ -66,7 +65,8 @@ class LaunchBlock:
                  "arrays", "kernel")  # fmt: skip
 
     def __init__(
-        self, kernel: Kernel, function: int, kinds: Sequence[Any], args: Sequence[Any], blocks: int | tuple[int, ...],
+        self, kernel: Kernel, function: int, kinds: Sequence[NumbaType], args: Sequence[KernelArgument],
+        blocks: int | tuple[int, ...],
         threads: int | tuple[int, ...], shared: int = 0, early: bool = False, cluster: int = 1,
     ) -> None:  # fmt: skip
         given = [*_flat(kinds, args)]
@@ -92,11 +92,11 @@ class LaunchBlock:
         addresses = [at + _SLOT * (len(given) * constant + which) for constant, which in places]
         self._pointers = (ctypes.c_void_p * max(1, len(places)))(*addresses)
         self._pack = struct.Struct(f"<{code}").pack_into
-        self._config = config = LaunchConfig()
+        self._config = config = DriverConfig()
         grid = _three(blocks)
         config.grid, config.block, config.shared = (grid[0] * cluster, *grid[1:]), _three(threads), shared
         wanted = [(CLUSTER, (cluster, 1, 1))] * (cluster > 1) + [(EARLY, (1,))] * early
-        self._attributes = (LaunchAttribute * 2)()
+        self._attributes = (DriverAttribute * 2)()
         for attribute, (name, value) in zip(self._attributes, wanted, strict=False):
             attribute.id = name
             attribute.value[: len(value)] = value
@@ -104,7 +104,7 @@ class LaunchBlock:
         self._config_at, self._pointers_at = ctypes.addressof(config), ctypes.addressof(self._pointers)
         self._function, self._launch = function, driver.function("cuLaunchKernelEx", 4)
 
-    def start(self, stream: int, values: Sequence[Any]) -> None:
+    def start(self, stream: int, values: Sequence[KernelArgument]) -> None:
         """Start the kernel; nothing is waited for. No two threads at once.
 
         Args:
@@ -125,7 +125,7 @@ class LaunchBlock:
 
             raise DeviceError(f"the driver did not start a kernel: {names.CUresult(status).name}")
 
-    def holding(self, values: Sequence[Any], places: Sequence[int]) -> LaunchBlock:
+    def holding(self, values: Sequence[KernelArgument], places: Sequence[int]) -> LaunchBlock:
         """A block that holds these values, but for the addresses at some places: its `start` takes them alone."""
         made = LaunchBlock.__new__(LaunchBlock)
         made.kernel, made.arrays, made._attributes = self.kernel, self.arrays, self._attributes
@@ -138,13 +138,15 @@ class LaunchBlock:
         moved = {was + _SLOT * place: at + _SLOT * i for i, place in enumerate(places)}
         addresses = [moved.get(address, at + before + address - was) for address in self._pointers if address]
         made._pointers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
-        made._config = LaunchConfig.from_buffer_copy(self._config)
+        made._config = DriverConfig.from_buffer_copy(self._config)
         made._config_at, made._pointers_at = ctypes.addressof(made._config), ctypes.addressof(made._pointers)
         made._pack = struct.Struct(f"<{len(places)}Q").pack_into
         return made
 
 
-def _flat(kinds: Sequence[Any], args: Sequence[Any]) -> Iterator[tuple[Any, tuple[tuple[int, ...], ...] | None]]:
+def _flat(
+    kinds: Sequence[NumbaType], args: Sequence[KernelArgument]
+) -> Iterator[tuple[NumbaType, tuple[tuple[int, ...], ...] | None]]:
     """Type of each number or array, of tuples one by one, and of an array what stands before and behind its address."""
     for kind, arg in zip(kinds, args, strict=True):
         if isinstance(arg, tuple):
@@ -155,7 +157,7 @@ def _flat(kinds: Sequence[Any], args: Sequence[Any]) -> Iterator[tuple[Any, tupl
             yield kind, None
 
 
-def _code(kind: Any) -> str:
+def _code(kind: NumbaType) -> str:
     if str(kind) not in _CODES:
         raise TypeError(f"a kernel's argument is of type {kind}: need a number, an array on the GPU or a tuple of such")
     return _CODES[str(kind)]

@@ -7,13 +7,13 @@ follow from these alone, or is not known, takes its whole way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from charcnn.aliases import Array, DType, Stream
+from charcnn.aliases import Array, DType, KernelArgument, Stream
 from charcnn.gpu import device, launch
-from charcnn.gpu.described import described
+from charcnn.gpu.described import GpuArray, described
 from charcnn.gpu.launch_block import LaunchBlock
 from charcnn.layers.layer import Shape
 
@@ -54,9 +54,9 @@ class Replay:
     def __init__(self, *, own: bool = False, in_place: bool = False, by_address: bool = False) -> None:
         self._own, self._in_place, self._by_address = own, in_place, by_address
         self._more = in_place or by_address
-        self._known: dict[tuple[Any, ...], _Known] = {}
+        self._known: dict[tuple[object, ...], _Known] = {}
 
-    def started(self, arrays: Sequence[Array], options: Sequence[Any], out: Array, stream: Stream) -> Any:
+    def started(self, arrays: Sequence[Array], options: Sequence[object], out: Array, stream: Stream) -> Array:
         """Start what such a call started before.
 
         Args:
@@ -100,13 +100,14 @@ class Replay:
                 start(handle, [views[which][1] + offset for which, offset in addresses])
         return out
 
-    def keep(self, call: launch.Call, arrays: Sequence[Array], options: Sequence[Any], out: Array) -> None:
+    def keep(self, call: launch.Call, arrays: Sequence[Array], options: Sequence[object], out: Array) -> None:
         """Remember what a call started that was made with these, where others like it will start the same."""
         if device.SIMULATED or not call.repeats or Replay.paused:
             return
-        views: list[Any] = [*map(described, arrays), described(call.out if out is None or callable(out) else out)]
+        result = call.out if out is None or callable(out) else out
         handle = int(call.stream)
-        if not all(view is not None and view.producer in (None, handle) for view in views):
+        views = [view for view in map(described, (*arrays, result)) if view and view.producer in (None, handle)]
+        if len(views) <= len(arrays):
             return
         written = out is not None
         aliased = self._in_place and bool(views[0].begin == views[-1].begin)
@@ -116,11 +117,11 @@ class Replay:
                 return  # which of them an address is of would be a guess
         starts: list[_Start] = []
         for block, values in call.started:
-            found = self._addresses(block, values, views)
-            if found is None:
+            addresses = self._addresses(block, values, views)
+            if addresses is None:
                 return
-            places = [place for place, *_ in found]
-            sources = tuple((which, offset) for _, which, offset in found)
+            places = [place for place, *_ in addresses]
+            sources = tuple((which, offset) for _, which, offset in addresses)
             starts.append(_Start(block.holding(values, places).start, sources))
         if len(self._known) >= KEPT:
             self._known.clear()
@@ -130,8 +131,8 @@ class Replay:
         except TypeError:
             return
 
-    def _key(self, views: Sequence[Any], options: Sequence[Any], aliased: bool) -> tuple[Any, ...]:
-        key = [view[0] for view in views]
+    def _key(self, views: Sequence[GpuArray], options: Sequence[object], aliased: bool) -> tuple[object, ...]:
+        key: list[object] = [view[0] for view in views]
         if options:
             key += options
             key += map(type, options)
@@ -139,7 +140,9 @@ class Replay:
             key += aliased, self._by_address and views[0].begin
         return tuple(key)
 
-    def _addresses(self, block: LaunchBlock, values: Sequence[Any], views: Sequence[Any]) -> Any:
+    def _addresses(
+        self, block: LaunchBlock, values: Sequence[KernelArgument], views: Sequence[GpuArray]
+    ) -> list[tuple[int, int, int]] | None:
         """Place, array and bytes from its beginning of each value that is an address in one of these arrays; None where
         one lies in none, and must."""
         found: list[tuple[int, int, int]] = []

@@ -106,10 +106,9 @@ def make(name: str) -> Function:
         "Padding": Padding, "Sequence": Sequence, "np": np, "shape_of": _check_of(row), "launch": launch, "host": host,
     }  # fmt: skip
     if row.device == "cuda":
-        from charcnn.gpu.replay import Replay
         from charcnn.ops.common import calls
 
-        names["replay"] = Replay(in_place=row.in_place)
+        names["replay"] = calls.Replay(in_place=row.in_place)
         names["Call"] = calls.StatCall if of.stat else calls.LabelCall if len(of.dtypes) > 1 else calls.Call
     lines = [f"{_signature(rows)}:", *(f"    {line}" for line in _body(row, launch))]
     source, file = "\n".join(lines) + "\n", f"<charcnn.ops.{name}>"
