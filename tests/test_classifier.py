@@ -170,6 +170,7 @@ def test_choices_are_the_catalogues():
         rows = [row for row in catalog.LEVELS if row.device == name]
         for precision in catalog.PRECISIONS:
             fits = [engine.Choice(row, precision) for row in rows[::-1] if precision in row.precisions]
+            fits.sort(key=lambda choice: not choice.level.hopper)  # no other GPU has those
             if fits:
                 assert engine.choices(name, precision) == fits
         each = [engine.choices(name, precision) for precision in engine.AUTOMATIC[name]]

@@ -26,7 +26,7 @@ class SmallBatchLinear:
 
     Raises:
         ValueError: an argument's shape does not fit, or there is no such precision.
-        DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
     writes_host = True

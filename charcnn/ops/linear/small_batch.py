@@ -278,7 +278,7 @@ class SplitWeights:
         addresses = map(np.uint64, (x, bias, device.address(self.words), to))
         sizes = map(np.uint32, (n, self.c_in, units, self.k_blocks, self._of_split))
         grid = self.tiles, self.k_splits, -(-n // (8 * columns))
-        call.launch(kernel, grid, THREADS, *addresses, *sizes, self._scale, early=True)
+        call.launch(kernel, grid, THREADS, *addresses, *sizes, self._scale, early=device.begins_early())
 
 
 class SmallBatchMlp:
@@ -293,13 +293,13 @@ class SmallBatchMlp:
 
     Raises:
         ValueError: an argument's shape does not fit.
-        DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
     most = MOST
 
     def __init__(self, weights: Array, biases: Any, *, precision: str = "fp16", stream: Stream = None) -> None:
-        device.require_hopper("small_batch")
+        device.require_tensor_cores("small_batch")
         self.precision = choose(precision)
         together = max(8, lane_numbers(self.precision))
         sizes = [weights[0].shape[0], *(weight.shape[1] for weight in weights)]
@@ -351,5 +351,5 @@ class SmallBatchMlp:
             source, to, came = to, to + 4 * part.k_splits * n * part.c_out, part.k_splits
         last = map(np.uint64, (source, device.address(self.biases[1]), device.address(self.last)))
         final = *last, self.biases[2], call.out, np.uint32(n), np.uint32(self.sizes[2])
-        call.launch(_final_kernel(came, self.sizes[3]), n, FINAL_THREADS, *final, early=True)
+        call.launch(_final_kernel(came, self.sizes[3]), n, FINAL_THREADS, *final, early=device.begins_early())
         return call.result()
