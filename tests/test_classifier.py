@@ -175,6 +175,8 @@ def test_choices_are_the_catalogues():
                 assert engine.choices(name, precision) == fits
         each = [engine.choices(name, precision) for precision in engine.AUTOMATIC[name]]
         assert engine.choices(name) == [choice for found in each for choice in found]
+    tried = [choice.level.name for choice in engine.choices("cuda", "fp16")]
+    assert tried == ["l19", "l16", "l15", "l21", "l14"], "Hopper's first: where there is none, level 21"
     for row in catalog.LEVELS:
         assert engine.choices(row.device, level=row.name) == [engine.Choice(row, row.precisions[0])]
 
