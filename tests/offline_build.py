@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -45,13 +45,12 @@ import source_digest
 from alexnet_cases import ALEXNET
 from kernel_costs import all_compiled, function, title
 from offline_chains import image_chains, mma_chains
+from offline_levels import OF_LEVELS, of_level
 from offline_tiles import TILES, other_tiles
 from spaces import Space
 
 from charcnn import catalog
-from charcnn.compiling.networks import BuiltLevel, record, runnable
-from charcnn.compiling.stand_in import Launched, Target, standing_in
-from charcnn.config import SMALL
+from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.conv1d.ladder import StepConv1d
@@ -76,12 +75,6 @@ LEVEL_17 = "l17"
 
 TOOM_COOK = "toom_cook"
 """And an experiment's: conv2, in each precision and with clusters, and its planes."""
-
-FOR_ADA = "l14 fp8"
-"""And all that this level launches in this precision, for GPUs that have FP8 and no wgmma."""
-
-FEW_PORTABLE = "few inputs of l21"
-"""And what few inputs launch there, in all precisions that the GPU has."""
 
 LADDERS = {"mma steps": MmaStepConv1d, "wgmma steps": WgmmaStepConv1d}
 """And the small kernels on the way to the tuned ones."""
@@ -148,24 +141,15 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
         if TOOM_COOK in names:
             recorder.variant = TOOM_COOK
             toom_cook()
-        if FOR_ADA in names:
-            recorder.variant = FOR_ADA
-            of_level([tuple(FOR_ADA.split())], target, recorder.launch, [4096])
-        if FEW_PORTABLE in names:
-            recorder.variant = FEW_PORTABLE
-            of_level([row for row in runnable(target) if row[0] == "l21"], target, recorder.launch, [1, 16, 64])
+        for name in OF_LEVELS:
+            if name in names:
+                recorder.variant = name
+                of_level(name, target, recorder.launch)
         for name, layer in LADDERS.items():
             for step in layer.steps if not names or name in names else ():
                 recorder.variant = f"{name}: {step}"
                 ladder_step(layer, step)
     return recorder.launches
-
-
-def of_level(rows: Iterable[tuple[str, str]], target: Target, launched: Launched, sizes: Sequence[int]) -> None:
-    """Hand over what levels launch in precisions, with LayerNorm and without, of these numbers of inputs."""
-    for row in rows:
-        for layernorm in (True, False):
-            record(BuiltLevel(*row, replace(SMALL, layernorm=layernorm)), target, launched, sizes)
 
 
 def ladder_step(layer: type[StepConv1d], step: str) -> None:

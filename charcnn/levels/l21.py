@@ -19,7 +19,7 @@ from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.layernorm.layers import mma_block, small_batch_block
 from charcnn.ops.linear.few_outputs import FewOutputsLinear
 from charcnn.ops.linear.layers import SmallBatchLinear
-from charcnn.ops.token_conv1d.layers import TokenConvNormReluPool
+from charcnn.ops.token_conv1d.layers import IN_PARTS, SmallBatchTokenConvNormReluPool, TokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline, require_multiples, within
 
 TITLE = "One CUDA graph a batch and small batches on the whole GPU, on every GPU since compute capability 8.0"
@@ -49,10 +49,12 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
         fc = [conv(*w["fc1"]), conv(*w["fc2"]), fc3]
         if precision in SPREAD_BESIDE_MMA and within(config, SmallBatchConv.longest, SmallBatchLinear.MOST_CLASSES):
             upto = limits(SPREAD_BESIDE_MMA[precision])
+            alone = [SmallBatchTokenConvNormReluPool(block_1, clusters=False)] if config.layernorm else [block_1]
+            small_1_2 = [by_batch(alone, [block_1], upto=IN_PARTS), small_conv(*w["conv2"])]
             small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, precision=precision)
             small_3_6 = [small_conv(*w["conv3"]), small_conv(*w["conv4"]), small_conv(*w["conv5"]), *small_6]
             small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)]
-            blocks_1_2 = [by_batch([block_1, small_conv(*w["conv2"])], blocks_1_2, upto=upto.blocks_1_2)]
+            blocks_1_2 = [by_batch(small_1_2, blocks_1_2, upto=upto.blocks_1_2)]
             blocks_3_6 = [by_batch(small_3_6, blocks_3_6, upto=upto.blocks_3_6)]
             fc = [by_batch(small_fc, fc, upto=upto.linear)]
         yield "network", [*blocks_1_2, *blocks_3_6, *fc]

@@ -72,7 +72,7 @@ LAYERS = (
     LayerRow("GatherTokenConvNormReluPool", "token_conv1d.layers", FLOAT),
     LayerRow("TokenConvNormReluPool", "token_conv1d.layers", ALL),
     LayerRow("TokenConvNormReluPoolPlanes", "token_conv1d.layers", TOOM_COOK),
-    LayerRow("SmallBatchTokenConvNormReluPool", "token_conv1d.layers", ALL, hopper=True),
+    LayerRow("SmallBatchTokenConvNormReluPool", "token_conv1d.layers", ALL, ampere=True),
     LayerRow("CoalescedConvNormReluPool", "layernorm.layers", FLOAT),
     LayerRow("ConvNormReluPool", "layernorm.layers", ALL, ampere=True),
     LayerRow("SmallBatchConvNormReluPool", "layernorm.layers", ALL, ampere=True),
