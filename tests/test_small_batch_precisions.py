@@ -257,6 +257,11 @@ def test_what_does_not_fit(machine):
             [np.zeros(shape, np.float32) for shape in shapes], [np.zeros(shape[1], np.float32) for shape in shapes],
             precision="fp8",
         )  # fmt: skip
+    shapes = ((16, 16), (16, 16), (16, 4))
+    biases = [np.zeros(shape[1], np.float32) for shape in shapes]
+    layers = SmallBatchMlp([np.zeros(shape, np.float32) for shape in shapes], biases, precision="fp8", most=2)
+    with pytest.raises(ValueError, match=r"x has shape \(3, 16\): need at most 2 rows of 16"):
+        layers(device.to_device(np.zeros((3, 16), np.uint8)), device.to_device(np.zeros(256, np.float32)))
 
 
 def layers_of(level, precision, weights, config, n, monkeypatch):

@@ -36,7 +36,8 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
     require_multiples(config, 16 if eighths else 8)
     if eighths:
         params, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
-    conv, small_conv = (partial(of, precision=precision) for of in (MmaConv, SmallBatchConv))
+    conv = partial(MmaConv, precision=precision, fills=True)
+    small_conv = partial(SmallBatchConv, precision=precision)
     few_classes = FewOutputsLinear.takes(config.pattern("fc3"), precision)
 
     def network(w):  # once a GPU: weights are packed here
@@ -53,7 +54,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
             small_1_2 = [by_batch(alone, [block_1], upto=IN_PARTS), small_conv(*w["conv2"])]
             small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, precision=precision)
             small_3_6 = [small_conv(*w["conv3"]), small_conv(*w["conv4"]), small_conv(*w["conv5"]), *small_6]
-            small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)]
+            small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision, most=upto.linear)]
             blocks_1_2 = [by_batch(small_1_2, blocks_1_2, upto=upto.blocks_1_2)]
             blocks_3_6 = [by_batch(small_3_6, blocks_3_6, upto=upto.blocks_3_6)]
             fc = [by_batch(small_fc, fc, upto=upto.linear)]

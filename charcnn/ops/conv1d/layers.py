@@ -35,10 +35,10 @@ SPREAD = {
 """By precision, as timed on an H200, or between those that were. fp16 has bf16's."""
 
 SPREAD_BESIDE_MMA = {
-    "fp16": Limits(12, 16, 64),
-    "bf16": Limits(12, 16, 64),
-    "tf32": Limits(12, 16, 64),
-    "fp8": Limits(12, 16, 64),
+    "fp16": Limits(12, 16, 128),
+    "bf16": Limits(12, 16, 128),
+    "tf32": Limits(12, 16, 128),
+    "fp8": Limits(12, 16, 128),
 }
 """By precision, where larger batches run by `MmaConv`, for as many multiprocessors as an H200 has: see `limits`. fp16x3
 has none: the two kinds of kernels have its terms lie in different ways."""
