@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 
 import numpy as np
@@ -176,9 +178,26 @@ def to_host(array: Array, stream: Stream = 0) -> np.ndarray:
     return np.asarray(host)
 
 
+_held: ContextVar[list[Array] | None] = ContextVar("held", default=None)
+
+
 def empty(shape: Shape, dtype: DType, stream: Stream = 0) -> Array:
     """An uninitialised array on the current GPU."""
-    return cuda.device_array(shape, dtype, stream=stream)
+    array = cuda.device_array(shape, dtype, stream=stream)
+    if (held := _held.get()) is not None:
+        held.append(array)
+    return array
+
+
+@contextmanager
+def holding() -> Iterator[list[Array]]:
+    """A list that holds what `empty` makes in the block, in this thread, also after the block."""
+    held: list[Array] = []
+    token = _held.set(held)
+    try:
+        yield held
+    finally:
+        _held.reset(token)
 
 
 def as_stream(stream: Stream) -> Stream:

@@ -21,15 +21,16 @@ class Graph:
     """The work that a function starts on a stream, kept as a CUDA graph: all of it is started again by one call.
 
     The function is called twice. The first time compiles and loads its kernels and makes what they keep; the second
-    time is recorded, and nothing runs. It must start the same work both times, on arrays that are there, and allocate
-    nothing.
+    time is recorded, and nothing runs. It must start the same work both times. What it allocates the second time lives
+    as long as the graph, whose work goes to these addresses each time: in float32 a linear layer of few rows allocates
+    sums of its parts in each call, a convolution its moments, and either would write to memory that was freed.
 
     Args:
         start: the function, called with the stream that it must use.
         stream: a stream of the current GPU, on which the work runs.
 
     Raises:
-        DeviceError: the driver refuses, such as where `start` allocates or waits.
+        DeviceError: the driver refuses, such as where `start` waits.
     """
 
     def __init__(self, start: Callable[[Any], Any], stream: Stream) -> None:
@@ -44,7 +45,7 @@ class Graph:
         # collected meanwhile may free memory.
         capture = _driven(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
         try:
-            with cuda.defer_cleanup():
+            with cuda.defer_cleanup(), device.holding() as self._held:
                 _driven(driver.cuStreamBeginCapture(capture, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
                 try:
                     self.result: Any = start(cuda.external_stream(int(capture)))
