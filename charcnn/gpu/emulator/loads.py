@@ -169,14 +169,14 @@ def ld_shared_cluster_v4_f32(address: int) -> Value:
 # Copies from global to shared memory: a group a commit, done when waited for, as late as they may be.
 
 
-def _copy(to: int, source: bytes | np.ndarray, size: int) -> None:
+def _copy(to: int, source: bytes | np.ndarray, size: int, source_at: int | None = None) -> None:
     data = np.zeros(size, np.uint8)
     given = np.frombuffer(source, np.uint8)
     data[: len(given)] = given
     thread = current()
     at = place(to, size, size, thread.block, "cp.async writes")
     if at is not None:
-        thread.copies[-1].append(copy_later(thread, at, data))
+        thread.copies[-1].append(copy_later(thread, at, data, source_at))
 
 
 @emulates
@@ -193,7 +193,7 @@ def cp_async(width: int) -> Function:
 @emulates
 def cp_async_16(to: int, source: int, wanted: int) -> None:
     """`ptx.cp_async_16`."""
-    _copy(int(to), read_global(source, int(wanted)), 16)
+    _copy(int(to), read_global(source, int(wanted)), 16, int(source) if wanted else None)
 
 
 @emulates

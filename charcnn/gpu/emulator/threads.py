@@ -21,6 +21,7 @@ from charcnn.aliases import Value
 from charcnn.gpu.emulator.findings import EmulatorError, Findings, place_of
 from charcnn.gpu.emulator.memory import SharedMemory
 from charcnn.gpu.emulator.order import Actor, History, Shadow, Where
+from charcnn.gpu.emulator.swizzle import Pieces
 
 LANES = 32
 """Threads of a warp."""
@@ -179,6 +180,7 @@ class ThreadBlock:
         self.memory = SharedMemory(launch.shared)
         self.shadow = Shadow(len(self.memory.bytes), cluster.actors) if cluster.actors is not None else None
         """Of what is checked: who wrote and read last."""
+        self.pieces = Pieces(len(self.memory.bytes)) if checked else None
         self.warps: list[Actor] = []
         """In the order of accesses, where that is checked."""
         self.helpers: dict[tuple[str, int], Actor] = {}
@@ -223,6 +225,13 @@ class Cluster:
 class Registers(np.ndarray):
     """A thread's local array, where accumulators are checked."""
 
+    fences = 0
+    """That its thread had passed when it was written last."""
+
+    def __setitem__(self, at: Value, value: Value) -> None:
+        self.fences = current().fences
+        super().__setitem__(at, value)
+
 
 class Thread(greenlet):
     """A thread of a block, whose kernel begins when it is first switched to."""
@@ -248,6 +257,8 @@ class Thread(greenlet):
         """Groups of bulk stores, likewise."""
         self.products: list[tuple[Registers, int]] = []
         """Accumulators of wgmma under way, and when it was started."""
+        self.fences = 0
+        """`wgmma_fence`s that it has passed."""
         self.passed: dict[tuple[PhaseBarrier, int], int] = {}
         """How often it passed a barrier after so many phases."""
         self.waited: dict[PhaseBarrier, tuple[str, int]] = {}
