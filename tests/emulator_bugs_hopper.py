@@ -314,6 +314,39 @@ def reads_what_another_block_stores(y):
         y[0] = ptx.ld_shared_b32(at)  # bug: read before full
 
 
+@cuda.jit
+def reads_before_the_grid_has_ended(d, y):
+    y[cuda.threadIdx.x] = d[cuda.threadIdx.x]  # bug: missing grid wait
+    ptx.griddepcontrol_wait()
+
+
+@cuda.jit
+def writes_before_the_grid_has_ended(d):
+    d[cuda.threadIdx.x] = 0  # bug: missing grid wait
+    ptx.griddepcontrol_wait()
+
+
+@cuda.jit
+def copies_before_the_grid_has_ended(m, y):
+    at, i = ptx.cvta_to_shared(cuda.shared.array(0, uint32)), cuda.threadIdx.x
+    if i == 0:
+        ptx.mbarrier_init(at + 2 * BOX, 1)
+        ptx.mbarrier_arrive_expect_tx(at + 2 * BOX, BOX)
+        ptx.tma_load_2d(at, m, at + 2 * BOX, 0, 0)  # bug: missing grid wait
+    cuda.syncthreads()
+    ptx.griddepcontrol_wait()
+    ptx.mbarrier_wait(at + 2 * BOX, 0)
+    y[i] = ptx.ld_shared_b32(at + 4 * i)
+
+
+@cuda.jit
+def one_thread_waits_for_the_grid(a, y):
+    i = cuda.threadIdx.x
+    if i == 0:
+        ptx.griddepcontrol_wait()
+    y[i] = ptx.ld_global_b32(a + 4 * i)  # bug: missing grid wait
+
+
 BUGS = [
     Bug(bytes_are_not_expected, 64, "my", ROOM),
     Bug(too_many_bytes_are_expected, 64, "my", ROOM),
@@ -334,6 +367,10 @@ BUGS = [
     Bug(waits_for_all_groups_but_one, 128, "y", ROOM),
     Bug(stores_into_a_product, 128, "y", ROOM),
     Bug(stores_into_a_bulk_store, 64, "a", ROOM),
+    Bug(reads_before_the_grid_has_ended, 64, "dy", early=True),
+    Bug(writes_before_the_grid_has_ended, 64, "d", early=True),
+    Bug(copies_before_the_grid_has_ended, 64, "my", ROOM, early=True),
+    Bug(one_thread_waits_for_the_grid, 64, "ay", early=True),
     Bug(to_blocks_that_are_not_there, 1, "a", ROOM, 2),
     Bug(reads_what_another_block_stores, 32, "y", ROOM, 2),
 ]

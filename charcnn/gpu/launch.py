@@ -238,8 +238,8 @@ class Call:
                     _allow_shared(kernel, shared, args, early)
                 timed = profiler and profiler(kernel, args, blocks, threads, shared, cluster, self)
                 with timed or _UNTIMED:
-                    if SIMULATED and cluster > 1:
-                        emulator.start_grid(kernel, blocks, threads, args, shared, cluster)
+                    if SIMULATED and (early or cluster > 1):
+                        emulator.start_grid(kernel, blocks, threads, args, shared, cluster, self.stream, early)
                     elif not SIMULATED and (early or cluster > 1):
                         options = {
                             "programmatic_stream_serialization": early,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from greenlet import getcurrent, greenlet
 
-from charcnn.aliases import Value
+from charcnn.aliases import Array, Value
 from charcnn.gpu.emulator.findings import EmulatorError, Findings, place_of
 from charcnn.gpu.emulator.memory import SharedMemory
 from charcnn.gpu.emulator.order import Actor, History, Shadow, Where
@@ -146,6 +146,24 @@ class PhaseBarrier:
 
 
 @dataclass
+class Results:
+    """What a launch has written to global memory."""
+
+    arrays: list[tuple[int, np.ndarray, Array]] = field(default_factory=list)
+    """Address, which bytes, and the array, so that nobody gets its memory."""
+    stores: list[tuple[int, int]] = field(default_factory=list)
+    """Address and bytes."""
+
+    def holds(self, address: int, size: int) -> bool:
+        """Whether any of so many bytes are among it."""
+        return any(
+            begin < address + size and address < begin + len(which)
+            and which[max(0, address - begin) : address + size - begin].any()
+            for begin, which, _ in self.arrays
+        ) or any(begin < address + size and address < begin + count for begin, count in self.stores)  # fmt: skip
+
+
+@dataclass
 class LaunchConfig:
     """One launch of a kernel: what all its threads share."""
 
@@ -159,6 +177,13 @@ class LaunchConfig:
     seed: int
     findings: Findings | None = None
     """Where what is found goes; None: it is raised."""
+    running: list[Results] = field(default_factory=list)
+    """Of launches that may still run when this one begins."""
+    results: Results = field(default_factory=Results)
+    waits: bool = False
+    """Whether a thread has waited for them."""
+    releases_early: bool = False
+    """Whether one let the next kernel begin before it had waited."""
 
     @classmethod
     def of(
@@ -212,6 +237,8 @@ class Cluster:
     """All whose order is kept; None where nothing is checked."""
     under_way: list[Callable[[], None]] = field(default_factory=list)
     """Copies by TMA that have not landed."""
+    before: Actor | None = None
+    """What those who have waited for the kernels before know; None where none may still run."""
     gate: PhaseBarrier = field(init=False)
     """What `barrier.cluster` waits at."""
 
@@ -219,6 +246,8 @@ class Cluster:
         block = self.launch.block
         if self.launch.findings is not None:
             self.actors = []
+            if self.launch.running:
+                self.before = Actor(self.actors, "grid")
         self.gate = PhaseBarrier(self.launch.cluster * block.x * block.y * block.z, self)
 
 
