@@ -37,7 +37,13 @@ LEFT = [(path, filled) for path in build.SOLVED for count in gaps(path) for fill
 
 NAMED = {
     "06_cp_async": [("wait_but_one()\n        cuda", "cuda", "copy before wait"), ("cuda.syncthreads()\n", "", "race")],
-    "07_wgmma": [("ptx.fence_proxy_async()", "", "missing proxy fence"), ("wait_all()", "", "accumulator before wait")],
+    "07_wgmma": [
+        ("(p ^ row % 8)", "p", "wrong swizzle"),
+        ("(p ^ row % 8)", "(p ^ row % 4)", "wrong swizzle"),
+        ("ptx.wgmma_fence()", "", "missing wgmma fence"),
+        ("ptx.fence_proxy_async()", "", "missing proxy fence"),
+        ("wait_all()", "", "accumulator before wait"),
+    ],
     "08_tma": [
         ("box % 2)", "0)", "write before empty"),
         ("expect_tx(full, BOX)", "expect_tx(full, 16)", "missing expect_tx"),

@@ -19,14 +19,14 @@ from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
 
 # %%
-BOX = 64 * 128  # bytes of 64 rows
+BOX, COLUMNS = 64 * 128, 128  # bytes of 64 rows in shared memory; numbers of a row in global memory
 LOW = ptx.DESCRIPTOR_LOW
 multiply, wait_all, copied = ptx.wgmma("f16", 64), ptx.wgmma_wait_group(0), ptx.cp_async_wait_group(0)
 
 
 @cuda.jit
 def product(a, b, y):
-    """y (64, 64) = a b^T; a and b are addresses of (64, 64) halves."""
+    """y (64, 64) = a b^T of their first 64 columns; a and b are addresses of (64, COLUMNS) halves."""
     shared = cuda.shared.array(0, types.uint16, alignment=1024)
     acc = cuda.local.array(32, float32)
     base, thread = ptx.cvta_to_shared(shared), cuda.threadIdx.x
@@ -38,8 +38,9 @@ def product(a, b, y):
         # gap: to = where in a box piece p of the row lies
         to = 128 * row + 16 * (p ^ row % 8)
         # end
-        ptx.cp_async_16(a_at + to, a + 16 * piece, 16)
-        ptx.cp_async_16(b_at + to, b + 16 * piece, 16)
+        source = 2 * COLUMNS * row + 16 * p
+        ptx.cp_async_16(a_at + to, a + source, 16)
+        ptx.cp_async_16(b_at + to, b + source, 16)
     ptx.cp_async_commit_group()
     copied()
     for i in range(32):
@@ -57,8 +58,8 @@ def product(a, b, y):
 
 
 # %%
-a, b = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float16)
-wanted = a.astype(np.float32) @ b.astype(np.float32).T
+a, b = np.random.default_rng(0).standard_normal((2, 64, COLUMNS)).astype(np.float16)
+wanted = a[:, :64].astype(np.float32) @ b[:, :64].astype(np.float32).T
 puzzle.check(product, 1, 128, [puzzle.Address(a), puzzle.Address(b)], wanted, shared=2 * BOX)
 
 # %% [markdown]
