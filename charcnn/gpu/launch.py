@@ -297,8 +297,8 @@ class Call:
                 with timed or _UNTIMED:
                     if not SIMULATED:
                         block.start(int(self.stream), values)
-                    elif cluster > 1:
-                        emulator.start_grid(kernel, blocks, threads, args, shared, cluster)
+                    elif early or cluster > 1:
+                        emulator.start_grid(kernel, blocks, threads, args, shared, cluster, self.stream, early)
                     else:
                         kernel[blocks, threads, self.stream, shared](*args)
 
