@@ -160,9 +160,9 @@ SCHEMAS = (
     "precisions", "validation", "networks", "op_times", "fused_layers", "half_chain",
     "fused_alexnet",
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
-    "wgmma_trace",
+    "wgmma_trace", "calls",
 )  # fmt: skip
-"""What a raw result says of itself. Tables show all but soak, exits, cores and dot; a picture the last."""
+"""What a raw result says of itself. Tables show all but soak, exits, cores, calls and dot; a picture the last."""
 
 
 def read(file: Path) -> dict[str, Any]:
