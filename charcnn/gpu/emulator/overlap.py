@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from charcnn.aliases import Array, Stream, Value
-from charcnn.gpu.emulator.threads import LaunchConfig, Results, current
+from charcnn.gpu.emulator.results import Results
+from charcnn.gpu.emulator.threads import LaunchConfig, current
 from charcnn.gpu.ptx.intrinsics import emulates
 
 
@@ -67,7 +68,7 @@ def touch(address: int, size: int, does: str) -> None:
 
 
 def touch_element(array: np.ndarray, index: int, size: int, does: str) -> None:
-    """As `touch`, of an array's elements from an index on."""
+    """Check an access to elements of an array, from an index on."""
     if current().block.launch.running:
         touch(array.ctypes.data + int(index) * array.itemsize, size, does)
 

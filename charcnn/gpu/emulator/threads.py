@@ -17,10 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from greenlet import getcurrent, greenlet
 
-from charcnn.aliases import Array, Value
+from charcnn.aliases import Value
 from charcnn.gpu.emulator.findings import EmulatorError, Findings, place_of
 from charcnn.gpu.emulator.memory import SharedMemory
 from charcnn.gpu.emulator.order import Actor, History, Shadow, Where
+from charcnn.gpu.emulator.results import Results
 from charcnn.gpu.emulator.swizzle import Pieces
 
 LANES = 32
@@ -143,24 +144,6 @@ class PhaseBarrier:
 
     def _lacks(self) -> str:
         return f"{self.missing} of {self.arrivals} arrivals and {self.bytes} bytes are missing"
-
-
-@dataclass
-class Results:
-    """What a launch has written to global memory."""
-
-    arrays: list[tuple[int, np.ndarray, Array]] = field(default_factory=list)
-    """Address, which bytes, and the array, so that nobody gets its memory."""
-    stores: list[tuple[int, int]] = field(default_factory=list)
-    """Address and bytes."""
-
-    def holds(self, address: int, size: int) -> bool:
-        """Whether any of so many bytes are among it."""
-        return any(
-            begin < address + size and address < begin + len(which)
-            and which[max(0, address - begin) : address + size - begin].any()
-            for begin, which, _ in self.arrays
-        ) or any(begin < address + size and address < begin + count for begin, count in self.stores)  # fmt: skip
 
 
 @dataclass
