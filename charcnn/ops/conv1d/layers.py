@@ -35,13 +35,14 @@ SPREAD = {
 """By precision, as timed on an H200, or between those that were. fp16 has bf16's."""
 
 SPREAD_BESIDE_MMA = {
-    "fp16": Limits(12, 16, 128),
-    "bf16": Limits(12, 16, 128),
-    "tf32": Limits(12, 16, 128),
-    "fp8": Limits(12, 16, 128),
+    "fp16": Limits(8, 16, 128),
+    "bf16": Limits(8, 16, 128),
+    "tf32": Limits(8, 24, 128),
+    "fp8": Limits(8, 8, 128),
 }
-"""By precision, where larger batches run by `MmaConv`, for as many multiprocessors as an H200 has: see `limits`. fp16x3
-has none: the two kinds of kernels have its terms lie in different ways."""
+"""By precision, as timed on an H200 without what only Hopper has, where larger batches run by `MmaConv`: for as many
+multiprocessors as it has (see `limits`). bf16 has fp16's. fp16x3 has none: the two kinds of kernels have its terms lie
+in different ways."""
 
 
 def limits(measured: Limits) -> Limits:
