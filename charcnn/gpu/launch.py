@@ -154,6 +154,7 @@ def prepared(
     found = _blocks.get(key)
     if found is None:
         types, compiled = _compile(kernel, args)
+        early = early and device.begins_early()
         if shared > 48 * 1024:
             _allow_shared(compiled, shared, early)
         function = int(compiled._codelibrary.get_cufunc().handle)
@@ -285,7 +286,7 @@ class Call:
         An empty grid starts nothing. With a `cluster` of several blocks, `blocks` counts clusters. With `early`, the
         kernel may begin before the one before it on the stream has ended, once all blocks of that one have called
         `ptx.griddepcontrol_launch`; it calls `ptx.griddepcontrol_wait` before it touches what those that may still run
-        read or write. Both need compute capability 9.0 or later.
+        read or write. Clusters need compute capability 9.0 or later; before it, no kernel begins early.
         """
         if np.prod(blocks) > 0:
             with launching:

@@ -325,7 +325,7 @@ class SmallBatchConv(PreparedConv):
         numbers = self._k_blocks, self.width, self.c_out, length, y.shape[1], tiles
         arguments = *(np.uint64(device.address(a)) for a in addresses), *map(np.uint32, numbers), self._scale
         kernel = make_kernel(self.precision, self.taps, self.epilogue)
-        call.launch(kernel, (n * tiles, self._n_tiles), THREADS, *arguments, early=device.begins_early())
+        call.launch(kernel, (n * tiles, self._n_tiles), THREADS, *arguments, early=True)
 
 
 class _Kept:

@@ -278,7 +278,7 @@ class SplitWeights:
         addresses = map(np.uint64, (x, bias, device.address(self.words), to))
         sizes = map(np.uint32, (n, self.c_in, units, self.k_blocks, self._of_split))
         grid = self.tiles, self.k_splits, -(-n // (8 * columns))
-        call.launch(kernel, grid, THREADS, *addresses, *sizes, self._scale, early=device.begins_early())
+        call.launch(kernel, grid, THREADS, *addresses, *sizes, self._scale, early=True)
 
 
 class SmallBatchMlp:
@@ -353,5 +353,5 @@ class SmallBatchMlp:
             source, to, came = to, to + 4 * part.k_splits * n * part.c_out, part.k_splits
         last = map(np.uint64, (source, device.address(self.biases[1]), device.address(self.last)))
         final = *last, self.biases[2], call.out, np.uint32(n), np.uint32(self.sizes[2])
-        call.launch(_final_kernel(came, self.sizes[3]), n, FINAL_THREADS, *final, early=device.begins_early())
+        call.launch(_final_kernel(came, self.sizes[3]), n, FINAL_THREADS, *final, early=True)
         return call.result()

@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda, float32, float64, types
 
 from charcnn.aliases import Array, Kernel
-from charcnn.gpu import device, ptx
+from charcnn.gpu import ptx
 from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_idx_x, block_idx_y, block_idx_z, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
@@ -196,13 +196,13 @@ def launch(
     """
     (n, length), (taps, depth, channels) = ids.shape, shape
     kept = length - taps + 1
-    pooled, early, parts = kept // pool, device.begins_early(), sums_shape(n, length)[1]
+    pooled, parts = kept // pool, sums_shape(n, length)[1]
     call.launch(
-        _parts_kernel(taps), (parts, n), PART, ids, *tables, sums, *map(np.uint32, (depth, taps - 1)), early=early
+        _parts_kernel(taps), (parts, n), PART, ids, *tables, sums, *map(np.uint32, (depth, taps - 1)), early=True
     )
     table, bias, gamma, beta, y = addresses
     grid = -(-pooled // windows), n, -(-channels // (32 * OCTET))
     call.launch(
         _rows_kernel(of, floats, taps, pool, windows), grid, 32 * windows * pool, ids, table, bias, sums, gamma, beta,
-        y, *map(np.uint32, (depth, channels, pooled)), np.float64(1 / (kept * channels)), np.float32(eps), early=early,
+        y, *map(np.uint32, (depth, channels, pooled)), np.float64(1 / (kept * channels)), np.float32(eps), early=True,
     )  # fmt: skip
