@@ -1,4 +1,4 @@
-"""The puzzles in docs/puzzles: with a gap no check passes, filled each does, and notebooks are what build.py makes."""
+"""The puzzles in docs/puzzles: with a gap no check passes, filled each does; notebooks are what their sources make."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ ROOT = Path(__file__).parent.parent
 PUZZLES = ROOT / "docs" / "puzzles"
 sys.path.append(str(PUZZLES))
 
-import build  # noqa: E402
+import make_notebooks  # noqa: E402
 
 emulated = pytest.mark.skipif(not device.SIMULATED, reason="on a GPU kernels with gaps may wait for ever")
 
 
 def gaps(path):
-    return range(len(build.GAP.findall(path.read_text(encoding="utf-8"))))
+    return range(len(make_notebooks.GAP.findall(path.read_text(encoding="utf-8"))))
 
 
 def said(path, filled):
     """What the puzzle's last cell prints, with these gaps filled."""
-    return build.run(build.with_gaps(path.read_text(encoding="utf-8"), filled), path.stem)[-1]
+    return make_notebooks.run(make_notebooks.with_gaps(path.read_text(encoding="utf-8"), filled), path.stem)[-1]
 
 
-LEFT = [(path, filled) for path in build.SOLVED for count in gaps(path) for filled in combinations(gaps(path), count)]
+LEFT = [
+    (path, filled)
+    for path in make_notebooks.SOLVED
+    for count in gaps(path)
+    for filled in combinations(gaps(path), count)
+]
 """Puzzles with some of their gaps filled, but not all."""
 
 NAMED = {
@@ -55,20 +60,20 @@ NAMED = {
 
 
 def test_there_are_twelve_and_each_leads_to_the_next():
-    names = [build.target(path).name for path in build.SOLVED]
+    names = [make_notebooks.target(path).name for path in make_notebooks.SOLVED]
     assert [int(name[:2]) for name in names] == list(range(1, 13))
     assert sorted(path.name for path in PUZZLES.glob("*.ipynb")) == names
     assert re.findall(r"^\| \[\d+\. .*?\]\((.*?)\)", (PUZZLES / "README.md").read_text(), re.MULTILINE) == names
-    for path, after in zip(build.SOLVED, names[1:], strict=False):
-        assert f"({after})" in build.cells(path.read_text(encoding="utf-8"))[-1][1]
+    for path, after in zip(make_notebooks.SOLVED, names[1:], strict=False):
+        assert f"({after})" in make_notebooks.cells(path.read_text(encoding="utf-8"))[-1][1]
 
 
-@pytest.mark.parametrize("path", build.SOLVED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", make_notebooks.SOLVED, ids=lambda path: path.stem)
 def test_a_notebook_has_a_task_gaps_a_check_and_a_hint(path):
-    kept, source = read(build.target(path)), build.with_gaps(path.read_text(encoding="utf-8"))
+    kept, source = read(make_notebooks.target(path)), make_notebooks.with_gaps(path.read_text(encoding="utf-8"))
     printed = ["".join("".join(output["text"]) for output in cell["outputs"]) for cell in code_cells(kept)]
-    assert kept == json.loads(json.dumps(build.notebook(source, printed)))
-    task, *_, check, hint = build.cells(source)
+    assert kept == json.loads(json.dumps(make_notebooks.notebook(source, printed)))
+    task, *_, check, hint = make_notebooks.cells(source)
     assert "**Task**" in task[1]
     assert "check" in check[1]
     assert "<details><summary>Hint</summary>" in hint[1]
@@ -83,10 +88,10 @@ def test_with_a_gap_no_check_passes(path, filled):
     wrong = said(path, filled)
     assert wrong.startswith("not yet: ")
     if not filled:
-        assert wrong == "".join(code_cells(read(build.target(path)))[-1]["outputs"][0]["text"])
+        assert wrong == "".join(code_cells(read(make_notebooks.target(path)))[-1]["outputs"][0]["text"])
 
 
-@pytest.mark.parametrize("path", build.SOLVED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", make_notebooks.SOLVED, ids=lambda path: path.stem)
 def test_filled_a_check_passes(path):
     if not device.SIMULATED and not device.has_tensor_cores(hopper=True):
         pytest.skip("this GPU is no Hopper")
@@ -99,30 +104,30 @@ def test_filled_a_check_passes(path):
 )
 def test_a_likely_mistake_is_named(name, right, wrong, kind):
     source = (PUZZLES / "solved" / f"{name}.py").read_text(encoding="utf-8")
-    changed = build.GAP.sub(lambda gap: gap[0].replace(right, wrong), source)
+    changed = make_notebooks.GAP.sub(lambda gap: gap[0].replace(right, wrong), source)
     assert changed != source
-    assert f"  {kind}, line " in build.run(changed, name)[-1]
+    assert f"  {kind}, line " in make_notebooks.run(changed, name)[-1]
 
 
 @emulated
 def test_jupyter_prints_the_same(environment):  # noqa: F811
     pytest.importorskip("nbclient", reason="nbclient is not installed: pip install -e '.[test]'")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed: pip install -e '.[test]'")
-    path = build.target(build.SOLVED[5])
+    path = make_notebooks.target(make_notebooks.SOLVED[5])
     assert code_cells(executed(path))[-1].outputs[0].text == "".join(code_cells(read(path))[-1]["outputs"][0]["text"])
 
 
 COMPILED = """
 import json, sys
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
-import build
+import make_notebooks
 from kernel_costs import compiled
 from charcnn.compiling.stand_in import Target, standing_in
 target, found = Target.named("sm_90a"), {}
 with standing_in(target, lambda *launch: found.setdefault(launch)):
-    for path in build.SOLVED[3:]:
+    for path in make_notebooks.SOLVED[3:]:
         source = path.read_text(encoding="utf-8")
-        build.run(source, path.stem)
+        make_notebooks.run(source, path.stem)
 made = [compiled(kernel, kinds, target) for kernel, kinds in found]
 print(json.dumps([(one.costs["warnings"], one.costs["spill_stores"]) for one in made]))
 """

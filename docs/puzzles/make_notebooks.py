@@ -1,4 +1,4 @@
-"""Notebooks with gaps, from solved puzzles: `python docs/puzzles/build.py` writes them, and keeps what they print.
+"""Notebooks with gaps, from solved puzzles. `python docs/puzzles/make_notebooks.py` writes them, and what they print.
 
 A solved puzzle is a program in the percent format, whose cells begin with `# %%`, or `# %% [markdown]`. What stands
 between a line `# gap: …` and a line `# end` is left out of the notebook, in which `...` stands there.
