@@ -85,7 +85,7 @@ def _rate(document: Path, card: Card, level: str, precision: str) -> list[str]:
 
 def portable(document: Path) -> str:
     """How much of its computed limit the level of tensor cores of any kind reaches where it was measured."""
-    level = catalog.level("l14")
+    level = catalog.level("l21")
     (h200,) = [card for card in CARDS if card.name == "H200"]
     (own,) = [
         found for (name, place), found in results().levels.items()
@@ -93,7 +93,7 @@ def portable(document: Path) -> str:
     ]  # fmt: skip
     most = h200.tflops * 1e12 / flops(level.name)
     return (
-        f"On the H200, l14 in {level.precision()} reaches {own.inputs_per_second:,.0f} inputs/s from host to host "
+        f"On the H200, {level.name} in {level.precision()} reaches {own.inputs_per_second:,.0f} inputs/s from host to host "
         f"({link(document, own.file, 'raw result')}). That is {own.inputs_per_second / most:.0%} of the limit that its "
         "data sheet gives, computed in the same way.\n"
     ).replace("%", " %")
