@@ -149,13 +149,15 @@ def test_exported_arrays_are_read_by_their_interface(monkeypatch):
     assert whole.kind != strided.kind
     assert described(Exported(BEGIN, stream=1)).producer == 0
     assert described(Exported(BEGIN, stream=77)).producer == 77
+    assert described(Exported(BEGIN, [2, 2], strides=[8, 4])).end == BEGIN + 16
+    assert described(Exported(BEGIN, mask=object())) is None  # Numba refuses it, and says so
 
 
 class Called:
     """What `Replay.keep` reads of a call."""
 
     def __init__(self, out, *started, repeats=True):
-        self.out, self.started, self.repeats, self.stream = out, [*started], repeats, 0
+        self.out, self.started, self.repeats, self.stream, self.inputs = out, [*started], repeats, 0, ()
 
 
 class Recorder:
@@ -177,6 +179,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(device, "SIMULATED", False)
     monkeypatch.setattr(launch, "current_context", lambda: 1)
     monkeypatch.setattr(describing, "context", lambda: 1)
+    monkeypatch.setattr(device, "gpu_count", lambda: 1)
     monkeypatch.setattr(device, "as_stream", lambda stream: stream)
 
 
@@ -233,6 +236,10 @@ def test_true_is_not_one(gpu):
     kept(known, x, weight, y, options=(1,))
     assert known.started((x, weight), (True,), y, None) is None
     assert known.started((x, weight), (1.0,), y, None) is None
+    kept(known, x, weight, y, options=((2, 1),))
+    assert known.started((x, weight), ((2, 1),), y, None) is y
+    assert known.started((x, weight), ((2.0, 1),), y, None) is None
+    assert known.started((x, weight), ((2, True),), y, None) is None
 
 
 @pytest.mark.parametrize(
@@ -336,3 +343,62 @@ def test_a_call_knows_what_else_was_launched_meanwhile(monkeypatch):
     assert not repeats(SimpleNamespace(**{**vars(call), "_once": True}))
     assert not repeats(SimpleNamespace(**{**vars(call), "_device": False}))
     assert not repeats(SimpleNamespace(**{**vars(call), "_before": 5, "started": []}))
+
+
+def test_a_call_whose_array_was_copied_on_the_way_is_not_kept(gpu):
+    """PyTorch's reshape copies a tensor whose axes were exchanged; the copy lies elsewhere each time."""
+    known = replay.Replay(own=True)
+    x, weight, y = arrays(BEGIN)
+    copied = OnGpu((8,), BEGIN + (1 << 30))
+    call = Called(y, (Recorder({0, 1}), [copied.begin, y.begin]))
+    call.inputs = (copied,)
+    known.keep(call, (x, weight), (), y)
+    assert known.started((x, weight), (), y, None) is None
+
+
+def test_known_calls_count_as_launches(gpu, monkeypatch):
+    """Else an outer call that starts them would be taken for one that starts its own kernels alone."""
+    counter = SimpleNamespace(launches=0)
+    monkeypatch.setattr(launch, "_counter", counter)
+    known = replay.Replay()
+    x, weight, y = arrays(BEGIN)
+    kept(known, x, weight, y)
+    assert known.started((x, weight), (), y, None) is y
+    assert counter.launches == 1
+
+
+def test_all_is_forgotten_where_tiles_may_be_others(gpu):
+    from charcnn.ops.common import tile_choice
+
+    known = replay.Replay()
+    x, weight, y = arrays(BEGIN)
+    kept(known, x, weight, y)
+    tile_choice.forget()
+    assert known.started((x, weight), (), y, None) is None
+    kept(known, x, weight, y)
+    assert known.started((x, weight), (), y, None) is y
+
+
+def test_of_several_gpus_the_current_one_counts(gpu, monkeypatch):
+    monkeypatch.setattr(device, "gpu_count", lambda: 2)
+    monkeypatch.setattr(replay, "context", lambda: 1)
+    known = replay.Replay()
+    x, weight, y = arrays(BEGIN)
+    kept(known, x, weight, y)
+    assert known.started((x, weight), (), y, None) is y
+    monkeypatch.setattr(replay, "context", lambda: 2)
+    assert known.started((x, weight), (), y, None) is None
+
+
+def test_a_layers_two_ways_and_its_lengths_are_apart():
+    """A layer's `length` decides the result's shape; and both ways may be given arrays of one kind."""
+    from charcnn.ops.common.conv import PreparedConv
+
+    layer, seen = PreparedConv(), []
+    layer._replay = SimpleNamespace(started=lambda arrays, options, out, stream: seen.append(options) or out)
+    layer.length, layer.partial_moments_shape = 10, lambda n, length: (8,)
+    x, other, y = arrays(BEGIN)
+    for layer.length in (10, 12):
+        layer.apply(x, out=y)
+        layer.with_partial_moments(x, other, out=y)
+    assert len(set(seen)) == 4

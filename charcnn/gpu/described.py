@@ -97,15 +97,15 @@ def _of_host(array: Array) -> None:
 
 def _of_other(array: Array) -> GpuArray | None:
     interface: Record | None = getattr(array, "__cuda_array_interface__", None)
-    if interface is None:
+    if interface is None or interface.get("mask") is not None:
         return None
     begin, producer = interface["data"][0] or 0, interface.get("stream")
-    key = begin % ALIGNED, interface["typestr"], interface["shape"], interface.get("strides"), context()
+    shape, strides = tuple(interface["shape"]), tuple(interface.get("strides") or ())
+    key = begin % ALIGNED, interface["typestr"], shape, strides, context()
     found = _kinds.get(key)
     if found is None:
         dtype = np.dtype(interface["typestr"])
-        strides = interface.get("strides") or _row_major(interface["shape"], dtype.itemsize)
-        found = _new(key, interface["shape"], strides, dtype.itemsize)
+        found = _new(key, shape, strides or _row_major(shape, dtype.itemsize), dtype.itemsize)
     return GpuArray(found[0], begin, begin + found[1], 0 if producer == _DEFAULT else producer)
 
 

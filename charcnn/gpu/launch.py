@@ -44,6 +44,11 @@ class _Counter(threading.local):
 _counter = _Counter()
 
 
+def count(launches: int) -> None:
+    """Count launches of this thread that no `Call` started itself."""
+    _counter.launches += launches
+
+
 def jit(**options: Any) -> Callable[[Function], Any]:
     """`numba.cuda.jit`, compiled code kept on disk.
 

@@ -6,7 +6,8 @@ follow from these alone, or is not known, takes its whole way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from charcnn.aliases import Array, DType, KernelArgument, Stream
 from charcnn.gpu import device, launch
 from charcnn.gpu.described import GpuArray, described
+from charcnn.gpu.driver import context
 from charcnn.gpu.launch_block import LaunchBlock
 from charcnn.layers.layer import Shape
 
@@ -51,10 +53,32 @@ class Replay:
     paused = 0
     """How many want each call to take its whole way: something is tried or measured meanwhile."""
 
+    _generation = 0
+    """How often all that is known was forgotten."""
+
     def __init__(self, *, own: bool = False, in_place: bool = False, by_address: bool = False) -> None:
         self._own, self._in_place, self._by_address = own, in_place, by_address
         self._more = in_place or by_address
         self._known: dict[tuple[object, ...], _Known] = {}
+        self._of = Replay._generation
+
+    @classmethod
+    @contextmanager
+    def pause(cls) -> Iterator[None]:
+        """In this context each call of all threads takes its whole way."""
+        with launch.launching:
+            cls.paused += 1
+        try:
+            yield
+        finally:
+            with launch.launching:
+                cls.paused -= 1
+
+    @classmethod
+    def forget(cls) -> None:
+        """Plans may be others from now on: forget all calls of all functions and layers."""
+        with launch.launching:
+            cls._generation += 1
 
     def started(self, arrays: Sequence[Array], options: Sequence[object], out: Array, stream: Stream) -> Array:
         """Start what such a call started before.
@@ -68,7 +92,7 @@ class Replay:
         Returns:
             The result; None where such a call is not known, and nothing was started.
         """
-        if not self._known or Replay.paused or launch.profiler is not None:
+        if not self._known or Replay.paused or launch.profiler is not None or self._of != Replay._generation:
             return None
         handle = 0 if stream is None else device.stream_handle(stream)
         written = out is not None
@@ -96,6 +120,7 @@ class Replay:
             out = device.empty(known.shape, known.dtype, device.as_stream(stream))
             views.append(described(out))
         with launch.launching:
+            launch.count(len(known.starts))
             for start, addresses in known.starts:
                 start(handle, [views[which][1] + offset for which, offset in addresses])
         return out
@@ -109,6 +134,8 @@ class Replay:
         views = [view for view in map(described, (*arrays, result)) if view and view.producer in (None, handle)]
         if len(views) <= len(arrays):
             return
+        if any(device.address(one) != view.begin for one, view in zip(call.inputs, views, strict=False)):
+            return  # a copy, as another library's reshape may make, lies elsewhere each time
         written = out is not None
         aliased = self._in_place and bool(views[0].begin == views[-1].begin)
         different = views[aliased:]
@@ -123,8 +150,9 @@ class Replay:
             places = [place for place, *_ in addresses]
             sources = tuple((which, offset) for _, which, offset in addresses)
             starts.append(_Start(block.holding(values, places).start, sources))
-        if len(self._known) >= KEPT:
+        if len(self._known) >= KEPT or self._of != Replay._generation:
             self._known.clear()
+            self._of = Replay._generation
         try:
             key = self._key(views if written else views[:-1], options, written and aliased)
             self._known[key] = _Known(tuple(starts), tuple(call.out.shape), call.out.dtype)
@@ -135,7 +163,9 @@ class Replay:
         key: list[object] = [view[0] for view in views]
         if options:
             key += options
-            key += map(type, options)
+            key += map(_type, options)
+        if device.gpu_count() > 1:  # of one that is not the arrays', plans are others
+            key.append(context())
         if self._more:
             key += aliased, self._by_address and views[0].begin
         return tuple(key)
@@ -155,3 +185,8 @@ class Replay:
             elif value and not self._own:
                 return None
         return found
+
+
+def _type(option: object) -> object:
+    """What tells 1 from True and 1.0, in a tuple, too."""
+    return tuple(map(_type, option)) if type(option) is tuple else type(option)

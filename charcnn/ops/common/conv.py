@@ -199,13 +199,13 @@ class PreparedConv(NoScratch):
         Raises:
             ValueError: an argument's shape, dtype, layout or side does not fit.
         """
-        done = self._replay.started((x,), (), out, stream)
+        done = self._replay.started((x,), (self.length,), out, stream)
         if done is not None:
             return done
         call = self._call(x, out, stream)
         if call.out.size:
             self._start(call)
-        self._replay.keep(call, (x,), (), out)
+        self._replay.keep(call, (x,), (self.length,), out)
         return call.result()
 
     def into(self, call: Call, features: Array, shape: Shape) -> None:
@@ -242,15 +242,15 @@ class PreparedConv(NoScratch):
         self, x: Array, partial_moments: Array, *, out: Array = None, stream: Stream = None
     ) -> Array:
         """Start on features: y, and moments of parts of each input, float32 of `partial_moments_shape(N, L)`."""
-        arrays = x, partial_moments
-        done = self._replay.started(arrays, (), out, stream)
+        arrays, options = (x, partial_moments), (self.length, "moments")
+        done = self._replay.started(arrays, options, out, stream)
         if done is not None:
             return done
         shapes.expect("partial_moments", partial_moments, self.partial_moments_shape(*x.shape[:2]))
         call = self._call(x, out, stream, partial_moments=partial_moments)
         if call.out.size:
             self._start(call, call.inputs[1])
-        self._replay.keep(call, arrays, (), out)
+        self._replay.keep(call, arrays, options, out)
         return call.result()
 
     part: int

@@ -83,11 +83,10 @@ def choose(
 def trying(pick: Pick) -> Iterator[None]:
     """In this context and thread, `choose` gives what `pick` does, of the key and the candidates."""
     token = _trial.set(pick)
-    Replay.paused += 1
     try:
-        yield
+        with Replay.pause():
+            yield
     finally:
-        Replay.paused -= 1
         _trial.reset(token)
 
 
@@ -163,6 +162,7 @@ def forget() -> None:
     """Read files anew when they are next asked for."""
     _chosen.cache_clear()
     _read.cache_clear()
+    Replay.forget()
 
 
 @cache

@@ -22,6 +22,7 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, block_idx_y, grid_dim_y, thread_idx_x
 from charcnn.gpu.launch import Call, jit
+from charcnn.gpu.replay import Replay
 from charcnn.layers import Conv1d, Conv2d, Layer
 from charcnn.layers.layer import Shape
 from charcnn.ops.common.cast import LARGEST, largest, narrow, widen
@@ -309,6 +310,7 @@ class SmallBatchConv(PreparedConv):
         """Have each call ask for `size` bytes of a device array, from byte `begin` on, in the second-level cache."""
         if begin % 16 or not 0 <= begin <= begin + size <= array.nbytes:
             raise ValueError(f"{begin=}, {size=}: need a part of {array.nbytes} bytes that begins at a multiple of 16")
+        self._replay = Replay(own=True, by_address=self.hopper)  # what is known asks for another array
         self._held, self._ahead = array, (device.address(array) + begin, size)
 
     def _start(self, call: Call, partial_moments: Array = None) -> None:

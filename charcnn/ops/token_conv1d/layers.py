@@ -149,8 +149,8 @@ class GatherTokenConvNormReluPool:
 
 
 IN_PARTS = 2
-"""The most inputs of which block 1 takes less time in two kernels without clusters: on an H200 one input took 10 µs, and
-four 17, where eight took 15 in the kernels for larger batches."""
+"""The most inputs of which block 1 takes less time in two kernels without clusters: on an H200 one input took 10 µs,
+and four 17, where eight took 15 in the kernels for larger batches."""
 
 ALONE = 1
 """The most inputs of which block 1 takes less time in one kernel, as timed on an H200 in every precision; of 32 bits a
