@@ -32,6 +32,7 @@ FILES = {
     "convert": ({"input"}, {"output"}),
     "compact": ({"model", "data", "test"}, {"out"}),
     "info": ({"file", "model"}, set()),
+    "show": ({"file"}, set()),
     "report": ({"source"}, {"output", "json"}),
     "profile": ({"params"}, {"trace", "json"}),
     "plan": ({"report", "path", "measured"}, set()),
@@ -41,7 +42,7 @@ FILES = {
 WORDS = {
     "as", "batch", "capability", "classes", "config", "delimiter", "diff", "encoding", "label", "label_column",
     "label_separator", "layer", "level", "levels", "name", "network", "networks", "precision", "repeat", "techniques",
-    "text_columns", "unsure_label", "variant",
+    "text_columns", "types", "unsure_label", "variant",
 }  # fmt: skip
 """Options that take a text and name no file."""
 

@@ -94,6 +94,6 @@ def portable(document: Path) -> str:
     most = h200.tflops * 1e12 / flops(level.name)
     return (
         f"On the H200, {level.name} in {level.precision()} reaches {own.inputs_per_second:,.0f} inputs/s from host to "
-        f"host ({link(document, own.file, 'raw result')}). That is {own.inputs_per_second / most:.0%} of the limit that "
-        "its data sheet gives, computed in the same way.\n"
+        f"host ({link(document, own.file, 'raw result')}). That is {own.inputs_per_second / most:.0%} of the limit "
+        "that its data sheet gives, computed in the same way.\n"
     ).replace("%", " %")
