@@ -13,7 +13,7 @@ import numpy as np
 
 from charcnn.aliases import Array, Stream, Value
 from charcnn.gpu.emulator.results import Results
-from charcnn.gpu.emulator.threads import LaunchConfig, current
+from charcnn.gpu.emulator.threads import LaunchConfig, current, in_kernel
 from charcnn.gpu.ptx.intrinsics import emulates
 
 
@@ -69,7 +69,7 @@ def touch(address: int, size: int, does: str) -> None:
 
 def touch_element(array: np.ndarray, index: int, size: int, does: str) -> None:
     """Check an access to elements of an array, from an index on."""
-    if current().block.launch.running:
+    if in_kernel() and current().block.launch.running:
         touch(array.ctypes.data + int(index) * array.itemsize, size, does)
 
 

@@ -317,6 +317,11 @@ class Thread(greenlet):
         findings.add(kind, file, line, where)
 
 
+def in_kernel() -> bool:
+    """Whether a thread of a kernel runs."""
+    return type(getcurrent()) is Thread
+
+
 def current() -> Thread:
     """The thread that runs.
 
