@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gpu_arrays import BEGIN, Exported, OnGpu
 from numba import types
 
 from charcnn.gpu import described as describing
@@ -14,31 +15,6 @@ from charcnn.gpu import device, driver, launch, launch_block, replay
 from charcnn.gpu.described import described
 from charcnn.gpu.device import DeviceError
 from charcnn.gpu.launch_block import DriverConfig, LaunchBlock
-
-BEGIN = 0x7F0000000000
-
-
-class OnGpu:
-    """A device array, as Numba's are; its memory is not there."""
-
-    __cuda_ndarray__ = True
-
-    def __init__(self, shape, begin, dtype=np.float32):
-        self.shape, self.dtype = shape, np.dtype(dtype)
-        self.strides = np.empty(shape, dtype).strides
-        self.size = int(np.prod(shape))
-        self.begin, self.gpu_data = begin, None
-
-    @property
-    def device_ctypes_pointer(self):
-        return ctypes.c_size_t(self.begin)
-
-
-class Exported:
-    """An array of a library that numba-cuda does not know."""
-
-    def __init__(self, begin, shape=(4,), **more):
-        self.__cuda_array_interface__ = {"shape": shape, "typestr": "<f4", "data": (begin, False), **more}
 
 
 @pytest.fixture
@@ -120,37 +96,6 @@ def test_a_launch_that_the_driver_refuses_says_so(handed):
 def test_arguments_that_no_kernel_takes_are_named(handed):
     with pytest.raises(TypeError, match="of type complex64: need a number"):
         LaunchBlock(None, 99, (types.complex64,), (1j,), 1, 32)
-
-
-def test_arrays_of_one_kind_have_one_number_and_keep_it():
-    one, other = OnGpu((2, 3), BEGIN), OnGpu((2, 3), BEGIN + 4096)
-    assert described(one).kind == described(other).kind
-    assert described(one) is described(one)
-    assert described(OnGpu((2, 3), BEGIN + 64)).kind != described(one).kind  # it begins elsewhere in 128 bytes
-    assert (described(other).begin, described(other).end) == (BEGIN + 4096, BEGIN + 4096 + 24)
-    assert described(OnGpu((3, 2), BEGIN)).kind != described(one).kind
-    assert described(OnGpu((2, 3), BEGIN, np.int32)).kind != described(one).kind
-    assert described(OnGpu((2, 0), BEGIN))[1:3] == (BEGIN, BEGIN)
-    assert described(np.zeros(3)) is None
-    assert described([1.0]) is None
-
-
-def test_kinds_are_forgotten_before_they_are_many_and_no_number_is_given_twice(monkeypatch):
-    monkeypatch.setattr(describing, "KEPT", 8)
-    numbers = [described(OnGpu((size,), BEGIN)).kind for size in range(1, 30)]
-    assert len(set(numbers)) == 29
-    assert len(describing._kinds) <= 8
-
-
-def test_exported_arrays_are_read_by_their_interface(monkeypatch):
-    monkeypatch.setattr(describing, "context", lambda: 1)
-    whole, strided = described(Exported(BEGIN)), described(Exported(BEGIN, strides=(8,)))
-    assert (whole.end, strided.end) == (BEGIN + 16, BEGIN + 28)
-    assert whole.kind != strided.kind
-    assert described(Exported(BEGIN, stream=1)).producer == 0
-    assert described(Exported(BEGIN, stream=77)).producer == 77
-    assert described(Exported(BEGIN, [2, 2], strides=[8, 4])).end == BEGIN + 16
-    assert described(Exported(BEGIN, mask=object())) is None  # Numba refuses it, and says so
 
 
 class Called:
