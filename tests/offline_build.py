@@ -143,8 +143,7 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
             toom_cook()
         for name in OF_LEVELS:
             if name in names:
-                recorder.variant = name
-                of_level(name, target, recorder.launch)
+                of_level(name, target, recorder)
         for name, layer in LADDERS.items():
             for step in layer.steps if not names or name in names else ():
                 recorder.variant = f"{name}: {step}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol
 
+from charcnn.aliases import Kernel, NumbaType
 from charcnn.compiling.networks import BuiltLevel, record, runnable
-from charcnn.compiling.stand_in import Launched, Target
+from charcnn.compiling.stand_in import Target
 from charcnn.config import SMALL
+from charcnn.gpu import copy_kernel
 
 FOR_ADA = "l14 fp8"
 """All that this level launches in this precision, for GPUs that have FP8 and no wgmma."""
@@ -17,11 +20,26 @@ FEW_PORTABLE = "few inputs of l21"
 OF_LEVELS = FOR_ADA, FEW_PORTABLE
 
 
-def of_level(name: str, target: Target, launched: Launched) -> None:
+def of_level(name: str, target: Target, recorder: Recorder) -> None:
     """Hand over what one of OF_LEVELS launches, with LayerNorm and without."""
     rows, sizes = [tuple(FOR_ADA.split())], [4096]
     if name == FEW_PORTABLE:
         rows, sizes = [row for row in runnable(target) if row[0] == "l21"], [1, 16, 64]
+
+    def launched(kernel: Kernel, kinds: tuple[NumbaType, ...]) -> None:
+        if kernel is not copy_kernel._copy_kernel:  # which is started for ids and for logits, and so twice
+            recorder.launch(kernel, kinds)
+
     for row in rows:
-        for layernorm in (True, False):
+        recorder.variant = name if name == FOR_ADA else f"{name}, {row[1]}"
+        for layernorm in (True, False) if row is rows[0] else (True,):
             record(BuiltLevel(*row, replace(SMALL, layernorm=layernorm)), target, launched, sizes)
+
+
+class Recorder(Protocol):
+    """What keeps launches, by variant."""
+
+    variant: str
+
+    def launch(self, kernel: Kernel, kinds: tuple[NumbaType, ...]) -> None:
+        """Keep one."""

@@ -236,7 +236,7 @@ def test_portable_tensor_cores(capability, request):
         pytest.skip("another commit's turn")
     names, variants = PORTABLE[capability]
     kernels = build("--capability", capability, *names)
-    assert {row["variant"] for row in kernels.values()} == variants
+    assert {row["variant"].partition(", ")[0] for row in kernels.values()} == variants  # of a level by precision
     functions = {row["function"] for row in kernels.values()}
     assert capability != "8.9" or functions > {"make_kernel", "make_pack_kernel", "_merge_kernel"}
     for key, row in kernels.items():
