@@ -15,7 +15,7 @@ FOR_ADA = "l14 fp8"
 """All that this level launches in this precision, for GPUs that have FP8 and no wgmma."""
 
 FEW_PORTABLE = "few inputs of l21"
-"""What few inputs launch there, in all precisions that the GPU has."""
+"""What few inputs launch there, in all precisions that the GPU has and of which they have kernels of their own."""
 
 OF_LEVELS = FOR_ADA, FEW_PORTABLE
 
@@ -24,7 +24,8 @@ def of_level(name: str, target: Target, recorder: Recorder) -> None:
     """Hand over what one of OF_LEVELS launches, with LayerNorm and without."""
     rows, sizes = [tuple(FOR_ADA.split())], [4096]
     if name == FEW_PORTABLE:
-        rows, sizes = [row for row in runnable(target) if row[0] == "l21"], [1, 16, 64]
+        rows = [row for row in runnable(target) if row[0] == "l21" and row[1] != "fp16x3"]  # whose are l14's kernels
+        sizes = [1, 16, 64]
 
     def launched(kernel: Kernel, kinds: tuple[NumbaType, ...]) -> None:
         if kernel is not copy_kernel._copy_kernel:  # which is started for ids and for logits, and so twice
