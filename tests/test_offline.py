@@ -230,6 +230,10 @@ PORTABLE = {
 }
 
 
+SPILLING = {("8.0", "_stat_kernel")}
+"""Of l14, too: 1,024 threads a block, of which 8.0 holds two, leave 32 registers each, and 40 bytes are spilled."""
+
+
 @pytest.mark.parametrize("capability", PORTABLE)
 def test_portable_tensor_cores(capability, request):
     if request.config.getoption("--turns") and part(len(PORTABLE)) != list(PORTABLE).index(capability):
@@ -240,7 +244,7 @@ def test_portable_tensor_cores(capability, request):
     functions = {row["function"] for row in kernels.values()}
     assert capability != "8.9" or functions > {"make_kernel", "make_pack_kernel", "_merge_kernel"}
     for key, row in kernels.items():
-        assert not faults(row["costs"]), key
+        assert bool(faults(row["costs"])) == ((capability, row["function"]) in SPILLING), key
         assert 0 < row["costs"]["registers"] <= 255, key
 
 
