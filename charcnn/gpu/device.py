@@ -236,11 +236,17 @@ def as_device_array(array: Array, stream: Stream) -> Array:
 
 
 def address(array: Array) -> int:
-    """Where an array begins on the GPU; in the simulator, on the host."""
+    """Where an array begins on the GPU; in the simulator, on the host.
+
+    Raises:
+        ValueError: it lies on no GPU.
+    """
     if SIMULATED:
         return int(array.ctypes.data)
     found = described(array)
-    return 0 if found is None else found.begin
+    if found is None:
+        raise ValueError(f"an array is a {type(array).__name__}: need one on the GPU")
+    return found.begin
 
 
 def require_memory(size: int, purpose: str) -> None:
