@@ -300,9 +300,10 @@ class SmallBatchMlp:
     def __init__(
         self, weights: Array, biases: Any, *, precision: str = "fp16", most: int = MOST, stream: Stream = None
     ) -> None:
-        device.require_tensor_cores("small_batch")
+        device.require_tensor_cores("small_batch", turing=True)
         self.most = most
         self.precision = choose(precision)
+        device.require_precision(precision, self.precision.capability)
         together = max(8, lane_numbers(self.precision))
         sizes = [weights[0].shape[0], *(weight.shape[1] for weight in weights)]
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):

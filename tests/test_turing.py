@@ -1,0 +1,148 @@
+"""Compute capability 7.5: its tensor cores multiply fp16, no copy bypasses registers, shared memory has 64 KiB."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from prepared import prepared
+from small_gpu import fresh_kernels
+from test_mma import BROAD, DEEP, LINEAR, arrays, check_variant, close, run
+
+from charcnn import catalog
+from charcnn.classify import engine
+from charcnn.compiling.stand_in import SIZES
+from charcnn.config import Config
+from charcnn.gpu import device
+from charcnn.levels import l14
+from charcnn.levels.runner import command, options
+from charcnn.model import network, params
+from charcnn.ops import reference
+from charcnn.ops.conv1d.mma import kernel, layer
+from charcnn.ops.conv1d.mma.config import MmaHeldTile, Stages
+from charcnn.ops.conv1d.small_batch import SmallBatchConv
+from charcnn.ops.linear.few_outputs import FewOutputsLinear
+
+simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to emulate")
+
+if device.SIMULATED:
+    from charcnn.gpu import emulator
+
+T4 = (7, 5)
+"""Its compute capability."""
+
+SMALLEST = MmaHeldTile(48, 128, 48, 64, 2, 1)
+"""Two warps, which are emulated in half the time of those that run."""
+
+
+@pytest.fixture
+def there(monkeypatch):
+    """What asks for the GPU finds a T4."""
+    monkeypatch.setattr(device, "SIMULATED", False)
+    monkeypatch.setattr(device, "capability", lambda: T4)
+    monkeypatch.setattr(device, "gpu_count", lambda: 1)
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    """Kernels are chosen for a T4, and emulated; mistakes are found."""
+    fresh_kernels(monkeypatch)
+    kernel.make_kernel.cache_clear()  # of kernels that another machine runs
+    monkeypatch.setattr(device, "capability", lambda: T4)
+    monkeypatch.setattr(device, "has_capability", lambda least: least <= T4)
+    monkeypatch.setattr(device, "shared_limit", lambda: SIZES[T4][1])
+    monkeypatch.setattr(device, "multiprocessors", lambda: 1)
+    with emulator.checking(1) as findings:
+        yield
+    kernel.make_kernel.cache_clear()
+    assert findings == []
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("name", "sizes", "tile"),
+    [
+        ("conv1d_stat_nlc_mma_fp16", DEEP, layer.HELD[0]),
+        ("linear_relu_nlc_mma_fp16", LINEAR, SMALLEST),
+        pytest.param("linear_relu_nlc_mma_fp16", LINEAR, layer.HELD[0], marks=pytest.mark.exhaustive),
+        pytest.param("conv1d_stat_nlc_mma_fp16", DEEP, layer.HELD[1], marks=pytest.mark.exhaustive),
+        pytest.param("conv1d_relu_nlc_mma_fp16", BROAD, layer.HELD[0], marks=pytest.mark.exhaustive),
+    ],
+)
+def test_variant(name, sizes, tile, emulated, monkeypatch):
+    monkeypatch.setattr(layer, "HELD", (tile,))
+    check_variant(name, sizes)
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("length", "tile"),
+    [(7, SMALLEST), *(pytest.param(n, layer.HELD[0], marks=pytest.mark.exhaustive) for n in (7, 8))],
+)
+def test_pooling_of_inputs_that_are_no_multiple_of_three(length, tile, emulated, monkeypatch):
+    monkeypatch.setattr(layer, "HELD", (tile,))
+    x, weight, bias = arrays(7, length, 8, 8, 3)  # some inputs a tile, and none where all begins
+    y = run("relu", 3, x, weight, bias, "fp16", results="float32").copy_to_host()
+    exact = [array.astype(np.float64) for array in (x, weight, bias)]
+    assert close("fp16", y, reference.conv1d_relu_maxpool1d_nlc(*exact, 3))
+
+
+@simulated
+@pytest.mark.exhaustive  # a minute each
+@pytest.mark.parametrize("name", ["l14", "l21"])
+def test_level(name, emulated):
+    config = Config(length=123, alphabet=9, channels=8, units=8)
+    weights = params.init(config, seed=3)
+    ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (1, config.length), np.uint8)
+    built = catalog.level(name).module.build(weights, config, batch=1, streams=1)
+    assert close("fp16", built(ids), network.forward(ids, weights, config))
+
+
+@pytest.mark.parametrize("taps", [1, 3, 7])
+def test_tiles_fit_its_shared_memory_in_two_stages(taps, monkeypatch):
+    monkeypatch.setattr(device, "has_capability", lambda least: least <= T4)
+    monkeypatch.setattr(device, "shared_limit", lambda: SIZES[T4][1])
+    for pooled in (False, True):
+        offered = layer.tiles_for(layer.choose("fp16"), pooled)
+        assert layer.fitting(offered, taps, 256) == offered
+        assert all(isinstance(tile, MmaHeldTile) and tile.held for tile in offered)
+        assert {Stages.of(tile, taps).a_stages for tile in offered} == {2}
+    monkeypatch.setattr(device, "has_capability", lambda least: True)
+    assert not any(tile.held for pooled in (False, True) for tile in layer.tiles_for(layer.choose("fp16"), pooled))
+
+
+def test_what_is_chosen(there):
+    serving = [row.name for row in catalog.LEVELS if row.device == "cuda" and options.serves(row, None)]
+    assert serving == [*(f"l{k}" for k in range(3, 11)), "l14", "l21"]  # l10 needs more shared memory, and says so
+    for name in ("l14", "l21"):
+        row = catalog.level(name)
+        assert [of for of in row.precisions if options.serves(row, of)] == ["fp16"]
+        assert engine.obstacle(engine.Choice(row, "fp16")) is None
+        said = r"^precision='bf16': need compute capability 8\.0 or later, this GPU has 7\.5$"
+        assert re.match(said, engine.obstacle(engine.Choice(row, "bf16")))
+    chosen = next(choice for choice in engine.choices("cuda") if engine.obstacle(choice) is None)
+    assert (chosen.level.name, chosen.precision) == ("l21", "fp16")
+
+
+def test_another_precision_is_refused_in_a_line(there, ended):
+    for precision in ("bf16", "tf32", "fp16x3"):
+        done = ended(command.main, l14.build, ["--precision", precision])
+        said = f"l14: precision='{precision}': need compute capability 8.0 or later, this GPU has 7.5\n"
+        assert (done.returncode, done.stderr) == (2, said)
+
+
+@simulated
+def test_layers_take_what_it_multiplies(monkeypatch):
+    monkeypatch.setattr(device, "capability", lambda: T4)
+    monkeypatch.setattr(device, "has_capability", lambda least: least <= T4)
+    _, weight, bias = arrays(1, 9, 8, 8, 3)
+    message = r"^precision='{}': need compute capability 8\.\d or later, this GPU has 7\.5$"
+    for made, array in ((layer.MmaConv, weight), (layer.MmaConv, weight[0]), (SmallBatchConv, weight)):
+        prepared(made, array, bias, precision="fp16")
+        for precision in ("bf16", "fp16x3", "fp8"):
+            with pytest.raises(ValueError, match=message.format(precision)):
+                prepared(made, array, bias, precision=precision)
+    prepared(FewOutputsLinear, weight[0], bias, precision="fp16")
+    with pytest.raises(device.DeviceError, match=r"^few_outputs in bf16 needs compute capability 8\.0, this GPU has 7"):
+        prepared(FewOutputsLinear, weight[0], bias, precision="bf16")
