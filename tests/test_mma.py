@@ -256,7 +256,7 @@ def test_fp8_below_its_compute_capability(machine, monkeypatch, ended):
             prepared(layer.MmaConv, one, bias, precision="fp8")
     with pytest.raises(ValueError, match=message):
         l14.build(params.init(config, seed=3), config, batch=1, streams=1, precision="fp8")
-    monkeypatch.setattr(device, "has_tensor_cores", lambda hopper=False: not hopper)
+    monkeypatch.setattr(device, "has_tensor_cores", lambda hopper=False, turing=False: not hopper)
     assert engine.obstacle(engine.Choice(catalog.level("l14"), "fp16")) is None
     assert re.match(message, engine.obstacle(engine.Choice(catalog.level("l14"), "fp8")))
     assert [options.serves(catalog.level("l14"), of) for of in (None, "bf16", "fp8")] == [True, True, False]
