@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from prepared import prepared
+from ptx_interpreter import LANES, Warp, values
 from small_gpu import fresh_kernels
 from test_mma import BROAD, DEEP, LINEAR, arrays, check_variant, close, run
 
@@ -14,7 +15,7 @@ from charcnn import catalog
 from charcnn.classify import engine
 from charcnn.compiling.stand_in import SIZES
 from charcnn.config import Config
-from charcnn.gpu import device
+from charcnn.gpu import device, ptx
 from charcnn.levels import l14
 from charcnn.levels.runner import command, options
 from charcnn.model import network, params
@@ -28,6 +29,7 @@ simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: not
 
 if device.SIMULATED:
     from charcnn.gpu import emulator
+    from charcnn.gpu.emulator import warp
 
 T4 = (7, 5)
 """Its compute capability."""
@@ -146,3 +148,61 @@ def test_layers_take_what_it_multiplies(monkeypatch):
     prepared(FewOutputsLinear, weight[0], bias, precision="fp16")
     with pytest.raises(device.DeviceError, match=r"^few_outputs in bf16 needs compute capability 8\.0, this GPU has 7"):
         prepared(FewOutputsLinear, weight[0], bias, precision="bf16")
+
+
+def bits(*numbers):
+    return np.array(numbers, np.float32).view(np.uint32)
+
+
+def interpreted(intrinsic, *operands, results=1):
+    """What stands in for an instruction on a T4, of bits that each lane has."""
+    names = {f"${results + i}": operand for i, operand in enumerate(operands)}
+    registers = Warp(names).run(intrinsic.before[device.AMPERE]).registers
+    return np.array([registers[f"${i}"] for i in range(results)])
+
+
+def halves(word):
+    return np.array([word], np.uint32).view(np.float16)
+
+
+@simulated
+@pytest.mark.parametrize("rectified", [None, False, True], ids=["max_nan_f32", "cvt_f16x2", "cvt_f16x2 with ReLU"])
+def test_what_stands_in_for_an_instruction_on_floats(rectified):
+    intrinsic = ptx.max_nan_f32 if rectified is None else ptx.cvt_f16x2("f16", rectified)
+    for a, b in values():
+        found = interpreted(intrinsic, *(np.full(LANES, bits(one)[0]) for one in (a, b)))[0, 0]
+        expected = intrinsic(np.float32(a), np.float32(b))
+        if rectified is None:
+            np.testing.assert_array_equal(np.uint32(found).view(np.float32), np.float32(expected))
+        else:
+            np.testing.assert_array_equal(halves(found), halves(expected))
+
+
+@simulated
+def test_what_stands_in_for_the_maximum_of_halves():
+    peak = ptx.max_nan_f16x2("f16")
+    with np.errstate(over="ignore"):
+        words = [int(np.array(pair, np.float16).view(np.uint32)[0]) for pair in values()]
+    for a, b in zip(words, words[::-1] + words[:1], strict=False):
+        found = interpreted(peak, np.full(LANES, a, np.uint32), np.full(LANES, b, np.uint32))[0, 0]
+        np.testing.assert_array_equal(halves(found), halves(peak(a, b)))
+
+
+@simulated
+def test_two_products_of_half_the_depth_are_one():
+    draw = np.random.default_rng(0)
+    a, b = (draw.integers(-9, 9, (LANES, 2 * words)).astype(np.float16).view(np.uint32) for words in (4, 2))
+    c = draw.integers(-9, 9, (LANES, 4)).astype(np.float32)
+    expected = warp.product(a, b, c, "f16")
+    found = interpreted(ptx.mma_sync("f16"), *a.T, *b.T, *c.view(np.uint32).T, results=4)
+    np.testing.assert_array_equal(found.astype(np.uint32).view(np.float32).T, expected)
+
+
+@pytest.mark.parametrize(("width", "wanted"), [(4, 16), (4, 12), (4, 4), (4, 0), (2, 8), (2, 4), (1, 4), (1, 0)])
+def test_what_stands_in_for_a_copy(width, wanted):
+    copies = [ptx.cp_async(width), *[ptx.cp_async_16] * (width == 4)]
+    for copy in copies:
+        memory = {4096 + 4 * i: 7 + i for i in range(wanted // 4)}  # nothing else is read
+        found = Warp({"$0": 64, "$1": 4096, "$2": wanted}, memory).run(copy.before[device.AMPERE])
+        assert found.shared == {64 + 4 * i: 7 + i if 4 * i < wanted else 0 for i in range(width)}
+    assert ptx.cp_async_commit_group.before == ptx.cp_async_wait_group(0).before == {device.AMPERE: ""}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from types import MappingProxyType
 
 from charcnn.aliases import Intrinsic
 from charcnn.gpu.device import AMPERE
 from charcnn.gpu.ptx.intrinsics import instruction
 from charcnn.gpu.ptx.ld_st import VECTOR
 
-_NOTHING = MappingProxyType({AMPERE: ""})
+_NOTHING = {AMPERE: ""}
 """Before Ampere, where copies are not under way."""
 
 

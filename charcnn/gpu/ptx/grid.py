@@ -6,12 +6,11 @@ PTX ISA: "Special Registers", "griddepcontrol".
 from __future__ import annotations
 
 import time
-from types import MappingProxyType
 
 from charcnn.gpu.device import HOPPER
 from charcnn.gpu.ptx.intrinsics import instruction
 
-_NOTHING = MappingProxyType({HOPPER: ""})
+_NOTHING = {HOPPER: ""}
 """Before Hopper."""
 
 

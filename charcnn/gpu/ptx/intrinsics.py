@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType, MappingProxyType
+from types import FrameType
 from typing import Any
 
 from numba.cuda import types
@@ -37,7 +37,7 @@ operands, or of the constants that they are made with, which gives that one. `ch
 Before = Mapping[tuple[int, int], str]
 """By compute capability, the assembly for GPUs before it, which lack an instruction."""
 
-ALWAYS: Before = MappingProxyType({})
+ALWAYS: Before = {}
 """Of an instruction that every GPU has on which kernels with it run."""
 
 
@@ -80,7 +80,7 @@ def instruction(
             setattr(typing, name, getattr(declared, name))  # but not the signature: Numba goes by that
         key = text, outs, ins, *before.items(), pure, early
         made = typed(*key, declared=declared, simulated=simulated, maker=maker)(typing)
-        made.text, made.outs, made.ins = text, outs, ins
+        made.text, made.outs, made.ins, made.before = text, outs, ins, before
         return made
 
     return declare
