@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from prepared import prepared
 from ptx_interpreter import LANES, Warp, values
+from report import limits
 from small_gpu import fresh_kernels
 from test_mma import BROAD, DEEP, LINEAR, arrays, check_variant, close, run
 
 from charcnn import catalog
 from charcnn.classify import engine
 from charcnn.compiling.stand_in import SIZES
-from charcnn.config import Config
+from charcnn.config import SMALL, Config
 from charcnn.gpu import device, ptx
 from charcnn.levels import l14
 from charcnn.levels.runner import command, options
@@ -206,3 +209,25 @@ def test_what_stands_in_for_a_copy(width, wanted):
         found = Warp({"$0": 64, "$1": 4096, "$2": wanted}, memory).run(copy.before[device.AMPERE])
         assert found.shared == {64 + 4 * i: 7 + i if 4 * i < wanted else 0 for i in range(width)}
     assert ptx.cp_async_commit_group.before == ptx.cp_async_wait_group(0).before == {device.AMPERE: ""}
+
+
+def test_the_page_computes_what_limits_it():
+    page = (Path(__file__).parents[1] / "docs" / "gpus.md").read_text(encoding="utf-8")
+    products = [node for node in SMALL.nodes if node.flops]
+    between = [node.in_shape for node in products[1:6]] + [products[5].out_shape, products[6].in_shape]
+    moved = 2 * 2 * sum(map(math.prod, between))  # 2 bytes each, written and read
+    rows = [
+        ("l21: tensor cores, fp16", 65e12, "65 TFLOP/s", limits.flops("l21"), f"{limits.flops('l21') / 1e9:.2f} GFLOP"),
+        (
+            "l21: memory, each kernel's features read and written once",
+            320e9,
+            "320 GB/s",
+            moved,
+            f"{moved / 1e6:.2f} MB",
+        ),
+        ("l9: float32", 8.1e12, "8.1 TFLOP/s", limits.flops("l9"), f"{limits.flops('l9') / 1e9:.2f} GFLOP"),
+    ]
+    for name, rate, said, each, of_each in rows:
+        most = rate / each
+        digits = 10 ** (len(str(int(most))) - 2)
+        assert f"| {name} | {said} | {of_each} | {math.ceil(most / digits) * digits:,} |" in page, name
