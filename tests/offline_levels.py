@@ -15,7 +15,7 @@ FOR_ADA = "l14 fp8"
 """All that this level launches in this precision, for GPUs that have FP8 and no wgmma."""
 
 FOR_TURING = "l14 fp16"
-"""Likewise, for GPUs without cp.async."""
+"""All that this level launches in this precision, for GPUs without cp.async."""
 
 FEW_PORTABLE = "few inputs of l21"
 """What few inputs launch there, in all precisions that the GPU has and of which they have kernels of their own."""
