@@ -81,13 +81,24 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
         self.class_weight = class_weight
         self.random_state = random_state
 
-    def fit(self, X: Texts, y: Labels, sample_weight: Array | None = None) -> CharCNNClassifier:
+    def fit(
+        self,
+        X: Texts,
+        y: Labels,
+        sample_weight: Array | None = None,
+        teacher_probabilities: Array | None = None,
+        teacher_name: str | None = None,
+        teacher_license: str | None = None,
+    ) -> CharCNNClassifier:
         """Train on texts.
 
         Args:
             X: N texts.
             y: their classes (N,), of any type that scikit-learn takes.
             sample_weight: how much each text counts in the loss (N,), 0 or more; None for all alike.
+            teacher_probabilities: what a teacher answers to the texts (N, C), columns in the order of `classes_`, or a
+                table or mapping with a column for each class, as of `charcnn.train`; None for no teacher.
+            teacher_name, teacher_license: of the teacher: `classifier_.metadata` keeps them.
 
         Raises:
             ImportError: PyTorch is missing.
@@ -114,6 +125,9 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
             preset=self.preset,
             valid=self.valid,
             sample_weight=sample_weight,
+            teacher_probabilities=teacher_probabilities,
+            teacher_name=teacher_name,
+            teacher_license=teacher_license,
             encoding=self.encoding,
             config=self.config,
             device=self.device,

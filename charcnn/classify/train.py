@@ -15,7 +15,7 @@ from charcnn.host.install import pip_install
 from charcnn.text import names
 from charcnn.text.columns import columns
 from charcnn.text.encodings import Encoding, find_encoding
-from charcnn.training import data
+from charcnn.training import data, probabilities
 from charcnn.training.plan import plan
 from charcnn.training.recipe import Recipe
 
@@ -39,6 +39,9 @@ def train(
     classes: Sequence[str] | None = None,
     multi_label: bool = False,
     sample_weight: Array | None = None,
+    teacher_probabilities: Array | None = None,
+    teacher_name: str | None = None,
+    teacher_license: str | None = None,
     encoding: str | Encoding = "forward",
     config: Config | None = None,
     device: str = "auto",
@@ -63,6 +66,11 @@ def train(
         classes: names of the classes, which labels are or count from 1; None for the labels that occur.
         multi_label: whether a text may have several labels, or none.
         sample_weight: how much each text counts in the loss, float (N,), 0 or more; None for all alike.
+        teacher_probabilities: what a teacher of any kind answers to the texts, to learn from beside the labels: numbers
+            (N, classes), 0 or more, each row's sum 1; columns in the order of the classes, which are sorted where
+            `classes` does not say; or a table or mapping with a column for each class. The field `teaching` of the
+            recipe is its weight in the loss, 0.7 by default. Not with `multi_label`.
+        teacher_name, teacher_license: of the teacher: `metadata` keeps them.
         encoding: how texts become token ids: "forward", "crepe", "bytes" for any language, or an Encoding.
         config: the network's sizes, which then begins with random weights; None for those that follow from the rows.
             Alphabet and classes follow from the encoding and the labels.
@@ -108,6 +116,13 @@ def train(
     valid = data.share(part.labels) if valid is None else valid
     if sample_weight is not None:
         part = replace(part, weights=_weights(sample_weight, len(part)))
+    if teacher_probabilities is not None:
+        if multi_label:
+            raise ValueError("teacher_probabilities: teach one label a text; leave out multi_label")
+        part = replace(part, taught=probabilities.of_texts(teacher_probabilities, len(part), known))
+    credited = probabilities.credited(
+        None, part.taught, teaching=how.teaching, name=teacher_name, license=teacher_license
+    )
     if isinstance(valid, tuple):
         held = examples(_rows("valid: ", *valid, multi_label))
     elif not 0 <= valid < 1:
@@ -134,7 +149,7 @@ def train(
         warn=lambda line: warnings.warn(line, stacklevel=5),  # of whoever called `train`
     )
     task.introduce()
-    model = task.finished(task.trained(log_every=0), {"command": "charcnn.train"})
+    model = task.finished(task.trained(log_every=0), {"command": "charcnn.train", "teachers": credited})
     return Classifier(model, device=None if device == "auto" else device)
 
 

@@ -50,6 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also learn from N networks of the same size, trained first, or from existing models, separated by commas "
         "(default 0)",
     )
+    add(
+        "--teacher-probabilities",
+        metavar="FILE",
+        help="also learn from these: a row of class probabilities for each row of --data, by any teacher (.npz, .npy, "
+        ".csv, .parquet)",
+    )
+    add("--teacher-name", metavar="NAME", help="the teacher's name, for the model's card")
+    add("--teacher-license", metavar="NAME", help="the teacher's licence, for the model's card")
     add("--keep-teachers", action="store_true", help="keep the teachers: OUT-teacher-1.safetensors, and so on")
     add(
         "--store",
@@ -109,7 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     field("epochs", int, "passes over the rows")
     add("--teacher-epochs", type=int, metavar="N", help="epochs of the teachers (default: as --epochs)")
-    field("teaching", float, "share of the loss taken from the teachers' answers")
+    field("teaching", float, "share of the loss taken from teachers' answers; labels have the rest")
     field("batch", int, "rows per step")
     field("rate", float, "peak learning rate")
     field("decay", float, "weight decay")
@@ -135,7 +143,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-_READ = ("data", "valid", "test")
+_READ = ("data", "valid", "test", "teacher_probabilities")
 _NO_WEIGHT = (
     "out",
     "metrics",

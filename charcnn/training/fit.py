@@ -144,7 +144,13 @@ class TrainingTask:
 
     def _ngrams(self) -> dict[str, np.ndarray]:
         """Weights that detect n-grams, their logits as large as the linear model's that chose them."""
-        arrays, spread = ngrams.weights(self.part, self.config, balance=self.recipe.balance, seed=self.recipe.seed)
+        arrays, spread = ngrams.weights(
+            self.part,
+            self.config,
+            balance=self.recipe.balance,
+            teaching=self.recipe.teaching,
+            seed=self.recipe.seed,
+        )
         shown = self.part.part(np.arange(min(len(self.part), 256)))
         evidence = {**arrays, "fc3.bias": np.zeros_like(arrays["fc3.bias"])}
         own = float(np.median(loop.answers(self._network(evidence), shown, 32).std(axis=1)))

@@ -60,7 +60,8 @@ class Trainer:
         device: where.
         dtype: of the arithmetic: torch.float32 or torch.bfloat16.
         compiled: whether torch.compile makes the kernels.
-        teachers: weights of networks of the same sizes, whose mean probabilities it also learns from.
+        teachers: weights of networks of the same sizes, whose mean probabilities it also learns from; what examples
+            were taught counts as one more.
         first: the weights to begin with; None for random ones.
     """
 
@@ -82,7 +83,6 @@ class Trainer:
         if device.type != "cuda" or examples.ids.nbytes < _RESIDENT * torch.cuda.mem_get_info(device)[0]:
             self._ids = self._ids.to(device)
         self._labels = torch.from_numpy(examples.labels).to(device)
-        self._given = None if examples.weights is None else torch.from_numpy(examples.weights).to(device)
         self._batch = min(recipe.batch, len(examples))
         self._steps = -(-len(examples) // self._batch)
         self._weights = torch.tensor(weights, dtype=torch.float32, device=device)
@@ -114,8 +114,18 @@ class Trainer:
         self._now = self._schedule[0].clone()
         self._rate, self._network.leak, self._changes, self._follows = self._now.unbind()
         self._batch_ids = self._ids[: self._batch].to(device, copy=True)
+        self._beside: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def batch_of(values: np.ndarray | None) -> torch.Tensor | None:
+            if values is None:
+                return None
+            whole = torch.from_numpy(values).to(device)
+            self._beside.append((whole, whole[: self._batch].clone()))
+            return self._beside[-1][1]
+
+        self._batch_given, self._batch_taught = batch_of(examples.weights), batch_of(examples.taught)
         self._batch_labels = self._labels[: self._batch].clone()
-        self._batch_given = None if self._given is None else self._given[: self._batch].clone()
+        self._beside.append((self._labels, self._batch_labels))
         self._total = torch.zeros(2, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._eager = _EAGER if device.type == "cuda" and not recipe.mixup else math.inf  # a Beta is drawn by the host
@@ -146,9 +156,8 @@ class Trainer:
             for step in range(self._steps):
                 part = slice(step * self._batch, (step + 1) * self._batch)
                 self._batch_ids.copy_(self._ids[indices[part]])
-                self._batch_labels.copy_(self._labels[on_device[part]])
-                if self._given is not None and self._batch_given is not None:
-                    self._batch_given.copy_(self._given[on_device[part]])
+                for whole, batch in self._beside:
+                    batch.copy_(whole[on_device[part]])
                 self._now.copy_(self._schedule[self._done])
                 self._run()
                 self._done += 1
@@ -222,7 +231,7 @@ class Trainer:
         recipe = self._recipe
         if not recipe.mixup and not recipe.cut:
             logits = self._forward(ids)
-            return logits, self._taught(self._loss(logits, labels), logits, ids)
+            return logits, self._taught(self._loss(logits, labels), logits, None, ids)
         inputs: tuple[torch.Tensor, ...]
         partners, others = ids.roll(1, 0), labels.roll(1, 0)  # the batch's order is random
         if recipe.cut:
@@ -235,7 +244,7 @@ class Trainer:
             inputs = (ids, partners, share)
             logits = self._forward(*inputs)
         losses = share * self._loss(logits, labels) + (1 - share) * self._loss(logits, others)
-        return logits, self._taught(losses, logits, *inputs)
+        return logits, self._taught(losses, logits, share, *inputs)
 
     def _right(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Whether each example's answer is right; of several labels, all of them."""
@@ -247,13 +256,18 @@ class Trainer:
             return F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(1)
         return F.cross_entropy(logits, labels, self._weights, label_smoothing=self._recipe.smoothing, reduction="none")
 
-    def _taught(self, losses: torch.Tensor, logits: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
-        """The losses, with what the teachers answer to the same inputs."""
-        if not self._teachers:
-            return losses
+    def _taught(
+        self, losses: torch.Tensor, logits: torch.Tensor, share: torch.Tensor | None, *inputs: torch.Tensor
+    ) -> torch.Tensor:
+        """The losses, with what the teachers answer to the same inputs, of which `share` is each example's own."""
         with torch.no_grad():
-            answers = sum(teacher(*inputs).softmax(1) for teacher in self._teachers) / len(self._teachers)
-        taught = F.cross_entropy(logits, answers, reduction="none")
+            answers = [teacher(*inputs).softmax(1) for teacher in self._teachers]
+            if self._batch_taught is not None:
+                own = self._batch_taught
+                answers.append(own if share is None else torch.lerp(own.roll(1, 0), own, share[:, None]))
+        if not answers:
+            return losses
+        taught = F.cross_entropy(logits, torch.stack(answers).mean(0), reduction="none")
         return (1 - self._recipe.teaching) * losses + self._recipe.teaching * taught
 
     @torch.no_grad()
