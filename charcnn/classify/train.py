@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from charcnn.aliases import Argument, Array, Labels, Texts
+from charcnn.aliases import Argument, Array, Labels, Record, Texts
 from charcnn.classify.classifier import Classifier
 from charcnn.config import Config
 from charcnn.host.install import pip_install
@@ -112,17 +112,10 @@ def train(
             raise ValueError(f"labels[{bad[0].line}]: {bad[0].reason}")
         return found
 
-    part, held = examples(rows), None
+    part, held = _with(examples(rows), sample_weight, teacher_probabilities, known), None
     valid = data.share(part.labels) if valid is None else valid
-    if sample_weight is not None:
-        part = replace(part, weights=_weights(sample_weight, len(part)))
-    if teacher_probabilities is not None:
-        if multi_label:
-            raise ValueError("teacher_probabilities: teach one label a text; leave out multi_label")
-        part = replace(part, taught=probabilities.of_texts(teacher_probabilities, len(part), known))
-    credited = probabilities.credited(
-        None, part.taught, teaching=how.teaching, name=teacher_name, license=teacher_license
-    )
+    credit: Record = {"teaching": how.teaching, "name": teacher_name, "license": teacher_license}
+    credited = probabilities.credited(None, part.taught, **credit)
     if isinstance(valid, tuple):
         held = examples(_rows("valid: ", *valid, multi_label))
     elif not 0 <= valid < 1:
@@ -183,6 +176,17 @@ def _label(name: str, label: Labels, multi_label: bool) -> Labels:
     if wrong is not None:
         raise ValueError(f"{name}={label!r} {wrong}")
     return str(label)
+
+
+def _with(part: data.Examples, weights: Array | None, taught: Array | None, classes: Sequence[str]) -> data.Examples:
+    """The examples with weights and a teacher's probabilities, checked."""
+    if taught is not None and part.labels.ndim == 2:
+        raise ValueError("teacher_probabilities: teach one label a text; leave out multi_label")
+    return replace(
+        part,
+        weights=None if weights is None else _weights(weights, len(part)),
+        taught=None if taught is None else probabilities.of_texts(taught, len(part), classes),
+    )
 
 
 def _weights(given: Array, count: int) -> np.ndarray:
