@@ -34,7 +34,8 @@ from charcnn.host.interrupts import keep
 from charcnn.host.terminal import printable, tell
 from charcnn.model import params
 from charcnn.text.encodings import ENCODINGS
-from charcnn.training import data, probabilities, record, teachers
+from charcnn.training import data, probabilities, record, start, teachers
+from charcnn.training.budget import Budget
 from charcnn.training.plan import plan
 from charcnn.training.recipe import Recipe
 
@@ -81,8 +82,13 @@ class _Job:
         self.given = {name: getattr(options, name) for name in fields if getattr(options, name) is not None}
         self.given["balance"] = balance
         Recipe(**self.given)  # refuses what it cannot take
-        if options.preset is not None and options.config is not None:
-            raise ValueError(f"--preset {options.preset}: it says the sizes; leave out --config")
+        for other in ("config", "init"):
+            if options.preset is not None and getattr(options, other) is not None:
+                raise ValueError(f"--preset {options.preset}: it says the sizes; leave out --{other}")
+        if options.minutes is not None and options.epochs is not None:
+            raise ValueError(f"--minutes {options.minutes:g}: it says how many epochs; leave out --epochs")
+        if options.minutes is not None and options.teachers.isdecimal() and options.teachers != "0":
+            raise ValueError(f"--minutes {options.minutes:g}: needs --teachers that are files")
         if not options.out.endswith(".safetensors"):
             raise ValueError(f"--out {options.out}: need a name that ends in .safetensors")
         if options.valid_part is not None and not 0 <= options.valid_part < 1:
@@ -118,6 +124,7 @@ class _Job:
             marks={"--metrics": record.METRICS, "--curve": PNG, "--checkpoint": record.CHECKPOINT},
             kept=["the teacher", "its checkpoint", *["--checkpoint"] * resumed, *["--out"] * self.force],
         )
+        self.budget = None if options.minutes is None else Budget(options.minutes)
         self._read()
         self.task = self._task()
         self.teachers = teachers.parse(options, self.recipe, self.config, self.encoding, self.classes)
@@ -131,6 +138,8 @@ class _Job:
             "precision": self.precision,
             "compile": options.compile,
             "ngrams": self.plan.ngrams,
+            "minutes": options.minutes,
+            "init": None if self.init is None else params.digest(self.init),
             "teachers": self.teachers.settings,
             "teacher_probabilities": None if self.part.taught is None else probabilities.digest(self.part.taught),
         }
@@ -173,6 +182,9 @@ class _Job:
                 data.refuse(options.data, read.bad)  # which tells why there is but one
             raise ValueError(f"{options.data}: {error}") from error
         own = None if options.config is None else config_of(options.config)
+        self.init = None if options.init is None else start.read(options.init, self.encoding, own)
+        if own is None and self.init is not None:
+            own = start.sizes(self.init)
         if own is None and options.teachers != "0":
             own = config_of("small")  # teachers are networks that begin with random weights
         self.plan = plan(
@@ -240,7 +252,9 @@ class _Job:
             options.store,
             not options.no_calibration,
             self.plan.ngrams,
-            not self.plan.ngrams or options.epochs is not None,
+            not self.plan.ngrams or options.epochs is not None or self.budget is not None,
+            self.budget,
+            self.init,
             say=partial(print, flush=True),
             warn=lambda line: tell(f"charcnn train: warning: {line}"),
         )
@@ -286,7 +300,7 @@ class _Job:
         if saved is not None:
             print(f"{name}resumes after epoch {len(saved['history'])}, from {printable(checkpoint)}", flush=True)
 
-        def on_epoch(history: list[Record]) -> None:
+        def on_epoch(history: list[Record], epochs: int) -> None:
             if metrics:
                 record.write_metrics(metrics, history, loop.columns(self.config), force=self.options.force)
 
