@@ -344,9 +344,9 @@ def multiprocessors() -> int:
     return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
 
-TENSOR_FLOP = {(8, 0): 2048, (8, 6): 1024, (8, 9): 1024, (9, 0): 4096}
+TENSOR_FLOP = {(7, 5): 1024, (8, 0): 2048, (8, 6): 1024, (8, 9): 1024, (9, 0): 4096}
 """FLOP a clock of a multiprocessor's tensor cores on numbers of 16 bits, by compute capability: NVIDIA's white papers
-of GA100, GA102, AD102 and GH100."""
+of TU102, GA100, GA102, AD102 and GH100."""
 
 
 def peaks(*, tensor_cores: bool = False) -> tuple[float, float]:

@@ -293,8 +293,9 @@ class SmallBatchMlp:
         stream: a CUDA stream; the default stream where None.
 
     Raises:
-        ValueError: an argument's shape does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+        ValueError: an argument's shape does not fit, or the GPU does not multiply the precision: compute
+            capability 7.5 has fp16 alone.
+        DeviceError: no usable GPU.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class TokenConvWeights:
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+        DeviceError: no usable GPU, or in another precision than fp16 one of compute capability below 8.0.
     """
 
     def __init__(
