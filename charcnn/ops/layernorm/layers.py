@@ -109,8 +109,8 @@ class SmallBatchConvNormReluPool:
         wide: bool, default False: whether LayerNorm reads float32, though features have fewer bits.
 
     Raises:
-        ValueError: an argument's shape does not fit, there is no such precision, or the GPU does not multiply it: compute
-            capability 7.5 has fp16 alone.
+        ValueError: an argument's shape does not fit, there is no such precision, or the GPU does not multiply it:
+            compute capability 7.5 has fp16 alone.
         DeviceError: no usable GPU.
     """
 

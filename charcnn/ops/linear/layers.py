@@ -26,8 +26,8 @@ class SmallBatchLinear:
         most: int, default 64: inputs of a call at most.
 
     Raises:
-        ValueError: an argument's shape does not fit, there is no such precision, or the GPU does not multiply it: compute
-            capability 7.5 has fp16 alone.
+        ValueError: an argument's shape does not fit, there is no such precision, or the GPU does not multiply it:
+            compute capability 7.5 has fp16 alone.
         DeviceError: no usable GPU.
     """
 
