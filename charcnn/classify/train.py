@@ -130,6 +130,7 @@ def train(
         calibrated,
         own.ngrams,
         not own.ngrams or "epochs" in recipe,
+        not isinstance(valid, tuple),
         say=say or _silent,
         warn=lambda line: warnings.warn(line, stacklevel=5),  # of whoever called `train`
     )

@@ -223,6 +223,7 @@ class _Job:
             not options.no_calibration,
             self.plan.ngrams,
             not self.plan.ngrams or options.epochs is not None,
+            options.valid is None,
             say=partial(print, flush=True),
             warn=lambda line: tell(f"charcnn train: warning: {line}"),
         )

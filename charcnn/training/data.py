@@ -65,6 +65,15 @@ class Examples:
         """The examples of these indices."""
         return Examples(self.ids[index], self.labels[index], None if self.weights is None else self.weights[index])
 
+    def with_(self, other: Examples) -> Examples:
+        """These, and others behind them."""
+        weights = None
+        if self.weights is not None or other.weights is not None:
+            own = (np.ones(len(part), np.float32) if part.weights is None else part.weights for part in (self, other))
+            weights = np.concatenate(list(own))
+        ids, labels = (np.concatenate([getattr(part, of) for part in (self, other)]) for of in ("ids", "labels"))
+        return Examples(ids, labels, weights)
+
 
 def read_rows(
     path: Path,
