@@ -23,6 +23,9 @@ Event: TypeAlias = Any
 Kernel: TypeAlias = Any
 """What `gpu.launch.jit` makes: Numba's dispatcher, or the simulator's."""
 
+KernelArgument: TypeAlias = Any
+"""What a kernel is started with: a number, an array on the GPU or its address, or a tuple of such."""
+
 Intrinsic: TypeAlias = Any
 """An instruction as a function that kernels call, as `gpu.ptx` makes them."""
 

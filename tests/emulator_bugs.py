@@ -30,19 +30,21 @@ class Bug(NamedTuple):
     kernel: object
     threads: int
     words: str
-    """What it takes: x, y, 64 words each, a, the address of HALVES, m, the address of their tensor map."""
+    """What it takes: x, y, d, 64 words each, a, the address of HALVES, m, the address of their tensor map."""
     shared: int = 0
     cluster: int = 1
+    early: bool = False
+    """Whether it may begin while a kernel before still writes d and HALVES."""
 
 
 def arguments(words):
-    halves = device.to_device(HALVES)
+    halves, words_there = device.to_device(HALVES), device.to_device(np.arange(64, dtype=np.float32))
     made = tensor_map.encode(halves, (64, 64), (128,), (64, 64))
     found = {
         "x": np.arange(64, dtype=np.float32), "y": np.zeros(64, np.float32),
-        "a": device.address(halves), "m": device.address(made),
+        "d": words_there, "a": device.address(halves), "m": device.address(made),
     }  # fmt: skip
-    return [found[word] for word in words], (halves, made)
+    return [found[word] for word in words], (halves, words_there, made)
 
 
 @cuda.jit

@@ -8,16 +8,15 @@ import re
 import subprocess
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from itertools import accumulate
 from multiprocessing import get_context
 from typing import Any, NamedTuple
-from unittest import mock
 
 import machine_code
 from cuda.pathfinder import find_nvidia_binary_utility
-from numba.cuda.cudadrv import driver
 
+from charcnn.compiling.cubin import resources
+from charcnn.compiling.layers import linked
 from charcnn.compiling.stand_in import Target, compiling_for
 
 
@@ -31,12 +30,9 @@ class Compiled(NamedTuple):
 
 def compiled(kernel: Any, kinds: tuple[Any, ...], target: Target) -> Compiled:
     """Compile it for arguments of these Numba types; its costs lack what `local_instructions` finds."""
-    verbose = partial(driver.LinkerOptions, verbose=True)
-    with mock.patch.object(driver, "LinkerOptions", verbose), compiling_for(target):
-        library = kernel.compile(kinds)._codelibrary
-        cubin = bytes(library.get_cubin(target.compiler).code)
-        ptx = library.get_asm_str(target.compiler)
-    found = resources(library.get_linkerinfo(target.compiler))
+    with compiling_for(target):
+        cubin, ptx, log = linked(kernel, kinds, target)
+    found = resources(log)
     described = machine_code.described(cubin)
     found |= {"code_bytes": described["bytes"], "code": described["digest"]}
     found["float64_instructions"] = len(re.findall(r"\.f64", ptx))
@@ -108,21 +104,3 @@ def local_instructions(cubins: list[bytes], target: Target) -> list[int | None]:
     ends = list(accumulate(map(len, codes)))
     assert int(re.findall(r"/\*([0-9a-f]{4,})\*/", listing)[-1], 16) == ends[-1] - 16, "all of it was read"
     return [sum(end - len(code) <= place < end for place in found) for code, end in zip(codes, ends, strict=True)]
-
-
-def resources(log: str) -> dict[str, Any]:
-    """Resources and warnings from the linker's log; bytes that it does not mention are 0."""
-
-    def number(pattern: str, default: int | None = 0) -> int | None:
-        match = re.search(pattern, log)
-        return int(match.group(1)) if match else default
-
-    return {
-        "registers": number(r"[Uu]sed (\d+) registers", None),
-        "spill_stores": number(r"(\d+) bytes spill stores", None),
-        "spill_loads": number(r"(\d+) bytes spill loads", None),
-        "local_bytes": number(r"(\d+) bytes stack frame", None),
-        "shared_bytes": number(r"(\d+) bytes smem"),
-        # C75xx: wgmma was serialised, or setmaxnreg ignored
-        "warnings": [line for line in log.splitlines() if "warn" in line.lower() or "C75" in line],
-    }

@@ -45,13 +45,12 @@ import source_digest
 from alexnet_cases import ALEXNET
 from kernel_costs import all_compiled, function, title
 from offline_chains import image_chains, mma_chains
+from offline_levels import OF_LEVELS, of_level
 from offline_tiles import TILES, other_tiles
 from spaces import Space
 
 from charcnn import catalog
-from charcnn.compiling.networks import BuiltLevel, record
 from charcnn.compiling.stand_in import Target, standing_in
-from charcnn.config import SMALL
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.conv1d.ladder import StepConv1d
@@ -76,9 +75,6 @@ LEVEL_17 = "l17"
 
 TOOM_COOK = "toom_cook"
 """And an experiment's: conv2, in each precision and with clusters, and its planes."""
-
-FOR_ADA = "l14 fp8"
-"""And all that this level launches in this precision, for GPUs that have FP8 and no wgmma."""
 
 LADDERS = {"mma steps": MmaStepConv1d, "wgmma steps": WgmmaStepConv1d}
 """And the small kernels on the way to the tuned ones."""
@@ -145,11 +141,10 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
         if TOOM_COOK in names:
             recorder.variant = TOOM_COOK
             toom_cook()
-        if FOR_ADA in names:
-            recorder.variant = FOR_ADA
-            for layernorm in (True, False):
-                config = replace(SMALL, layernorm=layernorm)
-                record(BuiltLevel(*FOR_ADA.split(), config), target, recorder.launch, [4096])
+        for name in OF_LEVELS:
+            if name in names:
+                recorder.variant = name
+                of_level(name, target, recorder.launch)
         for name, layer in LADDERS.items():
             for step in layer.steps if not names or name in names else ():
                 recorder.variant = f"{name}: {step}"

@@ -170,10 +170,13 @@ def test_choices_are_the_catalogues():
         rows = [row for row in catalog.LEVELS if row.device == name]
         for precision in catalog.PRECISIONS:
             fits = [engine.Choice(row, precision) for row in rows[::-1] if precision in row.precisions]
+            fits.sort(key=lambda choice: not choice.level.hopper)  # no other GPU has those
             if fits:
                 assert engine.choices(name, precision) == fits
         each = [engine.choices(name, precision) for precision in engine.AUTOMATIC[name]]
         assert engine.choices(name) == [choice for found in each for choice in found]
+    tried = [choice.level.name for choice in engine.choices("cuda", "fp16")]
+    assert tried == ["l19", "l16", "l15", "l21", "l14"], "Hopper's first: where there is none, level 21"
     for row in catalog.LEVELS:
         assert engine.choices(row.device, level=row.name) == [engine.Choice(row, row.precisions[0])]
 

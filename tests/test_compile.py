@@ -125,8 +125,8 @@ def test_every_level_is_recorded():
     rows = [(row.name, precision) for row in catalog.LEVELS if row.device == "cuda" for precision in row.precisions]
     assert list(runnable(HOPPER)) == rows
     ampere = [pair for pair in rows if not catalog.level(pair[0]).hopper]
-    assert [*runnable(Target.named("8.0")), ("l14", "fp8")] == [*runnable(Target.named("8.9"))] == ampere
-    assert list(runnable(Target.named("sm_120"))) == ampere
+    assert list(runnable(Target.named("8.0"))) == [pair for pair in ampere if pair[1] != "fp8"]
+    assert list(runnable(Target.named("8.9"))) == list(runnable(Target.named("sm_120"))) == ampere
     assert not any(catalog.level(level).tensor_cores for level, _ in runnable(Target.named("7.5")))
 
 

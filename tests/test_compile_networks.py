@@ -170,6 +170,39 @@ def test_options_that_do_not_fit(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
+FEW = """
+import numpy as np
+from charcnn.compiling.networks import BuiltLevel, record, runnable
+from charcnn.compiling.stand_in import Target, standing_in
+from charcnn.config import SMALL
+from charcnn.gpu.device import DeviceError
+from charcnn.gpu.launch import Call
+from charcnn.gpu.launch import title
+from charcnn.layers import Conv2d
+from charcnn.ops.conv1d.small_batch import SmallBatchConv
+def handed(target, found):
+    def launched(kernel, kinds):
+        found.add(title(kernel).rpartition(".")[0])
+    for level, precision in runnable(target):
+        if level == "l21" and precision != "fp16x3":
+            record(BuiltLevel(level, precision, SMALL), target, launched, [1, 64])
+for capability in ("8.0", "8.9", "12.0"):
+    handed(target := Target.named(capability), found := set())
+    assert {"conv1d.small_batch", "linear.small_batch", "layernorm.small_batch"} <= found, found
+    assert not found & {"conv1d.wgmma.kernel", "token_conv1d.cluster_moments", "token_conv1d.small_batch"}
+weights = {"weight": np.zeros((3, 3, 8, 16), np.float32), "bias": np.zeros(16, np.float32)}
+with standing_in(target, print):
+    try:
+        SmallBatchConv([Conv2d(16, 3)], weights)
+    except DeviceError as error:
+        print(error)
+"""
+
+
+def test_few_inputs_of_level_21_launch_nothing_of_hopper_s(tmp_path):
+    assert python("-c", FEW, cache=tmp_path).stdout == "small_batch needs tensor cores, which sm_120a lacks\n"
+
+
 HELD = """
 from charcnn.compiling.networks import BuiltLevel, record
 from charcnn.compiling.stand_in import Target

@@ -122,12 +122,11 @@ def test_imports_in_any_order(first):
 
 def test_more_shared_memory_than_there_is_is_told(monkeypatch):
     pytest.importorskip("cuda.bindings")
-    kernel = SimpleNamespace(compile=lambda kinds: object(), typeof_pyval=type)
     monkeypatch.setattr(device.cuda, "get_current_device", lambda: SimpleNamespace(id=0))
     monkeypatch.setattr(device, "shared_limit", lambda: 101_376)
     message = "a block needs 166,912 bytes of shared memory: this GPU has 101,376"
     with pytest.raises(device.DeviceError, match=message):
-        launch._allow_shared(kernel, 166_912, ())
+        launch._allow_shared(object(), 166_912, False)
 
 
 def test_kernels_are_looked_up_once_for_scalars_of_a_type(monkeypatch):

@@ -13,6 +13,7 @@ import pytest
 from numba import cuda, float32, uint32
 
 from charcnn.gpu import device, ptx
+from charcnn.gpu.launch import Call
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -100,6 +101,63 @@ def test_global_memory_that_is_nobodys_ends_no_process():
 
     (found,) = emulator.run(kernel, 1, 1, [np.zeros(1, np.uint32), 4096])
     assert (found.kind, found.line) == ("out of bounds", line_of(kernel, "ld_global"))
+
+
+@simulated
+def test_a_barrier_tells_others_that_the_grid_has_ended():
+    @cuda.jit
+    def kernel(x, y):
+        i = cuda.threadIdx.x
+        if i == 0:
+            ptx.griddepcontrol_wait()
+        cuda.syncthreads()
+        y[i] = x[i] + ptx.ld_global_f32(x, i)
+
+    x, y = device.to_device(np.arange(64, dtype=np.float32)), np.zeros(64, np.float32)
+    assert emulator.run(kernel, 1, 64, [x, y], after=[x]) == []
+    assert emulator.run(kernel, 1, 64, [x, y]) == []
+
+
+@cuda.jit
+def first_one(x):
+    ptx.griddepcontrol_launch()
+    x[cuda.threadIdx.x] = 7
+
+
+@cuda.jit
+def early_one(x, y, wait, release):
+    i = cuda.threadIdx.x
+    if release:
+        ptx.griddepcontrol_launch()
+    if wait:
+        ptx.griddepcontrol_wait()
+    y[i] = x[i]
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("chain", "found"),
+    [
+        (["first", (0, 1, 0)], []),
+        (["first", (0, 0, 0)], ["missing grid wait"]),
+        (["first", "other", (0, 0, 0)], []),  # the other one began when the first had ended
+        (["first", (1, 1, 0), (0, 0, 0)], []),  # which began when the one before had waited
+        (["first", (1, 1, 1), (0, 0, 0)], ["missing grid wait"]),  # when it had not
+        (["first", (1, 0, 0), (0, 1, 0)], []),
+    ],
+)
+def test_what_may_still_run(chain, found):
+    x, other, y = (device.to_device(np.zeros(32, np.float32)) for _ in range(3))
+    call = Call(None, None, (1,), x=np.zeros(1, np.float32))
+    with emulator.checking() as findings:
+        for step in chain:
+            if isinstance(step, str):
+                call.launch(first_one, 1, 32, x if step == "first" else other)
+            else:
+                elsewhere, wait, release = step
+                call.launch(early_one, 1, 32, other if elsewhere else x, y, wait, release, early=True)
+    assert [one.kind for one in findings] == found
+    assert all(one.line == line_of(early_one, "y[i] = x[i]") for one in findings)
 
 
 @simulated

@@ -37,9 +37,16 @@ def said(kernel):
 def test_each_is_found(bug):
     found, expected = [], said(bug.kernel)
     for seed in range(SEEDS):
-        args, _kept = arguments(bug.words)
+        args, (*written, _map) = arguments(bug.words)
         found += emulator.run(
-            bug.kernel, bug.cluster, bug.threads, args, seed=seed, cluster=bug.cluster, shared=bug.shared
+            bug.kernel,
+            bug.cluster,
+            bug.threads,
+            args,
+            seed=seed,
+            cluster=bug.cluster,
+            shared=bug.shared,
+            after=written if bug.early else (),
         )
     assert all(one.file == bug.kernel.py_func.__code__.co_filename for one in found)
     assert expected in {(one.kind, one.line) for one in found}, "\n".join(map(str, found))

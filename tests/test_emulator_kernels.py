@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from test_toom_cook import TILES, TINY, check, drawn, machine  # noqa: F401 - a fixture
 
 from charcnn import ops
 from charcnn.gpu import device
@@ -17,6 +18,12 @@ if device.SIMULATED:
 
 SEEDS = range(20)
 FEW = 6
+
+TOOM_COOK = [("one tile", "all runs"), ("more", "clustered"), ("one k block", "not staggered")]
+"""Sizes and tiles of conv2's kernels in l19, whose small batches run others."""
+
+QUICK = [("one tile", 3), ("one k block", 4)]
+"""Sizes and seeds that every run tries."""
 
 
 @pytest.mark.parametrize(
@@ -46,3 +53,17 @@ def test_a_convolution(technique, seed):
         made = getattr(ops, f"conv1d_relu_nlc_{technique}")(x, weight, bias)
     assert findings == []
     np.testing.assert_allclose(made, reference.conv1d_relu_nlc(x, weight, bias), atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("size", "tile", "seed"),
+    [
+        pytest.param(*case, seed, marks=() if (case[0], seed) in QUICK else pytest.mark.exhaustive)
+        for case in TOOM_COOK
+        for seed in SEEDS
+    ],
+)
+def test_toom_cook(size, tile, seed, machine):  # noqa: F811 - a fixture
+    with emulator.checking(seed) as findings:
+        check(*drawn(*TINY[size]), TILES[tile])
+    assert findings == []

@@ -220,6 +220,7 @@ def test_what_follows_a_linear_layer(name, monkeypatch):
         layer = prepared(DoubleBufferedConv, weight, bias, name)
         assert len(layer.writes(x.shape)) == 1 + (depth < 40)
         close(layer(device.to_device(x), space).copy_to_host(), expected)
+        close(layer.apply(device.to_device(x)).copy_to_host(), expected)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of the simulator's scalars

@@ -33,11 +33,11 @@ from operator_rows import (
     shown,
     tried,
 )
+from streams import launched_on, numbered
 
 from charcnn.catalog import operator
 from charcnn.catalog import tolerance as tolerance_of
 from charcnn.gpu import device
-from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 
 
@@ -341,24 +341,6 @@ def test_numpy_on_a_stream(variant, stream, monkeypatch):
     out = variant.launcher(**case.inputs, **case.options, stream=stream)
     check(variant, out, case.oracle(operator(variant.operator).reference))  # which the launcher has waited for
     assert streams == {numbered(stream)}
-
-
-def launched_on(monkeypatch):
-    """A set that each launch adds its stream to."""
-    streams = set()
-    launch = Call.launch
-
-    def spy(call, *args, **kwargs):
-        streams.add(numbered(call.stream))
-        launch(call, *args, **kwargs)
-
-    monkeypatch.setattr(Call, "launch", spy)
-    return streams
-
-
-def numbered(stream):
-    """What tells a stream from others."""
-    return stream if device.SIMULATED else int(stream)
 
 
 @each(CUDA)

@@ -128,6 +128,7 @@ OWN = (
     "test_docs.py",
     "test_measured.py",
     "test_notebooks.py",
+    "test_puzzles.py",
     "test_page_commands.py",
 )
 """Tests that read files beside the package, as a source distribution has them. Pages' examples read none."""

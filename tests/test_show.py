@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -20,10 +21,12 @@ compiler = pytest.mark.skipif(
 )
 
 
-def show(*words):
+def show(*words, folder=None):
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}
     started = [sys.executable, "-m", "charcnn", "show", *words]
-    return subprocess.run(started, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    return subprocess.run(
+        started, capture_output=True, text=True, timeout=300, check=False, env=environment, cwd=folder
+    )
 
 
 def nvdisasm_installed():
@@ -97,6 +100,159 @@ def test_what_cannot_be_shown(words, message):
     assert done.returncode == UNUSABLE
     assert done.stderr.startswith(f"charcnn show: {message}")
     assert done.stderr.count("\n") == 1
+
+
+MINE = """from numba import cuda, float32, int32
+import numpy as np
+
+@cuda.jit
+def scale(x, factor):
+    shared = cuda.shared.array(64, float32)
+    i = cuda.grid(1)
+    shared[cuda.threadIdx.x] = x[i]
+    cuda.syncthreads()
+    x[i] = shared[63 - cuda.threadIdx.x] * factor
+
+@cuda.jit(max_registers=24)
+def crowded(x):
+    held = cuda.local.array(8, float32)
+    a, b, c, d = x[0], x[1], x[2], x[3]
+    e, f, g, h = x[4], x[5], x[6], x[7]
+    i, j, k, l = x[8], x[9], x[10], x[11]
+    m, n, o, p = x[12], x[13], x[14], x[15]
+    q, r, s, t = x[16], x[17], x[18], x[19]
+    for step in range(8):
+        held[step] = x[20 + step]
+    cuda.syncthreads()
+    x[0] = held[int32(t)]
+    x[19], x[18], x[17], x[16] = a, b, c, d
+    x[15], x[14], x[13], x[12] = e, f, g, h
+    x[11], x[10], x[9], x[8] = i, j, k, l
+    x[7], x[6], x[5], x[4] = m, n, o, p
+    x[3], x[2], x[1], x[20] = q, r, s, t
+
+@cuda.jit(device=True)
+def twice(x):
+    return 2 * x
+
+if __name__ == "__main__":
+    scale[1, 64](np.zeros(64, np.float32), 2)
+"""
+
+
+SIGNED = """from numba import cuda
+import beside
+
+@cuda.jit(["void(float32[::1], int32)", "void(float32[:], int32)"])
+def clear(x, n):
+    i = cuda.grid(1)
+    if i < n:
+        x[i] = beside.ZERO
+"""
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    """A user's file with kernels, and others that cannot be used."""
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "mine.py").write_text(MINE)
+    (folder / "signed.py").write_text(SIGNED)
+    (folder / "beside.py").write_text("ZERO = 0\n")
+    (folder / "launches.py").write_text(MINE + "\nscale[1, 64](np.zeros(64, np.float32), 2)\n")
+    (folder / "broken.py").write_text("x = 1\nx.y\n")
+    (folder / "empty.py").write_text("")
+    return folder
+
+
+@compiler
+def test_a_kernel_of_ones_own(mine):
+    done = show("--file", mine / "mine.py", "scale", "sm_90a", "--types", "float32[::1], float32")
+    assert (done.returncode, done.stderr) == (DONE, "")
+    head, row, last = done.stdout.splitlines()
+    assert head.split("  ")[-3:] == ["bytes spilled", "local", "shared"]
+    assert row.startswith("1  scale(array(float32, 1d, C), float32) ")
+    registers, *_, spilled, local, shared = row.split(")")[-1].split()
+    assert int(registers) > 4
+    assert (spilled, local, shared) == ("0", "0", "256")
+    assert "for sm_90a; " in last
+
+
+@compiler
+@pytest.mark.exhaustive
+def test_spills_and_local_memory(mine):
+    done = show("--file", mine / "mine.py", "crowded", "sm_90a", "--types", "float32[::1]")
+    *_, spilled, local, shared = done.stdout.splitlines()[1].split()
+    assert (int(spilled) > 0, int(local) >= 32, shared) == (True, True, "0")
+
+
+@compiler
+def test_a_kernels_own_signatures(mine):
+    done = show("--file", mine / "signed.py", "clear", "sm_80", "--kernel", "2", "--ptx")
+    assert (done.returncode, done.stderr) == (DONE, "")
+    assert done.stdout.startswith("// 2. clear(array(float32, 1d, A), int32), sm_80, ")
+    assert ".target sm_80" in done.stdout
+
+
+@compiler
+def test_a_files_kernels(mine):
+    done = show("--file", mine / "mine.py")
+    assert (done.returncode, done.stderr, done.stdout.split()) == (DONE, "", ["scale", "crowded"])
+
+
+UNFIT = [
+    (["nothing.py", "scale", "sm_90a"], "nothing.py: No such file or directory"),
+    (["broken.py", "scale", "sm_90a"], "broken.py: AttributeError: 'int' object has no attribute 'y' (line 2)"),
+    (["launches.py", "scale", "sm_90a"], "launches.py: ValueError: launches scale while it is imported: put that"),
+    (["mine.py", "shrink", "sm_90a"], "shrink: mine.py has no such kernel: need one of scale, crowded"),
+    (["mine.py", "twice", "sm_90a"], "twice: mine.py has no such kernel: need one of scale, crowded"),
+    (["empty.py", "scale", "sm_90a"], "scale: empty.py has no such kernel: it has none"),
+    (["mine.py", "scale", "sm_11"], "compute capability 'sm_11': need one of sm_75, "),
+    (["mine.py", "scale", "sm_90a"], "scale(x, factor) has no types: need --types, such as --types "),
+    (["mine.py", "scale", "sm_90a", "--types", "float3"], "--types 'float3': NameError: name 'float3' is not"),
+    (["mine.py", "scale", "sm_90a", "--types", "int32"], "--types 'int32': scale(x, factor) takes 2 arguments: got"),
+    (
+        ["mine.py", "scale", "sm_90a", "--types", "int32, int32"],
+        "scale(int32, int32), sm_90a: TypingError: No implementation of function Function(<built-in function get",
+    ),
+    (["signed.py", "clear", "sm_90a", "--kernel", "3"], "--kernel 3: clear has kernels 1 to 2"),
+    (["mine.py", "scale", "sm_90a", "--batch", "3"], "--batch 3: is of layers, not of --file"),
+]  # fmt: skip
+"""What is asked of a file, and the error."""
+
+ASKED = """
+import json, sys
+from contextlib import redirect_stderr
+from io import StringIO
+from charcnn.__main__ import main
+found = []
+for words in json.loads(sys.argv[1]):
+    with redirect_stderr(StringIO()) as said:
+        found.append((main(["show", "--file", *words]), said.getvalue()))
+print(json.dumps(found))
+"""
+"""All of them in one process."""
+
+
+@compiler
+def test_what_is_no_kernel_of_ones_own(mine):
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}
+    started = [sys.executable, "-c", ASKED, json.dumps([words for words, _ in UNFIT])]
+    done = subprocess.run(started, capture_output=True, text=True, timeout=300, cwd=mine, env=environment, check=True)
+    for (status, said), (words, message) in zip(json.loads(done.stdout), UNFIT, strict=True):
+        assert (words, status) == (words, UNUSABLE)
+        assert said.startswith(f"charcnn show: {message}")
+        assert said.count("\n") == 1
+
+
+@compiler
+@pytest.mark.exhaustive
+def test_an_instruction_that_a_gpu_lacks(tmp_path):
+    (tmp_path / "it.py").write_text(
+        "from numba import cuda\nfrom charcnn.gpu import ptx\n\n@cuda.jit\ndef it():\n    ptx.wgmma_fence()\n"
+    )
+    done = show("--file", "it.py", "it", "sm_80", "--types", "", folder=tmp_path)
+    assert done.returncode == UNUSABLE
+    assert "Instruction 'wgmma.fence' not supported on .target 'sm_80'" in done.stderr
 
 
 def test_the_simulator_compiles_nothing(capsys, monkeypatch):

@@ -164,7 +164,7 @@ def test_a_graph_is_recorded_while_others_use_the_default_stream(stream):
 
     def start(stream):
         for _ in range(50):
-            call = Call(x, stream, x.shape, x=x)
+            call = Call(x, stream, x.shape, in_place="x", x=x)
             call.launch(_early_kernel, 1, 64, x, x)
 
     with ThreadPoolExecutor(1) as pool:

@@ -9,9 +9,10 @@ from small_batch_cases import near, numbers, on_a_gpu, poisoned, small_batch_mac
 from spaces import Space
 
 from charcnn.compiling.networks import BATCHES
-from charcnn.gpu import device
+from charcnn.gpu import device, emulator
 from charcnn.ops import reference
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
+from charcnn.ops.token_conv1d.in_parts import sums_shape
 from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.layers import ALONE, SmallBatchTokenConvNormReluPool, TokenConvNormReluPool
 from charcnn.ops.token_conv1d.small_batch import conv_block_1
@@ -20,7 +21,7 @@ from charcnn.ops.token_conv1d.weights import TokenConvWeights
 machine = small_batch_machine
 
 
-def check_block_1(n, length, depth, channels, taps, precision, pool=3, wide=False, **options):
+def check_block_1(n, length, depth, channels, taps, precision, pool=3, wide=False, in_parts=False, **options):
     rng, of = np.random.default_rng(channels), TENSOR_PRECISIONS[precision]
     weight = rng.standard_normal((taps, depth, channels)).astype(np.float32)
     bias = rng.standard_normal(channels).astype(np.float32) + 2
@@ -37,6 +38,8 @@ def check_block_1(n, length, depth, channels, taps, precision, pool=3, wide=Fals
     def run(ids):
         out = poisoned((len(ids), want.shape[1], of.terms * channels), of.dtype)
         given = {**options, "eps": 0.5, "out": out}
+        if in_parts:
+            given["sums"] = poisoned(sums_shape(*ids.shape), np.float64)
         assert conv_block_1(device.to_device(ids), block, tables, pool, **given) is out
         return out
 
@@ -52,6 +55,30 @@ def check_block_1(n, length, depth, channels, taps, precision, pool=3, wide=Fals
 )
 def test_block_1(precision, machine):
     check_block_1(2, 14, 5, 24, 3, precision)
+
+
+@quick(lambda: False)
+@pytest.mark.parametrize(
+    "precision",
+    [pytest.param(one, marks=() if one in ("fp16", "fp8") else pytest.mark.exhaustive) for one in TENSOR_PRECISIONS],
+)
+def test_block_1_without_clusters(precision, machine):
+    with emulator.checking(seed=3) as findings:
+        check_block_1(2, 14, 5, 24, 3, precision, in_parts=True)
+    assert not findings
+
+
+@pytest.mark.parametrize(
+    ("length", "channels", "taps", "pool"),
+    [
+        pytest.param(262, 8, 3, 9, marks=pytest.mark.exhaustive),  # three parts
+        pytest.param(4100, 8, 1, 3, marks=pytest.mark.exhaustive),  # more than a warp has lanes
+        (9, 8, 7, 3),  # each position is at an end
+        (13, 264, 1, 2),  # no pairs, and two runs of channels
+    ],
+)
+def test_block_1_without_clusters_at_edges(length, channels, taps, pool, machine):
+    check_block_1(2, length, 5, channels, taps, "fp16x3", pool, in_parts=True)
 
 
 @pytest.mark.exhaustive
@@ -80,6 +107,7 @@ def test_block_1_of_the_network(n, length, channels, precision):
     check_block_1(n, length, 70, channels, 7, precision)
     if precision == "fp16":
         check_block_1(n, length, 70, channels, 7, precision, wide=True)
+    check_block_1(n, length, 70, channels, 7, precision, in_parts=True)
 
 
 def test_block_1_far_from_zero(machine):
@@ -101,10 +129,11 @@ def test_the_layer_gives_what_that_of_all_inputs_does(machine):
     weight, bias = rng.standard_normal((3, 5, 16)).astype(np.float32), rng.standard_normal(16).astype(np.float32)
     norm = [rng.standard_normal((12, 16)).astype(np.float32) for _ in range(2)]
     whole, ids = TokenConvNormReluPool(weight, bias, norm, 3, precision="tf32"), rng.integers(0, 7, (2, 14), np.uint8)
-    layer = SmallBatchTokenConvNormReluPool(whole)
-    assert layer.writes(ids.shape) == whole.writes(ids.shape)
-    few, many = (numbers(one(device.to_device(ids), Space(one.scratch(ids.shape))), of) for one in (layer, whole))
-    near(few, many, of.tolerance)
+    layers = [whole, *(SmallBatchTokenConvNormReluPool(whole, clusters=clusters) for clusters in (True, False))]
+    assert all(layer.writes(ids.shape) == whole.writes(ids.shape) for layer in layers)
+    many, *few = (numbers(one(device.to_device(ids), Space(one.scratch(ids.shape))), of) for one in layers)
+    for y in few:
+        near(y, many, of.tolerance)
 
 
 def test_kernels_on_both_sides_are_compiled_ahead():
@@ -117,6 +146,8 @@ def test_block_1_of_what_does_not_fit(machine):
     block, tables, ids = TokenConvWeights(weight, bias, *affine), PairTables(weight, bias), device.to_device(ids)
     with pytest.raises(ValueError, match=r"pool_size=10: need 1 to 9"):
         conv_block_1(ids, block, tables, 10)
+    with pytest.raises(ValueError, match=r"sums has shape \(1, 2, 2\): need \(1, 1, 2\)"):
+        conv_block_1(ids, block, tables, 3, sums=device.to_device(np.zeros((1, 2, 2))))
     for cluster in (1, 9):
         with pytest.raises(ValueError, match=f"cluster={cluster}: need 2 to 8 blocks"):
             conv_block_1(ids, block, tables, 3, cluster=cluster)

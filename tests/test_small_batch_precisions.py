@@ -13,10 +13,10 @@ from small_batch_cases import drawn, near, numbers, on_a_gpu, poisoned, small_ba
 from spaces import Space
 
 from charcnn.config import SMALL, TINY
-from charcnn.gpu import device
+from charcnn.gpu import device, emulator
 from charcnn.gpu.launch import Call
 from charcnn.layers import MaxPool1d
-from charcnn.levels import l16, l17, l19
+from charcnn.levels import l16, l17, l19, l21
 from charcnn.model import network, params
 from charcnn.ops import reference
 from charcnn.ops.common.layer import flat
@@ -257,6 +257,11 @@ def test_what_does_not_fit(machine):
             [np.zeros(shape, np.float32) for shape in shapes], [np.zeros(shape[1], np.float32) for shape in shapes],
             precision="fp8",
         )  # fmt: skip
+    shapes = ((16, 16), (16, 16), (16, 4))
+    biases = [np.zeros(shape[1], np.float32) for shape in shapes]
+    layers = SmallBatchMlp([np.zeros(shape, np.float32) for shape in shapes], biases, precision="fp8", most=2)
+    with pytest.raises(ValueError, match=r"x has shape \(3, 16\): need at most 2 rows of 16"):
+        layers(device.to_device(np.zeros((3, 16), np.uint8)), device.to_device(np.zeros(256, np.float32)))
 
 
 def layers_of(level, precision, weights, config, n, monkeypatch):
@@ -279,13 +284,15 @@ MORE = {"more taps": {"length": 204, "kernel_sizes": (7, 9, 3, 3, 3, 3)}, "more 
         (l16, "tf32", "more classes"),
         (l17, "fp8", "more taps"),
         (l19, "fp16x3", "more classes"),  # its conv2 takes 7 taps alone
+        (l21, "bf16", "more taps"),
+        (l21, "fp16x3", None),  # whose features lie otherwise
     ],
 )
 def test_a_few_inputs_have_the_layers_of_many_where_theirs_take_no_such_network(
     level, precision, more, machine, monkeypatch
 ):
     monkeypatch.setattr(Call, "launch", lambda *_, **__: None)  # nothing is packed: it is asked which layers there are
-    config = replace(TINY, channels=64, units=16, **MORE[more])
+    config = replace(TINY, channels=64, units=16, **MORE.get(more, {}))
     layers = layers_of(level, precision, params.init(config, seed=3), config, 2, monkeypatch)
     assert not any("SmallBatch" in type(layer).__name__ for layer in layers)
 
@@ -303,15 +310,19 @@ def test_a_level_of_more_than_a_few_inputs_layers_take(more):
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the whole level")
 @pytest.mark.exhaustive  # ten seconds each
-@pytest.mark.parametrize(("level", "precision"), [(l16, "tf32"), (l16, "fp16x3"), (l17, "fp8")])
+@pytest.mark.parametrize(
+    ("level", "precision"), [(l16, "tf32"), (l16, "fp16x3"), (l17, "fp8"), (l21, "bf16"), (l21, "tf32"), (l21, "fp8")]
+)
 def test_a_level_s_layers_fit_each_other(level, precision, machine, monkeypatch):
     config = replace(TINY, channels=16, units=16)
     weights = params.init(config, seed=3)
     ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (ALONE, config.length), np.uint8)
     x, layers = device.to_device(ids), layers_of(level, precision, weights, config, len(ids), monkeypatch)
     assert all("SmallBatch" in type(layer).__name__ for layer in layers)
-    for layer in layers:
-        x = layer(x, Space(layer.scratch(x.shape)))
+    with emulator.checking(seed=7) as findings:
+        for layer in layers:
+            x = layer(x, Space(layer.scratch(x.shape)))
+    assert not findings
     near(x.copy_to_host(), network.forward(ids, weights, config), 4 * TENSOR_PRECISIONS[precision].tolerance)
 
 
@@ -321,7 +332,7 @@ def test_a_level_s_layers_fit_each_other(level, precision, machine, monkeypatch)
     ("level", "precision", "held_as"),
     [
         (l16, "tf32", None), (l16, "fp16x3", None), (l17, "fp8", None), (l19, "fp16x3", "fp16x3"), (l19, "fp8", "fp8"),
-        (l19, "tf32", "fp16"), (l19, "tf32", "tf32"),
+        (l19, "tf32", "fp16"), (l19, "tf32", "tf32"), (l21, "tf32", None), (l21, "fp8", None),
     ],
 )  # fmt: skip
 def test_batches_of_levels(level, precision, held_as):
@@ -337,7 +348,7 @@ def test_batches_of_levels(level, precision, held_as):
     run = level.build(weights, SMALL, batch=67, gpus=[0], **given)
     assert run.held_as == held_as
     once = {}
-    for n in (1, 3, 8, 9, 12, 13, 24, 25, 33, 64, 65, 67):
+    for n in (1, 3, 8, 9, 12, 13, 16, 17, 24, 25, 33, 64, 65, 67):
         once[n] = run.on_device(device.to_device(ids[:n])).copy_to_host()
         near(once[n][:9], expected[:n], 4 * of.tolerance)
     for n, logits in reversed(once.items()):

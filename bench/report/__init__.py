@@ -31,6 +31,7 @@
 - training: the command that trained it, and what it ran on;
 - layer_costs: parameters, multiplications and bytes of a convolution, an FFN and attention;
 - fused_layers, half_chain, fused_alexnet: fused4's convolutions, blocks 3 to 6's, AlexNet's first two, in few kernels;
+- calls: what a call from Python takes the host;
 - op_times, op_times_here: the course project's op times, and the rates that they come to; ours.
 
 `python bench/report.py --check` changes nothing, and exits with status 1 if a block or a picture is out of date.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from charcnn import catalog
-from charcnn.classify.engine import AUTOMATIC
+from charcnn.classify.engine import choices
 from charcnn.compiling.networks import runnable
 from charcnn.compiling.stand_in import Target
 from report.limits import flops
@@ -49,8 +49,9 @@ def ways_of(capability: tuple[int, int]) -> list[tuple[str, str]]:
 
 
 def taken_of(ways: list[tuple[str, str]]) -> tuple[str, str]:
-    """What the classifier tries first: the last level in the first of its precisions."""
-    return next(way for precision in AUTOMATIC["cuda"] for way in reversed(ways) if way[1] == precision)
+    """What the classifier tries first."""
+    tried = ((choice.level.name, choice.precision) for choice in choices("cuda"))
+    return next(way for way in tried if way in ways)
 
 
 def cards(document: Path) -> str:

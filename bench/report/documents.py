@@ -9,6 +9,7 @@ from pathlib import Path
 
 from charcnn.files import replacing
 from charcnn.ops.functions import stub
+from report.calls import calls
 from report.cards import cards, portable
 from report.checks import agreement, dram, gpus, precisions, sanitizer, validation
 from report.claims import layer_costs, op_times, op_times_here
@@ -37,7 +38,7 @@ _BLOCKS = (
     image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted,
-    parallel, fused_alexnet, ideas, tried, gpus, engines, cards, portable,
+    parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

@@ -89,6 +89,8 @@ class Results:
     """Blocks 3 to 6 as one kernel in half precision, which is no more: by file."""
     op_times: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/op_times.py wrote, by file."""
+    calls: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/calls.py wrote, by file."""
     ladders: dict[str, dict[Path, dict[str, Any]]] = field(default_factory=lambda: {"mma_steps": {}, "wgmma_steps": {}})
     """What bench/steps.py wrote, by ladder and file."""
     classified: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -115,6 +117,7 @@ def results() -> Results:
         "fused_alexnet": found.fused_alexnet,
         "half_chain": found.half_chain,
         "op_times": found.op_times,
+        "calls": found.calls,
         "precisions": found.agreed,
         "validation": found.validated,
         "peers": found.peers,
@@ -160,7 +163,7 @@ SCHEMAS = (
     "precisions", "validation", "networks", "op_times", "fused_layers", "half_chain",
     "fused_alexnet",
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
-    "wgmma_trace",
+    "wgmma_trace", "calls",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits, cores and dot; a picture the last."""
 

@@ -123,6 +123,8 @@ LEVELS = (
           small_batches=True, tuned=("wgmma", "wgmma")),
     Level("l20", "cpu", gathered=True, after="l11", precisions=DOT,
           differs="a layer has a precision, and says what it stores"),
+    Level("l21", "cuda", gathered=True, after="l14", precisions=ALL, ampere=True, small_batches=True,
+          tuned=("mma", "mma")),
 )  # fmt: skip
 
 

@@ -235,6 +235,10 @@ class Classifier:
         Raises:
             ValueError: a text is empty or blank, or logits are not finite; names its index, counted from `first`.
         """
+        return self.shares(self._finite(texts, first))
+
+    def _finite(self, texts: PackedStrings, first: int = 0) -> np.ndarray:
+        """`logits`, checked as `probabilities` says."""
         blank = texts.blank()
         if blank.any():
             raise ValueError(f"texts[{first + int(blank.argmax())}] is empty or blank: it has no label")
@@ -242,24 +246,21 @@ class Classifier:
         wrong = overflowed(logits)
         if wrong.size:
             raise ValueError(f"texts[{first + wrong[0]}]: {self.engine.overflow}")
-        return self.shares(logits)
+        return logits
 
     def shares(self, logits: np.ndarray) -> np.ndarray:
         """Logits, float32 (N, C), as probabilities, which may take their memory."""
         return sigmoid(logits) if self.config.multi_label else ops.softmax_loops(logits, out=logits)
 
-    def _each(self, texts: Any) -> Iterator[np.ndarray]:
+    def _each(self, texts: Any, give: Callable[..., np.ndarray] | None = None) -> Iterator[np.ndarray]:
+        give = give or self.probabilities  # what is asked for of each block of texts
         if isinstance(texts, (list, tuple)) and len(texts) <= FEW:
-            if texts:
-                yield self.probabilities(PackedStrings(*encodings.pack(texts)))
+            yield from [give(PackedStrings(*encodings.pack(texts)))] if texts else []
             return
         blocks = _numbered(columns(texts, self.rows))
-        first = next(blocks, None)
-        if first is None:
+        if (first := next(blocks, None)) is None:
             return
-        yield from ordered.ordered(
-            chain([first], blocks), lambda block: self.probabilities(*block), self.engine.threads
-        )
+        yield from ordered.ordered(chain([first], blocks), lambda block: give(*block), self.engine.threads)
 
     def predict_proba(self, texts: Any) -> np.ndarray:
         """Each text's probability of each class, in the order of `classes_`.
@@ -305,7 +306,8 @@ class Classifier:
             names = np.append(names, check_unsure_label(unsure_label, names))
         if isinstance(texts, str):
             return str(self.predict([texts], min_probability=min_probability, unsure_label=unsure_label)[0])
-        batches = [likeliest(shares, min_probability) for shares in self._each(texts)]
+        give = self._finite if min_probability is None else None  # the largest logit is the likeliest class's
+        batches = [likeliest(shares, min_probability) for shares in self._each(texts, give)]
         return names[np.concatenate(batches)] if batches else names[:0]
 
     def _predict_all(self, texts: Any, min_probability: float | None, unsure_label: str) -> Any:

@@ -59,7 +59,8 @@ class Choice:
 
 
 def choices(device: str, precision: str | None = None, level: str | None = None) -> list[Choice]:
-    """The levels that compute on this device in this precision, the latest, which is meant to be the fastest, first.
+    """The levels that compute on this device in this precision, the fastest first: those for Hopper alone, then others,
+    the latest first.
 
     Args:
         device: "cpu" or "cuda".
@@ -85,8 +86,9 @@ def choices(device: str, precision: str | None = None, level: str | None = None)
     found = [
         Choice(row, arithmetic)
         for arithmetic in wanted
+        for hopper in (True, False)
         for row in reversed(rows)
-        if row.device == device and arithmetic in row.precisions
+        if row.hopper == hopper and row.device == device and arithmetic in row.precisions
     ]
     if not found:
         where = {"cpu": "the CPU", "cuda": "a GPU"}

@@ -21,7 +21,7 @@ COMMANDS = {
     "levels": "list the levels, and which of them run here",
     "report": "measure this machine, and write a page with pictures",
     "profile": "time each kernel of a level or network on this GPU, relative to its peak",
-    "show": "print the PTX or machine code of a layer's kernels, for any GPU",
+    "show": "print the PTX or machine code of a layer's kernels or your own, for any GPU",
     "tune": "choose the kernels' tiles for this GPU by measurement",
     "compile": "compile kernels into the cache, for any GPU, even without one",
     "plan": "forecast the rate of several GPUs and hosts, and what limits it",

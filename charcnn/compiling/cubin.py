@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator
+
+from charcnn.aliases import Record
 
 REGISTERS = 0x2F
 """The attribute of a function in the section .nv.info that has its registers."""
@@ -45,6 +48,24 @@ def registers(cubin: bytes) -> int:
     """Of a thread."""
     values = (value for name, content in sections(cubin) if name == b".nv.info" for value in attributes(content))
     return max(int(struct.unpack("<II", value)[1]) for attribute, value in values if attribute == REGISTERS)
+
+
+def resources(log: str) -> Record:
+    """Resources and warnings from the linker's log; bytes that it does not mention are 0."""
+
+    def number(pattern: str, default: int | None = 0) -> int | None:
+        match = re.search(pattern, log)
+        return int(match.group(1)) if match else default
+
+    return {
+        "registers": number(r"[Uu]sed (\d+) registers", None),
+        "spill_stores": number(r"(\d+) bytes spill stores", None),
+        "spill_loads": number(r"(\d+) bytes spill loads", None),
+        "local_bytes": number(r"(\d+) bytes stack frame", None),
+        "shared_bytes": number(r"(\d+) bytes smem"),
+        # C75xx: wgmma was serialised, or setmaxnreg ignored
+        "warnings": [line for line in log.splitlines() if "warn" in line.lower() or "C75" in line],
+    }
 
 
 def sass(cubin: bytes) -> str:

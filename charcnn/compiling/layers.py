@@ -6,14 +6,15 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from charcnn import catalog
+from charcnn import aliases, catalog
 from charcnn.compiling import cubin
 from charcnn.compiling.networks import BuiltLevel, ImageNetwork, record, runnable, runnable_techniques
-from charcnn.compiling.stand_in import Memory, Target, compiling_for, standing_in
+from charcnn.compiling.stand_in import Memory, Target, compiling_for, replaced, standing_in
 from charcnn.config import SMALL
 from charcnn.gpu import device
 from charcnn.gpu.profile import titles
@@ -35,6 +36,8 @@ class Kernel:
     code_bytes: int
     ptx: str
     cubin: bytes
+    log: str
+    """The linker's: what `cubin.resources` reads; empty of a kernel that was compiled before."""
 
 
 def named(name: str) -> catalog.LayerRow:
@@ -114,10 +117,20 @@ def compiled_kernel(kernel: Any, arguments: tuple[Any, ...], target: Target) -> 
 
 
 def _compiled(name: str, kernel: Any, kinds: tuple[Any, ...], target: Target) -> Kernel:
-    library = kernel.compile(kinds)._codelibrary
-    code = bytes(library.get_cubin(target.compiler).code)
-    types, ptx = ", ".join(map(str, kinds)), library.get_asm_str(target.compiler)
-    return Kernel(name, types, cubin.registers(code), len(cubin.instructions(code)), ptx, code)
+    code, ptx, log = linked(kernel, kinds, target)
+    types = ", ".join(map(str, kinds))
+    return Kernel(name, types, cubin.registers(code), len(cubin.instructions(code)), ptx, code, log)
+
+
+def linked(kernel: aliases.Kernel, kinds: tuple[aliases.NumbaType, ...], target: Target) -> tuple[bytes, str, str]:
+    """A kernel's machine code, its PTX, and what the linker says of it, within `compiling_for` the target."""
+    from numba.cuda.cudadrv import driver
+
+    with ExitStack() as stack:
+        replaced(stack, driver, LinkerOptions=partial(driver.LinkerOptions, verbose=True))
+        library = kernel.compile(kinds)._codelibrary
+        code = bytes(library.get_cubin(target.compiler).code)
+    return code, library.get_asm_str(target.compiler), library._linkerinfo_cache.get(target.compiler) or ""
 
 
 def _steps(ladder: Any, target: Target) -> Found:

@@ -196,7 +196,12 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
             to_host=lambda array, stream=0: np.asarray(array),
             empty=lambda shape, dtype, stream=0: np.empty(shape, dtype).view(Memory),
         )  # fmt: skip
-        replaced(stack, graph, copy=lambda to, source, stream: None, Graph=StandInGraph)
+        replaced(
+            stack, graph,
+            copy=lambda to, source, stream: None,
+            copy_up=lambda to, source, offset, stream: None,
+            Graph=StandInGraph,
+        )  # fmt: skip
         replaced(
             stack, launching.Call,
             launch=launch,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 
 import numpy as np
 from numba import config, cuda, types
+from numba.cuda.cudadrv import driver
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
 from charcnn.aliases import Array, DType, Stream
 from charcnn.gpu import unload
+from charcnn.gpu.described import described
 from charcnn.host.install import pip_install
 from charcnn.layers.layer import Shape
 
@@ -31,6 +35,9 @@ GPU_NAME = "NVIDIA H200"
 
 int32, uint32, uint64 = (int, int, int) if SIMULATED else (types.int32, types.uint32, types.uint64)
 """Casts for the indices of a kernel; in the simulator plain ints, as Numba's casts would take most of its time."""
+
+_STREAMS: tuple[type, ...] = () if SIMULATED else (driver.Stream,)
+"""Numba's."""
 
 _SIMULATED_BLOCK = 32
 
@@ -171,15 +178,34 @@ def to_host(array: Array, stream: Stream = 0) -> np.ndarray:
     return np.asarray(host)
 
 
+_held: ContextVar[list[Array] | None] = ContextVar("held", default=None)
+
+
 def empty(shape: Shape, dtype: DType, stream: Stream = 0) -> Array:
     """An uninitialised array on the current GPU."""
-    return cuda.device_array(shape, dtype, stream=stream)
+    array = cuda.device_array(shape, dtype, stream=stream)
+    if (held := _held.get()) is not None:
+        held.append(array)
+    return array
+
+
+@contextmanager
+def holding() -> Iterator[list[Array]]:
+    """A list that holds what `empty` makes in the block, in this thread, also after the block."""
+    held: list[Array] = []
+    token = _held.set(held)
+    try:
+        yield held
+    finally:
+        _held.reset(token)
 
 
 def as_stream(stream: Stream) -> Stream:
     """Numba's view of a stream: its own, None, an address, or CuPy's, PyTorch's or cuda.core's stream object."""
     if stream is None:
         return 0
+    if isinstance(stream, _STREAMS):
+        return stream
     for attribute in ("cuda_stream", "ptr"):  # PyTorch, CuPy
         if hasattr(stream, attribute):
             stream = getattr(stream, attribute)
@@ -189,6 +215,11 @@ def as_stream(stream: Stream) -> Stream:
     if isinstance(stream, int) and stream != 0:
         return cuda.external_stream(stream)
     return stream
+
+
+def stream_handle(stream: Stream) -> int:
+    """The driver's handle of a stream that `as_stream` takes."""
+    return int(as_stream(stream)) if stream else 0
 
 
 def as_device_array(array: Array, stream: Stream) -> Array:
@@ -206,7 +237,10 @@ def as_device_array(array: Array, stream: Stream) -> Array:
 
 def address(array: Array) -> int:
     """Where an array begins on the GPU; in the simulator, on the host."""
-    return int(array.ctypes.data if SIMULATED else array.__cuda_array_interface__["data"][0] or 0)
+    if SIMULATED:
+        return int(array.ctypes.data)
+    found = described(array)
+    return 0 if found is None else found.begin
 
 
 def require_memory(size: int, purpose: str) -> None:

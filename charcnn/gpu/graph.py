@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numba import cuda
 
 from charcnn.aliases import Array, Stream
@@ -20,15 +21,16 @@ class Graph:
     """The work that a function starts on a stream, kept as a CUDA graph: all of it is started again by one call.
 
     The function is called twice. The first time compiles and loads its kernels and makes what they keep; the second
-    time is recorded, and nothing runs. It must start the same work both times, on arrays that are there, and allocate
-    nothing.
+    time is recorded, and nothing runs. It must start the same work both times. What it allocates the second time lives
+    as long as the graph, whose work goes to these addresses each time: in float32 a linear layer of few rows allocates
+    sums of its parts in each call, a convolution its moments, and either would write to memory that was freed.
 
     Args:
         start: the function, called with the stream that it must use.
         stream: a stream of the current GPU, on which the work runs.
 
     Raises:
-        DeviceError: the driver refuses, such as where `start` allocates or waits.
+        DeviceError: the driver refuses, such as where `start` waits.
     """
 
     def __init__(self, start: Callable[[Any], Any], stream: Stream) -> None:
@@ -43,7 +45,7 @@ class Graph:
         # collected meanwhile may free memory.
         capture = _driven(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
         try:
-            with cuda.defer_cleanup():
+            with cuda.defer_cleanup(), device.holding() as self._held:
                 _driven(driver.cuStreamBeginCapture(capture, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
                 try:
                     self.result: Any = start(cuda.external_stream(int(capture)))
@@ -75,6 +77,14 @@ def copy(to: Array, source: Array, stream: Stream) -> None:
 
     if source.size:
         _driven(driver.cuMemcpyDtoDAsync(device.address(to), device.address(source), source.nbytes, int(stream)))
+
+
+def copy_up(to: Array, source: np.ndarray, offset: int, stream: Stream) -> None:
+    """Start to copy pinned memory, C-contiguous, to a device array, so many bytes behind its beginning."""
+    from cuda.bindings import driver
+
+    begin = device.address(to) + offset
+    _driven(driver.cuMemcpyHtoDAsync(begin, source.ctypes.data, source.nbytes, int(stream)))
 
 
 def _driven(answer: tuple[Any, ...]) -> Any:

@@ -5,31 +5,43 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba import cuda
 
-from charcnn.aliases import Array, DType, Function, Kernel, Stream
+from charcnn.aliases import Array, DType, Function, Kernel, KernelArgument, NumbaType, Stream
 from charcnn.gpu import device, integers
 from charcnn.gpu.arrays import apart, check, check_out, writable
+from charcnn.gpu.described import described
 from charcnn.gpu.device import SIMULATED, DeviceError
+from charcnn.gpu.driver import context
+from charcnn.gpu.launch_block import LaunchBlock
 from charcnn.gpu.ptx.intrinsics import made_with
 from charcnn.layers.layer import Shape
 
 if SIMULATED:
     from charcnn.gpu import emulator
 
-_launching = threading.Lock()
+launching = threading.RLock()
 """Numba loads a kernel at its first launch, and two threads that do so at once fail; nor can the simulator run two."""
 
 profiler: Callable[..., AbstractContextManager[None]] | None = None
 """While it is set, each launch is put into what it gives, and no CUDA graph is recorded: `charcnn.gpu.profile`."""
 
 _UNTIMED: AbstractContextManager[None] = nullcontext()
+
+
+class _Counter(threading.local):
+    """Launches of each thread."""
+
+    launches = 0
+
+
+_counter = _Counter()
 
 
 def jit(**options: Any) -> Callable[[Function], Any]:
@@ -55,12 +67,14 @@ def jit(**options: Any) -> Callable[[Function], Any]:
     return compiled
 
 
-_compiled: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
+Grid: TypeAlias = int | tuple[int, ...]
+
+_compiled: dict[tuple[object, ...], tuple[tuple[NumbaType, ...], Kernel]] = {}
 """What `_compile` found for kernels whose arguments are NumPy scalars, by kernel, GPU and the scalars' types: Numba
 looks at each argument anew at every launch."""
 
 
-def _compile(kernel: Kernel, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+def _compile(kernel: Kernel, args: tuple[KernelArgument, ...]) -> tuple[tuple[NumbaType, ...], Kernel]:
     """Numba's types of the arguments, and the kernel compiled for them and the current GPU."""
     key = (
         (kernel, device.current(), *map(type, args))
@@ -76,7 +90,7 @@ def _compile(kernel: Kernel, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], An
     return found
 
 
-def compiled_for(kernel: Kernel, args: tuple[Any, ...]) -> Any:
+def compiled_for(kernel: Kernel, args: tuple[KernelArgument, ...]) -> Kernel:
     """Numba's kernel, compiled for these arguments and the current GPU."""
     return _compile(kernel, args)[1]
 
@@ -88,13 +102,13 @@ def title(kernel: Kernel) -> str:
     return f"{module}.{function.__qualname__.split('.')[0]}"
 
 
-_shared_allowed: dict[tuple[int, Any], int] = {}
+_shared_allowed: dict[tuple[int, Kernel], int] = {}
 
 _WHOLE = 100
 """Percent of what may be shared memory."""
 
 
-def _allow_shared(kernel: Kernel, shared: int, args: tuple[Any, ...], early: bool = False) -> None:
+def _allow_shared(compiled: Kernel, shared: int, early: bool) -> None:
     """Dynamic shared memory past 48 KB: an attribute of the compiled kernel, once a GPU. Numba has no option for it.
 
     Of a kernel that begins `early`, all that may be shared memory is: a multiprocessor cannot divide it in another way
@@ -103,7 +117,6 @@ def _allow_shared(kernel: Kernel, shared: int, args: tuple[Any, ...], early: boo
     from cuda.bindings.driver import CUfunction_attribute
     from numba.cuda.cudadrv.driver import driver
 
-    _, compiled = _compile(kernel, args)
     key = cuda.get_current_device().id, compiled
     if _shared_allowed.get(key, 0) < shared:
         if shared > (limit := device.shared_limit()):
@@ -117,34 +130,75 @@ def _allow_shared(kernel: Kernel, shared: int, args: tuple[Any, ...], early: boo
         _shared_allowed[key] = shared
 
 
-def configured(kernel: Kernel, blocks: Any, threads: Any, stream: Stream, shared: int) -> Array:
-    """Numba's launch, without its warning that a small grid does not fill the GPU: small batches have small grids."""
-    if SIMULATED:
-        return kernel[blocks, threads, stream, shared]
-    from numba.cuda.core import config as cuda_config
+_blocks: dict[tuple[object, ...], LaunchBlock] = {}
+"""By kernel, GPU, grid and kinds of arguments."""
 
-    warns, cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS = cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS, 0
-    try:
-        return kernel[blocks, threads, stream, shared]
-    finally:
-        cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS = warns
+KEPT = 4096
+"""Launches that are remembered at once."""
 
 
-def _launch_with(
-    kernel: Kernel, blocks: Any, threads: Any, stream: Stream, shared: int, args: Any, **options: Any
-) -> None:
-    """Numba's launch with what it has no option for: clusters, and programmatic dependent launch."""
-    from cuda.core import LaunchConfig, Stream, launch
+def prepared(
+    kernel: Kernel, blocks: Grid, threads: Grid, args: tuple[KernelArgument, ...], shared: int, early: bool,
+    cluster: int,
+) -> tuple[LaunchBlock, list[KernelArgument]]:  # fmt: skip
+    """What starts the kernel on the current GPU, and what it is started with: addresses and numbers.
 
-    kinds, compiled = _compile(kernel, args)
-    values: list[Array] = []
-    for kind, arg in zip(kinds, args, strict=True):
-        if isinstance(arg, np.generic):
+    Raises:
+        TypeError: an argument is no number, array on the GPU, or tuple of such.
+        DeviceError: a block needs more shared memory than there is.
+    """
+    values: list[KernelArgument] = []
+    kinds: list[object] = []
+    _look_at(args, kinds, values)
+    key = id(kernel), current_context(), blocks, threads, shared, early, cluster, *kinds
+    found = _blocks.get(key)
+    if found is None:
+        types, compiled = _compile(kernel, args)
+        early = early and device.begins_early()
+        if shared > 48 * 1024:
+            _allow_shared(compiled, shared, early)
+        function = int(compiled._codelibrary.get_cufunc().handle)
+        found = LaunchBlock(kernel, function, types, args, blocks, threads, shared, early, cluster)
+        if len(_blocks) >= KEPT:
+            _blocks.clear()
+        _blocks[key] = found  # which keeps the kernel, so that no other one gets its id
+    return found, values
+
+
+def current_context() -> int:
+    """The driver's current context; Numba's is made current where this thread has none."""
+    return context() or (cuda.current_context() and context())
+
+
+def _look_at(args: Sequence[KernelArgument], kinds: list[object], values: list[KernelArgument]) -> None:
+    for arg in args:
+        of = type(arg)
+        if of in _NUMBERS or isinstance(arg, np.generic):
+            kinds.append(of)
             values.append(arg)
+        elif isinstance(arg, tuple):
+            kinds.append(len(arg))
+            _look_at(arg, kinds, values)
         else:
-            compiled._prepare_args(kind, arg, stream, [], values)
-    config = LaunchConfig(grid=blocks, block=threads, shmem_size=shared, **options)
-    launch(Stream.from_handle(int(stream)), config, compiled._codelibrary.get_cufunc().kernel, *values)
+            found = described(arg)
+            if found is None:
+                raise TypeError(f"a kernel's argument is a {of.__name__}: need a number or an array on the GPU")
+            kinds.append(found.kind)
+            values.append(found.begin)
+
+
+_NUMBERS = (int, float, bool)
+
+
+def start(kernel: Kernel, blocks: Grid, threads: Grid, stream: Stream, *args: KernelArgument) -> None:
+    """Start a kernel by itself; nothing is waited for."""
+    with launching:
+        if SIMULATED:
+            kernel[blocks, threads, stream](*args)
+        else:
+            _counter.launches += 1
+            block, values = prepared(kernel, blocks, threads, args, 0, False, 1)
+            block.start(int(stream), values)
 
 
 DTYPES = {"ids": np.uint8, "images": np.uint8, "stat": np.float64}
@@ -182,10 +236,12 @@ class Call:
         dtype: DType = np.float32,
         dtypes: Mapping[str, Any] = MappingProxyType({}),
         in_place: str = "",
-        **inputs: Any,
+        **inputs: Array,
     ) -> None:
         device.gpu_count()
-        self.stream = device.as_stream(stream)
+        self.stream, self._before = device.as_stream(stream), _counter.launches
+        self.started: list[tuple[LaunchBlock, list[KernelArgument]]] = []
+        self._once = False
         self._out = out = out(shape, dtype) if callable(out) else out
         first, *_ = inputs
         self._device = device.on_device(inputs[first])
@@ -218,9 +274,9 @@ class Call:
     def launch(
         self,
         kernel: Kernel,
-        blocks: int | tuple[int, ...],
-        threads: int | tuple[int, ...],
-        *args: Any,
+        blocks: Grid,
+        threads: Grid,
+        *args: KernelArgument,
         shared: int = 0,
         early: bool = False,
         cluster: int = 1,
@@ -230,31 +286,41 @@ class Call:
         An empty grid starts nothing. With a `cluster` of several blocks, `blocks` counts clusters. With `early`, the
         kernel may begin before the one before it on the stream has ended, once all blocks of that one have called
         `ptx.griddepcontrol_launch`; it calls `ptx.griddepcontrol_wait` before it touches what those that may still run
-        read or write. Both need compute capability 9.0 or later.
+        read or write. Clusters need compute capability 9.0 or later; before it, no kernel begins early.
         """
         if np.prod(blocks) > 0:
-            with _launching:
-                if shared > 48 * 1024 and not SIMULATED:
-                    _allow_shared(kernel, shared, args, early)
+            with launching:
+                _counter.launches += 1
+                if not SIMULATED:
+                    block, values = prepared(kernel, blocks, threads, args, shared, early, cluster)
+                    self.started.append((block, values))
                 timed = profiler and profiler(kernel, args, blocks, threads, shared, cluster, self)
                 with timed or _UNTIMED:
-                    if SIMULATED and cluster > 1:
-                        emulator.start_grid(kernel, blocks, threads, args, shared, cluster)
-                    elif not SIMULATED and (early or cluster > 1):
-                        options = {
-                            "programmatic_stream_serialization": early,
-                            "cluster": cluster if cluster > 1 else None,
-                        }
-                        _launch_with(kernel, blocks, threads, self.stream, shared, args, **options)
+                    if not SIMULATED:
+                        block.start(int(self.stream), values)
+                    elif early or cluster > 1:
+                        emulator.start_grid(kernel, blocks, threads, args, shared, cluster, self.stream, early)
                     else:
-                        configured(kernel, blocks, threads, self.stream, shared)(*args)
+                        kernel[blocks, threads, self.stream, shared](*args)
 
-    def launch_each(self, kernel: Kernel, *args: Any, threads: int = 128) -> None:
+    def once(self) -> None:
+        """Say that a call with other arrays of the same kinds may start something else."""
+        self._once = True
+
+    @property
+    def repeats(self) -> bool:
+        """Whether what it has started is all that it does: nothing through other calls, or in memory of its own."""
+        others = _counter.launches - self._before != len(self.started)
+        nothing = bool(self.out.size) and not self.started
+        return self._device and not (self._once or others or nothing)
+
+    def launch_each(self, kernel: Kernel, *args: KernelArgument, threads: int = 128) -> None:
         """Start one thread for each element of the output."""
         self.launch(kernel, -(-self.out.size // threads), threads, *args)
 
-    def scratch(self, shape: Shape, dtype: DType) -> Any:
+    def scratch(self, shape: Shape, dtype: DType) -> Array:
         """An uninitialised device array for this call's own use."""
+        self.once()
         return device.empty(shape, dtype, self.stream)
 
     def second(self, array: Array, out: Array = None) -> Array:
@@ -266,7 +332,7 @@ class Call:
             return array if out is None else out
         return array.copy_to_host(out, stream=self.stream)
 
-    def result(self) -> Any:
+    def result(self) -> Array:
         """What the launcher returns: `out` where it was given, else a new array where the inputs lie."""
         if self._device:
             return self.out if self._out is None else self._out

@@ -46,7 +46,7 @@ def _hold_kernel(nanoseconds):
 
 def hold(seconds: float, stream: Stream) -> None:
     """Have the stream wait so long, at most 4 seconds, before what it is given next."""
-    launch.configured(_hold_kernel, 1, 1, stream, 0)(np.uint32(1e9 * seconds))
+    launch.start(_hold_kernel, 1, 1, stream, np.uint32(1e9 * seconds))
 
 
 @dataclass

@@ -108,6 +108,7 @@ def make(name: str) -> Function:
     if row.device == "cuda":
         from charcnn.ops.common import calls
 
+        names["replay"] = calls.Replay(in_place=row.in_place)
         names["Call"] = calls.StatCall if of.stat else calls.LabelCall if len(of.dtypes) > 1 else calls.Call
     lines = [f"{_signature(rows)}:", *(f"    {line}" for line in _body(row, launch))]
     source, file = "\n".join(lines) + "\n", f"<charcnn.ops.{name}>"
@@ -223,10 +224,18 @@ def _body(row: Variant, launch: Callable[..., None]) -> Iterator[str]:
         yield f"out = host(out, {', '.join(how)})"
         yield f"launch({', '.join(['out', *arrays, *options])})"
         yield "return out"
-    else:
-        yield f"call = Call(out, stream, {', '.join(how)})"
-        yield f"launch({', '.join(['call', '*call.inputs', *options])})"
-        yield "return call.result()"
+        return
+    passed = [one.name for one in parameters if not _is_array(one)] + ["precision"] * bool(row.precision)
+    known = f"({', '.join(arrays)},), ({''.join(f'{name}, ' for name in passed)})"
+    if not of.stat:
+        yield f"done = replay.started({known}, out, stream)"
+        yield "if done is not None:"
+        yield "    return done"
+    yield f"call = Call(out, stream, {', '.join(how)})"
+    yield f"launch({', '.join(['call', '*call.inputs', *options])})"
+    if not of.stat:
+        yield f"replay.keep(call, {known}, out)"
+    yield "return call.result()"
 
 
 def _documentation(rows: Sequence[Variant]) -> str:

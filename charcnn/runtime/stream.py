@@ -20,6 +20,7 @@ from charcnn.layers.layer import Shape
 from charcnn.ops.common.layer import ArraySpec, PreparedLayer
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
+from charcnn.runtime.staging import copy_up
 from charcnn.runtime.zero_copy import ZeroCopy
 from charcnn.text.encode_gpu import Encoder, StringsToEncode
 from charcnn.text.encodings import Encoding
@@ -220,10 +221,9 @@ class StreamWorker:
 
     def _copied(self, ids: np.ndarray) -> Array:
         buffers = self.buffers
-        np.copyto(staged := buffers.host(ids.shape, np.uint8), ids)
         ids_gpu = buffers.device(ids.shape, np.uint8) if self._place is None else self._place[: len(ids)]
         with buffers.copying("up"):
-            ids_gpu.copy_to_device(staged, stream=buffers.stream)
+            copy_up(ids, buffers.host(ids.shape, np.uint8), ids_gpu, buffers.stream)
         return ids_gpu
 
     def _encoded(self, texts: StringsToEncode) -> Any:

@@ -26,8 +26,11 @@ import tomllib
 ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(__file__).resolve().parent
 BUILD = ROOT / "build"
-PAGES = ("*.md", "docs/*.md", "docs/levels/*.md", "docs/upstream/*.md", "bench/README.md", "charcnn/**/README.md")
-NOTEBOOKS = "docs/notebooks/*.ipynb"
+PAGES = (
+    "*.md", "docs/*.md", "docs/levels/*.md", "docs/puzzles/*.md", "docs/upstream/*.md", "bench/README.md",
+    "charcnn/**/README.md",
+)  # fmt: skip
+NOTEBOOKS = "docs/*/*.ipynb"
 COPIED = {".json", ".gz", ".svg"}
 LANGUAGES = {".py": "python", ".pyi": "python"}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
@@ -48,6 +51,8 @@ def _expanded(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _found(pattern: str) -> list[str]:
+    if pattern.endswith(".ipynb.md"):
+        return [f"{name}.md" for name in _found(pattern.removesuffix(".md"))]
     names = [file.relative_to(ROOT).as_posix() for file in ROOT.glob(pattern)]
     return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
 

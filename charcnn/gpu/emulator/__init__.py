@@ -29,6 +29,7 @@ def run(
     seed: int = 0,
     cluster: int = 1,
     shared: int = 0,
+    after: Sequence[Array] = (),
 ) -> list[Finding]:
     """Run a kernel, and say what is wrong with it.
 
@@ -40,6 +41,8 @@ def run(
         seed: of the schedule: which warp runs, and when copies land. One seed always gives one schedule.
         cluster: blocks of a cluster, which divides the grid's blocks along x.
         shared: bytes of dynamic shared memory.
+        after: device arrays that a kernel before writes. Where there are some, this one may begin before that has
+            ended, as by programmatic dependent launch.
 
     Returns:
         Findings in the order in which they were met; empty where there are none.
@@ -50,4 +53,4 @@ def run(
     """
     if not device.SIMULATED:
         raise device.DeviceError("the emulator runs in Numba's simulator: set NUMBA_ENABLE_CUDASIM=1")
-    return emulate(kernel, grid, block, args, seed=seed, cluster=cluster, shared=shared)
+    return emulate(kernel, grid, block, args, seed=seed, cluster=cluster, shared=shared, after=after)

@@ -108,7 +108,7 @@ EMULATED["cluster_sync_relaxed"] = cluster_sync
 
 
 def _nothing() -> None:
-    """Of what one thread after another has no need of: fences, and a kernel's begin before the last one's end."""
+    """Of what one thread after another has no need of."""
 
 
 @emulates
@@ -118,5 +118,4 @@ def fence_proxy_async() -> None:
         current().actor.fence()
 
 
-for _name in ("fence_mbarrier_init", "griddepcontrol_launch", "griddepcontrol_wait"):
-    EMULATED[_name] = _nothing
+EMULATED["fence_mbarrier_init"] = _nothing

@@ -48,7 +48,11 @@ class _Local:
     def array(shape: Value, dtype: DType, alignment: int | None = None) -> np.ndarray:
         """Of the thread, not initialised."""
         array = np.empty(shape, numpy_support.as_dtype(dtype) if isinstance(dtype, types.Type) else dtype)
-        return array.view(Registers) if current().block.shadow else array
+        if not current().block.shadow:
+            return array
+        registers = array.view(Registers)
+        registers.fences = current().fences
+        return registers
 
 
 class _Atomic:

@@ -14,10 +14,11 @@ from numba.cuda.simulator import kernel as simulator
 from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
 
-from charcnn.aliases import Array, Function, Kernel, Value
+from charcnn.aliases import Array, Function, Kernel, Stream, Value
 from charcnn.gpu.emulator import kernel_api
 from charcnn.gpu.emulator.findings import Finding, Findings
 from charcnn.gpu.emulator.order import Actor
+from charcnn.gpu.emulator.overlap import GlobalArray, Launches, results_of, written
 from charcnn.gpu.emulator.threads import LANES, Cluster, Dim3, Gate, LaunchConfig, Size, Thread, ThreadBlock, run, sizes
 
 
@@ -29,12 +30,17 @@ def start(function: Function, launch: LaunchConfig, args: Sequence[Array]) -> No
     """
     landed: list[Callable[[], None]] = []
     given = [_in_kernel(arg, landed) for arg in args]
+    arrays = [one for one in given if isinstance(one, np.ndarray) and launch.findings is not None]
+    before = [array.copy() for array in arrays]
+    if launch.running:
+        given = [one.view(GlobalArray) if isinstance(one, np.ndarray) else one for one in given]
     for x, y, z in itertools.product(*(range(size) for size in launch.grid)):
         if x % launch.cluster == 0:
             cluster = Cluster(launch)
             threads = [thread for rank in range(launch.cluster)
                        for thread in _threads(function, given, Dim3(x + rank, y, z), rank, cluster)]  # fmt: skip
             run(threads, random.Random(repr((launch.seed, x, y, z))))
+    written(arrays, before, launch.results)
     for land in landed:
         land()
 
@@ -69,8 +75,8 @@ def _in_kernel(arg: Value, landed: list[Callable[[], None]]) -> Value:
     return arg
 
 
-_checking: list[tuple[int, Findings]] = []
-"""The seed, and where findings go, of launches that name none."""
+_checking: list[tuple[int, Findings, Launches]] = []
+"""The seed, where findings go, and what ran before, of launches that name none."""
 
 
 @contextmanager
@@ -80,27 +86,41 @@ def checking(seed: int = 0) -> Iterator[list[Finding]]:
     It is for what launches kernels itself, such as an operator or a layer. `run` is for one kernel.
     """
     findings = Findings()
-    _checking.append((seed, findings))
+    _checking.append((seed, findings, Launches()))
     try:
         yield findings
     finally:
         _checking.pop()
 
 
-def start_grid(kernel: Kernel, clusters: Size, threads: Size, args: Sequence[Array], shared: int, cluster: int) -> None:
-    """What a launch does: run a grid of so many clusters; it is checked within `checking`."""
-    seed, findings = _checking[-1] if _checking else (0, None)
-    start(kernel.py_func, LaunchConfig.of(clusters, threads, shared, cluster, seed, findings), args)
+def start_grid(
+    kernel: Kernel, clusters: Size, threads: Size, args: Sequence[Array], shared: int, cluster: int,
+    stream: Stream = 0, early: bool = False,
+) -> None:  # fmt: skip
+    """What a launch does: run a grid of so many clusters; it is checked within `checking`.
+
+    With `early` it may begin before the kernels before it on the stream have ended.
+    """
+    if not _checking:
+        start(kernel.py_func, LaunchConfig.of(clusters, threads, shared, cluster), args)
+        return
+    seed, findings, launches = _checking[-1]
+    launch = LaunchConfig.of(clusters, threads, shared, cluster, seed, findings)
+    launch.running = launches.before(stream, early)
+    start(kernel.py_func, launch, args)
+    launches.after(stream, launch)
 
 
 def emulate(
-    kernel: Kernel, grid: Size, block: Size, args: Sequence[Array], *, seed: int = 0, cluster: int = 1, shared: int = 0
-) -> list[Finding]:
+    kernel: Kernel, grid: Size, block: Size, args: Sequence[Array], *, seed: int = 0, cluster: int = 1, shared: int = 0,
+    after: Sequence[Array] = (),
+) -> list[Finding]:  # fmt: skip
     """See `charcnn.gpu.emulator.run`."""
     findings, blocks = Findings(), sizes(grid)
     if blocks.x % cluster:
         raise ValueError(f"{cluster=}: need a divisor of the grid's {blocks.x} blocks along x")
     launch = LaunchConfig(blocks, sizes(block), shared, cluster, seed, findings)
+    launch.running = [results_of(after)] * bool(after)
     start(kernel.py_func if hasattr(kernel, "py_func") else kernel, launch, args)
     return list(findings)
 
@@ -112,7 +132,7 @@ def _called(kernel: Kernel, *args: Value) -> Value:
     grid, block = simulator.normalize_kernel_dimensions(kernel.grid_dim, kernel.block_dim)
     for extension in kernel.extensions:
         args = tuple(extension.prepare_args(None, arg, stream=0, retr=[])[1] for arg in args)
-    return start_grid(kernel, grid, block, args, kernel.dynshared_size, 1)
+    return start_grid(kernel, grid, block, args, kernel.dynshared_size, 1, kernel.stream)
 
 
 _FLOATS: dict[int, type[np.floating]] = {16: np.float16, 32: np.float32, 64: np.float64}

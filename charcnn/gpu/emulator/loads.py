@@ -8,6 +8,7 @@ import numpy as np
 
 from charcnn.aliases import Array, DType, Function, Value
 from charcnn.gpu.emulator.memory import RANK
+from charcnn.gpu.emulator.overlap import touch, touch_element
 from charcnn.gpu.emulator.shared import copy_later, place, read, remote, write
 from charcnn.gpu.emulator.threads import current
 from charcnn.gpu.ptx.intrinsics import EMULATED, emulates
@@ -33,6 +34,7 @@ _MEMORY = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
 
 def read_global(address: int, size: int) -> bytes:
     """Bytes at the host's own address; zeros where there is no memory, which is a finding."""
+    touch(address, size, "reads")
     try:
         return os.pread(_MEMORY, size, int(address)) if size else b""
     except (OSError, OverflowError):
@@ -42,6 +44,9 @@ def read_global(address: int, size: int) -> bytes:
 
 def write_global(address: int, data: bytes) -> None:
     """Bytes to the host's own address; where there is no memory that is a finding."""
+    touch(address, len(data), "writes")
+    if (launch := current().block.launch).findings is not None:
+        launch.results.stores.append((int(address), len(data)))
     try:
         os.pwrite(_MEMORY, data, int(address))
     except (OSError, OverflowError):
@@ -62,6 +67,7 @@ def _load(kind: DType, count: int) -> Function:
         """By an address, or of an array by the index of an element."""
         if not index:
             return as_numbers(global_bytes(place, size), kind)
+        touch_element(place, index[0], size, "reads")
         elements = [place.flat[index[0] + i] for i in range(size // place.dtype.itemsize)]
         return as_numbers(np.array(elements, place.dtype).view(np.uint8), kind)
 
@@ -73,6 +79,7 @@ def _store(kind: DType, count: int) -> Function:
         """To an address, or to an array by the index of an element."""
         data = as_bytes(kind, operands[-count:])
         if len(operands) > count:
+            touch_element(place, operands[0], len(data), "writes")
             for i, element in enumerate(data.view(place.dtype)):
                 place.flat[operands[0] + i] = element
             return
@@ -169,14 +176,14 @@ def ld_shared_cluster_v4_f32(address: int) -> Value:
 # Copies from global to shared memory: a group a commit, done when waited for, as late as they may be.
 
 
-def _copy(to: int, source: bytes | np.ndarray, size: int) -> None:
+def _copy(to: int, source: bytes | np.ndarray, size: int, source_at: int | None = None) -> None:
     data = np.zeros(size, np.uint8)
     given = np.frombuffer(source, np.uint8)
     data[: len(given)] = given
     thread = current()
     at = place(to, size, size, thread.block, "cp.async writes")
     if at is not None:
-        thread.copies[-1].append(copy_later(thread, at, data))
+        thread.copies[-1].append(copy_later(thread, at, data, source_at))
 
 
 @emulates
@@ -184,6 +191,7 @@ def cp_async(width: int) -> Function:
     """`ptx.cp_async`."""
 
     def copy(shared: Array, to: int, offset: int, array: Array, at: int, wanted: int) -> None:
+        touch_element(array, at, int(wanted), "reads")
         elements = [array.flat[int(at) + i] for i in range(int(wanted) // array.dtype.itemsize)]
         _copy(_place((shared, to, offset)), np.array(elements, array.dtype).tobytes(), 4 * width)
 
@@ -193,7 +201,7 @@ def cp_async(width: int) -> Function:
 @emulates
 def cp_async_16(to: int, source: int, wanted: int) -> None:
     """`ptx.cp_async_16`."""
-    _copy(int(to), read_global(source, int(wanted)), 16)
+    _copy(int(to), read_global(source, int(wanted)), 16, int(source) if wanted else None)
 
 
 @emulates

@@ -47,7 +47,7 @@ class Knowledge:
 class Actor(Knowledge):
     """A warp, or what counts for it."""
 
-    def __init__(self, actors: list[Actor], kind: Literal["warp", "copy", "product", "store"]) -> None:
+    def __init__(self, actors: list[Actor], kind: Literal["warp", "copy", "product", "store", "grid"]) -> None:
         super().__init__()
         self.number, self.kind = len(actors), kind
         self.knows[self.number] = 1

@@ -14,13 +14,11 @@ import numpy as np
 from charcnn.gpu.emulator.findings import place_of
 from charcnn.gpu.emulator.memory import BASE, RANK
 from charcnn.gpu.emulator.order import Actor, Knowledge, Mistake, Shadow
+from charcnn.gpu.emulator.swizzle import ROW
 from charcnn.gpu.emulator.threads import LANDING, PhaseBarrier, Thread, ThreadBlock, current
 
 _WIDEST = 16
 """Bytes that a thread loads or stores at once, at a multiple of their number."""
-
-ROW = 128
-"""Bytes that a swizzle permutes 16 of, in a way that 8 rows have each another."""
 
 
 def remote(address: int) -> tuple[ThreadBlock, int]:
@@ -77,7 +75,8 @@ def loaded(block: ThreadBlock, words: np.ndarray, *, whole: bool = True) -> None
 def stored(block: ThreadBlock, words: np.ndarray) -> None:
     """Check a store to these words by the running thread."""
     thread = current()
-    if block.shadow:
+    if block.shadow and block.pieces:
+        block.pieces.forget(words)
         where = place_of(sys._getframe(1))
         if thread.atomic:
             block.shadow.land(words, thread.actor, where)
@@ -146,8 +145,10 @@ def _before_full(copies: Actor, where: tuple[str, int], copied: str) -> None:
         thread.report("read before full", f"reads what {copied} copies, and did not wait for it", where)
 
 
-def copy_in(block: ThreadBlock, bytes_at: np.ndarray, data: np.ndarray, barrier: PhaseBarrier) -> None:
-    """TMA's: bytes to these places, counted by the mbarrier; when, the seed decides."""
+def copy_in(
+    block: ThreadBlock, bytes_at: np.ndarray, data: np.ndarray, barrier: PhaseBarrier, *, tiled: bool = False
+) -> None:
+    """TMA's: bytes to these places, swizzled rows if `tiled`, counted by the mbarrier; when, the seed decides."""
     where, words, shadow = place_of(sys._getframe(1)), Shadow.words(bytes_at), block.shadow
     thread = current()
     if shadow:
@@ -158,13 +159,17 @@ def copy_in(block: ThreadBlock, bytes_at: np.ndarray, data: np.ndarray, barrier:
         if shadow and barrier.copies:
             barrier.copies.tick()
             shadow.land(words, barrier.copies, where)
+        if block.pieces:
+            block.pieces.forget(words)
+            if tiled:
+                block.pieces.tiled(bytes_at)
         barrier.land(data.size, thread, where)
 
     _start(land)
 
 
-def copy_later(thread: Thread, at: int, data: np.ndarray) -> Callable[[], None]:
-    """cp.async's: what puts the bytes there, once the thread waits for them."""
+def copy_later(thread: Thread, at: int, data: np.ndarray, source: int | None) -> Callable[[], None]:
+    """cp.async's: what puts the bytes there, once the thread waits for them; a piece has a source."""
     block, where, words = thread.block, place_of(sys._getframe(1)), Shadow.words(np.arange(at, at + len(data)))
     shadow = block.shadow
     if shadow:
@@ -172,8 +177,11 @@ def copy_later(thread: Thread, at: int, data: np.ndarray) -> Callable[[], None]:
 
     def land() -> None:
         block.memory.bytes[at : at + len(data)] = data
-        if shadow:
+        if shadow and block.pieces:
             shadow.land(words, thread.actor, where)
+            block.pieces.forget(words)
+            if source is not None:
+                block.pieces.copied(at, source)
 
     return land
 
@@ -195,6 +203,10 @@ def read_matrix(address: int, rows: int) -> np.ndarray:
     places = swizzled(at, rows)
     if block.shadow:
         beside(block, Shadow.words(places), helper(block, "product", current().number // 128), whole=False)
+    if block.pieces and not block.pieces.is_swizzled(at // ROW, rows):
+        current().report(
+            "wrong swizzle", "reads rows whose pieces of 16 bytes do not lie as the 128-byte swizzle has them"
+        )
     return np.asarray(block.memory.bytes[places])
 
 

@@ -21,6 +21,8 @@ from charcnn.aliases import Value
 from charcnn.gpu.emulator.findings import EmulatorError, Findings, place_of
 from charcnn.gpu.emulator.memory import SharedMemory
 from charcnn.gpu.emulator.order import Actor, History, Shadow, Where
+from charcnn.gpu.emulator.results import Results
+from charcnn.gpu.emulator.swizzle import Pieces
 
 LANES = 32
 """Threads of a warp."""
@@ -158,6 +160,13 @@ class LaunchConfig:
     seed: int
     findings: Findings | None = None
     """Where what is found goes; None: it is raised."""
+    running: list[Results] = field(default_factory=list)
+    """Of launches that may still run when this one begins."""
+    results: Results = field(default_factory=Results)
+    waits: bool = False
+    """Whether a thread has waited for them."""
+    releases_early: bool = False
+    """Whether one let the next kernel begin before it had waited."""
 
     @classmethod
     def of(
@@ -179,6 +188,7 @@ class ThreadBlock:
         self.memory = SharedMemory(launch.shared)
         self.shadow = Shadow(len(self.memory.bytes), cluster.actors) if cluster.actors is not None else None
         """Of what is checked: who wrote and read last."""
+        self.pieces = Pieces(len(self.memory.bytes)) if checked else None
         self.warps: list[Actor] = []
         """In the order of accesses, where that is checked."""
         self.helpers: dict[tuple[str, int], Actor] = {}
@@ -210,6 +220,8 @@ class Cluster:
     """All whose order is kept; None where nothing is checked."""
     under_way: list[Callable[[], None]] = field(default_factory=list)
     """Copies by TMA that have not landed."""
+    before: Actor | None = None
+    """What those who have waited for the kernels before know; None where none may still run."""
     gate: PhaseBarrier = field(init=False)
     """What `barrier.cluster` waits at."""
 
@@ -217,11 +229,20 @@ class Cluster:
         block = self.launch.block
         if self.launch.findings is not None:
             self.actors = []
+            if self.launch.running:
+                self.before = Actor(self.actors, "grid")
         self.gate = PhaseBarrier(self.launch.cluster * block.x * block.y * block.z, self)
 
 
 class Registers(np.ndarray):
     """A thread's local array, where accumulators are checked."""
+
+    fences = 0
+    """That its thread had passed when it was written last."""
+
+    def __setitem__(self, at: Value, value: Value) -> None:
+        self.fences = current().fences
+        super().__setitem__(at, value)
 
 
 class Thread(greenlet):
@@ -248,6 +269,8 @@ class Thread(greenlet):
         """Groups of bulk stores, likewise."""
         self.products: list[tuple[Registers, int]] = []
         """Accumulators of wgmma under way, and when it was started."""
+        self.fences = 0
+        """`wgmma_fence`s that it has passed."""
         self.passed: dict[tuple[PhaseBarrier, int], int] = {}
         """How often it passed a barrier after so many phases."""
         self.waited: dict[PhaseBarrier, tuple[str, int]] = {}

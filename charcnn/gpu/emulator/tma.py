@@ -12,7 +12,8 @@ from charcnn.gpu import tensor_map
 from charcnn.gpu.emulator.barriers import mbarrier_at
 from charcnn.gpu.emulator.loads import as_bytes, read_global, write_global
 from charcnn.gpu.emulator.order import Actor, Shadow
-from charcnn.gpu.emulator.shared import ROW, beside, copy_in, helper, place, remote, swizzled
+from charcnn.gpu.emulator.shared import beside, copy_in, helper, place, remote, swizzled
+from charcnn.gpu.emulator.swizzle import ROW
 from charcnn.gpu.emulator.threads import LANES, Thread, ThreadBlock, current
 from charcnn.gpu.ptx.intrinsics import EMULATED, emulates
 
@@ -48,7 +49,7 @@ def _land(to: int, alignment: int, rows: np.ndarray, mbarrier: int) -> None:
     block = current().block
     at = place(to, ROW * len(rows), alignment, block, "TMA writes")
     if at is not None:
-        copy_in(block, swizzled(at, len(rows)), rows.view(np.uint8), mbarrier_at(mbarrier, block))
+        copy_in(block, swizzled(at, len(rows)), rows.view(np.uint8), mbarrier_at(mbarrier, block), tiled=True)
 
 
 def _load_box(to: int, found_at: int, mbarrier: int, *first: int) -> None:

@@ -46,8 +46,10 @@ def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 
         return [None] * WARPGROUP
 
     def multiply(sums: Array, a: int, b: int) -> None:
-        together((sums, a, b), work, "wgmma", WARPGROUP)
         thread = current()
+        if thread.block.shadow and sums.fences == thread.fences:
+            thread.report("missing wgmma fence", "adds to what this thread wrote with no wgmma_fence between")
+        together((sums, a, b), work, "wgmma", WARPGROUP)
         if thread.block.shadow:
             sums.__class__ = UnderWay
             thread.products.append((sums, _product(thread).time))
@@ -89,5 +91,10 @@ def wgmma_wait_group(groups: int) -> Callable[[], None]:
     return waiting
 
 
-EMULATED["wgmma_fence"] = lambda: None
-EMULATED["setmaxnreg"] = lambda **constants: EMULATED["wgmma_fence"]
+@emulates
+def wgmma_fence() -> None:
+    """`ptx.wgmma_fence`."""
+    current().fences += 1
+
+
+EMULATED["setmaxnreg"] = lambda **constants: lambda: None

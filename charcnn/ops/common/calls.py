@@ -9,6 +9,7 @@ import numpy as np
 from charcnn.aliases import Array, DType, Stream
 from charcnn.gpu.launch import Call as Call
 from charcnn.gpu.launch import pair
+from charcnn.gpu.replay import Replay as Replay
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
 

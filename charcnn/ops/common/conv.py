@@ -12,6 +12,7 @@ import numpy as np
 from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call, pair
+from charcnn.gpu.replay import Replay
 from charcnn.layers import Conv1d, Conv2d, Layer, Linear, windows
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Window
@@ -119,6 +120,7 @@ class PreparedConv(NoScratch):
             moments: whether moments are taken.
             y_unit: what 1 stands for in results.
         """
+        self._replay = Replay(own=True, by_address=self.hopper)
         self.product, epilogue = self.check(pattern)
         weight, bias = weights["weight"], weights["bias"]
         epilogues.check(epilogue.pointwise, y_unit)
@@ -197,9 +199,13 @@ class PreparedConv(NoScratch):
         Raises:
             ValueError: an argument's shape, dtype, layout or side does not fit.
         """
+        done = self._replay.started((x,), (), out, stream)
+        if done is not None:
+            return done
         call = self._call(x, out, stream)
         if call.out.size:
             self._start(call)
+        self._replay.keep(call, (x,), (), out)
         return call.result()
 
     def into(self, call: Call, features: Array, shape: Shape) -> None:
@@ -236,10 +242,15 @@ class PreparedConv(NoScratch):
         self, x: Array, partial_moments: Array, *, out: Array = None, stream: Stream = None
     ) -> Array:
         """Start on features: y, and moments of parts of each input, float32 of `partial_moments_shape(N, L)`."""
+        arrays = x, partial_moments
+        done = self._replay.started(arrays, (), out, stream)
+        if done is not None:
+            return done
         shapes.expect("partial_moments", partial_moments, self.partial_moments_shape(*x.shape[:2]))
         call = self._call(x, out, stream, partial_moments=partial_moments)
         if call.out.size:
             self._start(call, call.inputs[1])
+        self._replay.keep(call, arrays, (), out)
         return call.result()
 
     part: int

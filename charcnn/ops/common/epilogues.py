@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba import float32
 
-from charcnn.aliases import Array
+from charcnn.aliases import Array, Function
 from charcnn.layers import Conv1d, Conv2d, Layer, Linear, MaxPool1d, MaxPool2d
 from charcnn.layers.layer import SLOPE
 from charcnn.layers.windows import Window, pair
@@ -51,6 +51,31 @@ EPILOGUES: dict[str, Callable[[Any], Any]] = {
     "": _identity, "relu": _relu, "tanh": _tanh, "gelu": _gelu, "sigmoid": _sigmoid, "leaky_relu": _leaky_relu,
 }  # fmt: skip
 """By the name that an operator's has for it."""
+
+
+class Second(NamedTuple):
+    """A function of a sum, the bias added, and of a second operand's value."""
+
+    function: Function
+    by_channel: bool = False
+    """Whether the operand is (C_out,); else it has the results' shape."""
+
+
+def _add(value, other):
+    return value + other
+
+
+def _add_relu(value, other):
+    total = value + other
+    return float32(0) if total < float32(0) else total
+
+
+def _scale(value, other):
+    return value * other
+
+
+SECOND = {"add": Second(_add), "add_relu": Second(_add_relu), "scale": Second(_scale, by_channel=True)}
+"""By name: a residual, with ReLU of the sum; a scale by channel. For `conv2d.double_buffered.convolved`."""
 
 
 @dataclass(frozen=True)

@@ -91,12 +91,15 @@ class Launched(NoScratch):
         self._launcher, self._shape, self._rows = launcher, shape, rows
         self.arguments = [device.to_device(one) if isinstance(one, np.ndarray) else one for one in arguments]
         self.nbytes = sum(getattr(one, "nbytes", 0) for one in self.arguments)
+        self._written: dict[Shape, ArraySpec] = {}
 
     def writes(self, x: Shape) -> list[ArraySpec]:
         """The result."""
         if self._rows:
             x = x[0], prod(x[1:])
-        return [ArraySpec(self._shape(np.broadcast_to(np.float32(0), x), *self.arguments))]
+        if x not in self._written:
+            self._written[x] = ArraySpec(self._shape(np.broadcast_to(np.float32(0), x), *self.arguments))
+        return [self._written[x]]
 
     def __call__(self, x: Array, space: Space) -> Array:
         """Start on features, or token ids."""

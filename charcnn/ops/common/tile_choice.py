@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from charcnn import files
 from charcnn.aliases import Record
 from charcnn.gpu import device
+from charcnn.gpu.replay import Replay
 
 Candidate = TypeVar("Candidate")
 """A frozen dataclass of plain numbers."""
@@ -82,9 +83,11 @@ def choose(
 def trying(pick: Pick) -> Iterator[None]:
     """In this context and thread, `choose` gives what `pick` does, of the key and the candidates."""
     token = _trial.set(pick)
+    Replay.paused += 1
     try:
         yield
     finally:
+        Replay.paused -= 1
         _trial.reset(token)
 
 

@@ -18,12 +18,14 @@ from charcnn.layers.windows import Window
 from charcnn.ops.common import epilogue_functions, epilogues, tile_choice
 from charcnn.ops.conv1d.tile import RegisterTile, candidates, filling, vector_width
 from charcnn.ops.conv1d.tile_moments import make_store_moments
+from charcnn.ops.conv1d.tile_second import make_join
 
-EPILOGUES = ("k_split", "several", "store", *filter(None, epilogues.EPILOGUES), "pool", "stat")
+EPILOGUES = ("k_split", "several", "store", *filter(None, epilogues.EPILOGUES), *epilogues.SECOND, "pool", "stat")
 """What a block does with its sums.
 
 k_split: store them, of a part of the depth. several: store them, of one of several products. store: add the bias first.
-relu, tanh, gelu: then that too. pool: then ReLU and the maxima. stat: as store, and statistics of each row.
+relu, tanh, gelu: then that too. add, scale: then that of a second operand. pool: then ReLU and the maxima. stat: as
+store, and statistics of each row.
 """
 
 
@@ -47,7 +49,8 @@ def make_kernel(tile: RegisterTile, width: int, epilogue: str, pool_size: int = 
             products or groups the first, x (N, H * W, C_in), weight (runs, floats of a run, C_out), y
             (N, H_out * W_out, C_out).
 
-    Of the kernel's arguments, partial_moments holds for "stat" a row's (shift, mean, M2) for each tile across. For
+    Of the kernel's arguments, partial_moments holds for "stat" a row's (shift, mean, M2) for each tile across. For a
+    row of `epilogues.SECOND` it is the second operand. For
     "k_split", split is the depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth. For
     "several" it is how many products there are, whose x, weight and y lie one after another along the first axis.
     """
@@ -74,7 +77,8 @@ def make_kernel(tile: RegisterTile, width: int, epilogue: str, pool_size: int = 
     shifted, rectified = epilogue not in ("k_split", "several"), epilogue in ("relu", "pool")
     pointwise = epilogue in epilogues.EPILOGUES and not rectified
     apply = epilogue_functions.in_place(epilogue, accumulators) if pointwise else None
-    several = epilogue == "several"
+    several, joined = epilogue == "several", epilogue in epilogues.SECOND
+    join = make_join(tile, width, epilogue) if joined else None
     pooled, measured = epilogue == "pool", epilogue == "stat"
     window, tile_rows = pool_size, tile.rows // pool_size * pool_size
     pooled_tile = tile.rows // pool_size * tile.across * ptx.VECTOR
@@ -161,12 +165,10 @@ def make_kernel(tile: RegisterTile, width: int, epilogue: str, pool_size: int = 
                     tap[1], tap[2], tap[3] = uint32(0), tap[2] + tap_down, uint32(0)
 
         def in_window(i, wanted):
-            """Of a window, the i-th copy's source, and its bytes: outside the image none."""
+            """Of a window, the i-th copy's source, and its bytes: none outside the image, as of words below 0."""
             line_at, float_at = (x_line[i] + tap[2]) & word, (x_from[i] + tap[1] + tap[0]) & word
             source = x_at[i] + uint64(uint32(line_at) * line + uint32(float_at))
-            return source, wanted if line_at < height and float_at < line else uint32(
-                0
-            )  # a word below 0 is beyond both
+            return source, wanted if line_at < height and float_at < line else uint32(0)
 
         def fetch(slot, at, w_from):
             """Start to copy this thread's part of the stage at depth `at`; past the end, zeros."""
@@ -242,6 +244,8 @@ def make_kernel(tile: RegisterTile, width: int, epilogue: str, pool_size: int = 
                     acc[i * tn + j * four + c] = float32(0) if rectified and value < float32(0) else value
         if pointwise:
             apply(acc)
+        if joined:
+            join(acc, partial_moments, rows, c_out, first_row, first_column, column_end, ty, tx)
         if pooled:
             for j in range(quads):  # through shared memory, as many columns at a time as the block has threads across
                 cuda.syncthreads()
@@ -330,7 +334,7 @@ def launch(
 
 def launch_windows(
     call: Call, inputs: Sequence[Array], y: Array, epilogue: str, window: Window, *, groups: int = 1, products: int = 1,
-    tile: RegisterTile | None = None,
+    tile: RegisterTile | None = None, second: Array = None,
 ) -> None:  # fmt: skip
     """Start the kernel for a window that moves over images, which padding may surround.
 
@@ -343,6 +347,7 @@ def launch_windows(
         epilogue: "several", or one that stores features.
         products: for "several", as of `launch`.
         tile: `filling` a group's columns where None.
+        second: for a row of `epilogues.SECOND`, its operand.
     """
     device.require_capability((8, 0), "cp.async", "use the technique naive")
     x, weight, bias = inputs
@@ -358,10 +363,15 @@ def launch_windows(
         max(groups, products), height, width * c_in, out_columns, down, right * c_in, top, left * c_in, columns,
         tap_down, tap_right * c_in,
     )  # fmt: skip
-    whole = vector_width(x, weight, bias, y) if depth % ptx.VECTOR == 0 and wide % ptx.VECTOR == 0 else 1
+    held = [x, weight, bias, y, *([] if second is None else [second])]
+    whole = vector_width(*held) if depth % ptx.VECTOR == 0 and wide % ptx.VECTOR == 0 else 1
     kernel = make_kernel(tile, whole, epilogue, windowed=True)
     x, weight = x.reshape((n, height * width, c_in)), weight.reshape((products * rows * columns, depth, c_out))
     y = y.reshape((n, out_rows * out_columns, c_out))
     kind = int if device.SIMULATED else np.uint32
-    arguments = x, weight, bias, y, y, tuple(map(kind, words))
+    if second is None:
+        second = y
+    elif second.ndim > 1:
+        second = second.reshape(y.shape)
+    arguments = x, weight, bias, y, second, tuple(map(kind, words))
     call.launch(kernel, blocks, tile.threads, *arguments, shared=shared_bytes(tile, epilogue))

@@ -53,6 +53,10 @@ class DoubleBufferedConv(PreparedConv):
         if (size := epilogue.pool_size) > (most := fitting(product.channels).rows):
             raise ValueError(f"pool_size={size}: need at most {most}, the positions of a tile")
 
+    def out_shape(self, x: Shape) -> Shape:
+        """The result's, of features of this shape."""
+        return (x[0], self.c_out) if isinstance(self.product, Linear) else super().out_shape(x)
+
     def writes(self, x: Shape) -> list[ArraySpec]:
         """The result; before it, of a linear layer whose depth has several parts, their sums."""
         if not isinstance(self.product, Linear):
@@ -83,5 +87,9 @@ class DoubleBufferedConv(PreparedConv):
         if isinstance(self.product, Conv2d):
             window = self.window(tuple(inputs[0].shape))
             launch_windows(call, inputs, call.out, kind, window, groups=self.groups)
+        elif isinstance(self.product, Linear):
+            splits = k_splits.splits_shape(len(call.out), self.c_in, self.c_out)
+            sums = call.scratch(splits, np.float32) if splits else None
+            k_splits.start(call, inputs, sums, self.epilogue.pointwise)
         else:
             launch(call, inputs, call.out, kind, pool_size=self.epilogue.pool_size)

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from charcnn.aliases import Array
+from charcnn.gpu import device
 from charcnn.layers.layer import Shape
 from charcnn.ops.common.cast import as_format
 from charcnn.ops.common.former import former
@@ -32,6 +33,21 @@ SPREAD = {
     "fp8": Limits(3, 3, 12),
 }  # fmt: skip
 """By precision, as timed on an H200, or between those that were. fp16 has bf16's."""
+
+SPREAD_BESIDE_MMA = {
+    "fp16": Limits(12, 16, 128),
+    "bf16": Limits(12, 16, 128),
+    "tf32": Limits(12, 16, 128),
+    "fp8": Limits(12, 16, 128),
+}
+"""By precision, where larger batches run by `MmaConv`, for as many multiprocessors as an H200 has: see `limits`. fp16x3
+has none: the two kinds of kernels have its terms lie in different ways."""
+
+
+def limits(measured: Limits) -> Limits:
+    """Those for the current GPU: one with fewer multiprocessors than an H200 is filled by proportionally fewer."""
+    share = min(1, device.multiprocessors() / device.MULTIPROCESSORS)
+    return Limits(*(max(1, int(most * share)) for most in measured))
 
 
 class Cast(NoScratch):

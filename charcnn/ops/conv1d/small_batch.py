@@ -234,7 +234,7 @@ class SmallBatchConv(PreparedConv):
     """A convolution of a few inputs, or of an image or two, spread over the whole GPU: its weights on the current GPU.
 
     In 16 bits weights of sequences take 2 K C_in C_out bytes, C_in in whole 32s and C_out in whole 16s; of fp16x3,
-    twice as much. A call may begin before the kernel before it has ended.
+    twice as much. On Hopper a call may begin before the kernel before it has ended.
 
     Args:
         pattern: `Conv1d` of at most 7 taps, with a ReLU, and max-pooling of 3 behind that; or `Conv2d`, with any
@@ -249,7 +249,7 @@ class SmallBatchConv(PreparedConv):
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
+        DeviceError: no usable GPU, or one of compute capability below 8.0; of images, none of Hopper's (9.0).
     """
 
     products, hopper, longest = (Conv1d, Conv2d), True, 7  # a thread's registers hold the operands of so many taps
@@ -260,8 +260,8 @@ class SmallBatchConv(PreparedConv):
         self, pattern: Pattern, weights: Mapping[str, Any], *, precision: str = "fp16", results: str | None = None,
         moments: bool = False, x_unit: float = 1.0, stream: Stream = None,
     ) -> None:  # fmt: skip
-        device.require_hopper("small_batch")
         product, _ = self.check(pattern)
+        device.require_tensor_cores("small_batch", hopper=isinstance(product, Conv2d))
         of = choose(precision, {name: TENSOR_PRECISIONS[name] for name in self.precisions_of(product)})
         made = FP32 if results == FP32.name else choose(results or precision)
         images = isinstance(product, Conv2d)

@@ -110,7 +110,7 @@ class SmallBatchConvNormReluPool:
 
     Raises:
         ValueError: an argument's shape does not fit, or there is no such precision.
-        DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
     def __init__(

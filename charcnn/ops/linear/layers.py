@@ -10,11 +10,11 @@ import numpy as np
 from charcnn.aliases import Array
 from charcnn.layers.layer import Shape
 from charcnn.ops.common.layer import ArraySpec, Space
-from charcnn.ops.linear.small_batch import FINAL_THREADS, SmallBatchMlp
+from charcnn.ops.linear.small_batch import FINAL_THREADS, MOST, SmallBatchMlp
 
 
 class SmallBatchLinear:
-    """Three linear layers with ReLU between them, for up to 64 inputs, spread over the whole GPU, to float32.
+    """Three linear layers with ReLU between them, for a few inputs, spread over the whole GPU, to float32.
 
     It takes no pattern, which has one product: its kernels pass sums of parts of the depth on, and it is one layer for
     the sake of their scratch.
@@ -23,17 +23,18 @@ class SmallBatchLinear:
         layers: of each the weight, float32 (C_in, C_out), as `arrays.pack` gives it, and the bias (C_out,), NumPy
             arrays; all C_in are multiples of 8, in fp8 of 16, and the last C_out is at most 256.
         precision: of features and of the first two layers' weights, one of `precision.TENSOR_PRECISIONS`.
+        most: int, default 64: inputs of a call at most.
 
     Raises:
         ValueError: an argument's shape does not fit, or there is no such precision.
-        DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
     writes_host = True
     MOST_CLASSES = FINAL_THREADS
 
-    def __init__(self, layers: Sequence[tuple[np.ndarray, np.ndarray]], *, precision: str) -> None:
-        self._linear = SmallBatchMlp(*zip(*layers, strict=True), precision=precision)
+    def __init__(self, layers: Sequence[tuple[np.ndarray, np.ndarray]], *, precision: str, most: int = MOST) -> None:
+        self._linear = SmallBatchMlp(*zip(*layers, strict=True), precision=precision, most=most)
         self.nbytes = self._linear.nbytes
 
     def writes(self, x: Shape) -> list[ArraySpec]:

@@ -289,17 +289,19 @@ class SmallBatchMlp:
             all C_in multiples of 8, in fp8 of 16, the last C_out at most 256.
         precision: one of `precision.TENSOR_PRECISIONS`, of features and of the first two layers' weights; sums and the
             third are float32.
+        most: int, default 64: inputs of a call at most.
         stream: a CUDA stream; the default stream where None.
 
     Raises:
         ValueError: an argument's shape does not fit.
-        DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
-    most = MOST
-
-    def __init__(self, weights: Array, biases: Any, *, precision: str = "fp16", stream: Stream = None) -> None:
-        device.require_hopper("small_batch")
+    def __init__(
+        self, weights: Array, biases: Any, *, precision: str = "fp16", most: int = MOST, stream: Stream = None
+    ) -> None:
+        device.require_tensor_cores("small_batch")
+        self.most = most
         self.precision = choose(precision)
         together = max(8, lane_numbers(self.precision))
         sizes = [weights[0].shape[0], *(weight.shape[1] for weight in weights)]
@@ -324,7 +326,7 @@ class SmallBatchMlp:
         return (n * sum(part.k_splits * part.c_out for part in self.parts),)
 
     def __call__(self, x: Array, scratch: Array, *, out: Array = None, stream: Stream = None) -> Array:
-        """x (N, C_in), with two terms (N, 2 C_in), on the GPU, in its dtype, N at most 64; float32 (N, C_out).
+        """x (N, C_in), with two terms (N, 2 C_in), on the GPU, in its dtype, N at most `most`; float32 (N, C_out).
 
         Args:
             scratch: float32 of `k_splits_shape(N)` or more, one axis.
@@ -335,9 +337,9 @@ class SmallBatchMlp:
             ValueError: an argument's shape, dtype, layout or side does not fit.
         """
         n, c_in = shapes.ranked("x", x, "N, C_in")
-        if n > MOST or c_in != self.precision.terms * self.sizes[0]:
+        if n > self.most or c_in != self.precision.terms * self.sizes[0]:
             need = self.precision.terms * self.sizes[0]
-            raise ValueError(f"x has shape {tuple(x.shape)}: need at most {MOST} rows of {need}")
+            raise ValueError(f"x has shape {tuple(x.shape)}: need at most {self.most} rows of {need}")
         if not device.on_device(x):
             raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
         dtype, (space,) = self.precision.dtype, self.k_splits_shape(n)

@@ -12,6 +12,7 @@ from charcnn.aliases import Array, Record
 from charcnn.gpu import device
 from charcnn.layers.layer import Shape
 from charcnn.ops.common.layer import ArraySpec, Space
+from charcnn.ops.token_conv1d.in_parts import sums_shape
 from charcnn.ops.token_conv1d.lag_sums import SharedPairTables
 from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
@@ -147,18 +148,22 @@ class GatherTokenConvNormReluPool:
         return launcher(x, stat, *self._arrays, self._pool_size, **given)
 
 
+IN_PARTS = 4
+"""The most inputs of which block 1 takes less time in two kernels without clusters."""
+
 ALONE = 1
 """The most inputs of which block 1 takes less time in one kernel, as timed on an H200 in every precision; of 32 bits a
 value two would take a microsecond less, too."""
 
 
 class SmallBatchTokenConvNormReluPool:
-    """Block 1 of an input or a few, with LayerNorm, in one kernel that is spread over the whole GPU.
+    """Block 1 of an input or a few, with LayerNorm, spread over the whole GPU: one kernel with clusters, else two.
 
     It reads and writes what `TokenConvNormReluPool` does, and takes its weights and tables from there.
 
     Args:
-        whole: a `TokenConvNormReluPool` that has LayerNorm.
+        whole: a `TokenConvNormReluPool` that has LayerNorm, without octets.
+        clusters: bool, default True: whether blocks share their look-ups, which needs Hopper.
 
     Raises:
         ValueError: it has none.
@@ -166,17 +171,19 @@ class SmallBatchTokenConvNormReluPool:
 
     nbytes = 0
 
-    def __init__(self, whole: TokenConvNormReluPool) -> None:
+    def __init__(self, whole: TokenConvNormReluPool, *, clusters: bool = True) -> None:
+        self._clusters = clusters
         if whole._moments is None:
             raise ValueError("whole has norm=None: need gamma and beta")
         self._weights, self._tables, self._pool_size = whole.weights, whole._moments, whole._pool_size
         self.writes = whole.writes
 
     def scratch(self, x: Shape) -> Mapping[str, ArraySpec]:
-        """None."""
-        return {}
+        """Sums of parts of the positions, where clusters do not share them."""
+        return {} if self._clusters else {"sums": ArraySpec(sums_shape(*x), np.float64)}
 
     def __call__(self, x: Array, space: Space) -> Array:
         """Start on token ids (N, L) uint8."""
-        out = space.device(*self.writes(x.shape)[0])
-        return conv_block_1(x, self._weights, self._tables, self._pool_size, out=out, stream=space.stream)
+        sums = None if self._clusters else space.scratch(self)["sums"][: len(x)]
+        given: Record = {"sums": sums, "out": space.device(*self.writes(x.shape)[0]), "stream": space.stream}
+        return conv_block_1(x, self._weights, self._tables, self._pool_size, **given)

@@ -23,6 +23,7 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import moments, shapes
 from charcnn.ops.common.fragments import OCTET, store_octet
 from charcnn.ops.common.precision import NumberFormat
+from charcnn.ops.token_conv1d import in_parts
 from charcnn.ops.token_conv1d.cluster_moments import CLUSTER, LOOK_UP_WARPS, SLOT, exchange, look_ups
 from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
@@ -189,10 +190,11 @@ def conv_block_1(
     *,
     eps: float = 1e-5,
     cluster: int = CLUSTER,
+    sums: Array = None,
     out: Array = None,
     stream: Stream = None,
 ) -> Array:
-    """Block 1 of a few inputs: `TokenConvWeights.layernorm_relu_maxpool1d`, with the moments taken in the same kernel.
+    """Block 1 of a few inputs: `TokenConvWeights.layernorm_relu_maxpool1d`, with the moments taken, too.
 
     Args:
         ids: uint8 (N, L) on the GPU, C-contiguous; an id >= depth is blank.
@@ -201,14 +203,16 @@ def conv_block_1(
         pool_size: positions that a maximum is taken of, at most 9.
         eps: added to the variance.
         cluster: blocks that share look-ups, 2 to 8.
+        sums: scratch, float64 of `in_parts.sums_shape(N, L)` on the GPU, for a kernel before instead of clusters; None
+            for clusters.
         out: where to write, (N, L_out // pool_size, C_out), for fp16x3 2 C_out; made where None.
         stream: a CUDA stream; the default stream where None.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
+        DeviceError: no usable GPU, or one of compute capability below 8.0; for clusters, none of Hopper's (9.0).
     """
-    device.require_hopper("small_batch")
+    device.require_tensor_cores("small_batch", hopper=sums is None)
     n, length = shapes.ranked("ids", ids, "N, L")
     (taps, depth, channels), of = weights.shape, weights.precision
     if channels % OCTET:
@@ -230,7 +234,13 @@ def conv_block_1(
     table, bias, gamma, beta, y = (
         np.uint64(device.address(a)) for a in (weights.table, weights.bias, *weights.affine, call.out)
     )
-    flat = (array.reshape((array.size,)) for array in (tables.singles, tables.pairs))
+    flat = tuple(array.reshape((array.size,)) for array in (tables.singles, tables.pairs))
+    if sums is not None:
+        shapes.expect("sums", sums, in_parts.sums_shape(n, length))
+        addresses = table, bias, gamma, beta, y
+        in_parts.launch(call, call.inputs[0], sums, flat, addresses, of, weights.wide, pool_size, windows,
+                        weights.shape, eps)  # fmt: skip
+        return call.result()
     grid, threads = (-(-pooled // (windows * cluster)), n, -(-channels // (32 * OCTET))), windows * pool_size
     call.launch(
         _block_kernel(of, weights.wide, taps, pool_size, cluster), grid, 32 * (threads + LOOK_UP_WARPS),

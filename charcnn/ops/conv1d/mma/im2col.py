@@ -88,10 +88,15 @@ class MmaIm2colTile(MmaTile):
         return self.used
 
     def time(self, outputs: int, n_tiles: int) -> float:
-        """That of so many outputs a channel by a model: of the multiprocessor with most blocks, in products."""
-        blocks = -(-outputs // self.block_m) * n_tiles
-        product = 1 + sum(READ_TIME / size for size in (self.warp_m, self.warp_n, self.block_m, self.block_n))
-        return -(-blocks // device.multiprocessors()) * self.block_m * self.block_n * product
+        """See `tile_time`."""
+        return tile_time(self, outputs, n_tiles)
+
+
+def tile_time(tile: MmaTile, outputs: int, n_tiles: int) -> float:
+    """That of so many outputs a channel by a model: of the multiprocessor with most blocks, in products."""
+    blocks = -(-outputs // tile.block_m) * n_tiles
+    product = 1 + sum(READ_TIME / size for size in (tile.warp_m, tile.warp_n, tile.block_m, tile.block_n))
+    return -(-blocks // device.multiprocessors()) * tile.block_m * tile.block_n * product
 
 
 def candidates(block_n: int, of: NumberFormat, quarters: int) -> Iterator[MmaIm2colTile]:

@@ -20,6 +20,7 @@ from charcnn.ops.common.mma_layout import OCTET, encode, together
 from charcnn.ops.common.precision import FP32, choose
 from charcnn.ops.conv1d.mma import windows
 from charcnn.ops.conv1d.mma.config import PACKED_N, MmaTile, Stages
+from charcnn.ops.conv1d.mma.im2col import tile_time
 from charcnn.ops.conv1d.mma.kernel import make_kernel
 from charcnn.ops.conv1d.mma.pack import packed
 
@@ -62,6 +63,8 @@ class MmaConv(PreparedConv):
         length: of a sequence, with pooling how many positions of x count, where there are more; all where None.
         moments: bool, default False: whether `with_moments` is called, for a LayerNorm that follows.
         x_unit: the value that 1 stands for in x, for fp8, whose range is short; default 1.0.
+        fills: bool, default False: of sequences and linear layers, whether a batch too small for the first of `tiles`
+            to fill the GPU takes another one.
         stream: a CUDA stream; the default stream where None.
 
     Raises:
@@ -76,9 +79,11 @@ class MmaConv(PreparedConv):
 
     def __init__(
         self, pattern: Pattern, weights: Mapping[str, Any], *, precision: str = "fp16", results: str | None = None,
-        length: int | None = None, moments: bool = False, x_unit: float = 1.0, stream: Stream = None,
+        length: int | None = None, moments: bool = False, x_unit: float = 1.0, fills: bool = False,
+        stream: Stream = None,
     ) -> None:  # fmt: skip
         device.require_tensor_cores("mma")
+        self._fills = fills
         of = choose(precision)
         device.require_precision(precision, of.capability)
         made = FP32 if results == FP32.name else choose(results or precision, {precision: of})
@@ -130,7 +135,12 @@ class MmaConv(PreparedConv):
         if rows * (length - 1) >= 1 << 32 or positions >= 1 << 31:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
         key, shape = f"mma {self.epilogue.kind}", (self.taps, self.c_in, self.c_out)
-        tile: MmaTile = tile_choice.choose(key, self.precision.name, shape, rows * window, self.tiles)
+        tiles, filled = self.tiles, -(-rows * window // self.tiles[0].block_m) * -(-self.c_out // self.tiles[0].block_n)
+        if self._fills and filled < device.multiprocessors():
+            tiles = tuple(
+                sorted(tiles, key=lambda tile: tile_time(tile, rows * window, -(-self.c_out // tile.block_n)))
+            )
+        tile: MmaTile = tile_choice.choose(key, self.precision.name, shape, rows * window, tiles)
         magic = -(-(1 << 32) // length) % (1 << 32)  # row * magic >> 32 is row // length
         return tile, (length, y.shape[1], rows, positions, shift), magic
 

@@ -148,11 +148,18 @@ class WgmmaConv(PreparedConv):
         arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *map(np.uint32, numbers)
         clusters = min(cut.tiles, device.multiprocessors() // tile.cluster_m)
         shared = tile.smem_bytes + (self._bias.nbytes if bias_in_smem else 0)
-        # Weights and map are read while the kernel before may still run: a launch that is the first to read them waits.
-        call.launch(
-            kernel, clusters, tile.threads, *arguments, shared=shared, cluster=tile.cluster_m,
-            early=known == len(self._maps),
-        )  # fmt: skip
+        early = self._early(call, known)
+        call.launch(kernel, clusters, tile.threads, *arguments, shared=shared, cluster=tile.cluster_m, early=early)
+
+    def _early(self, call: Call, known: int) -> bool:
+        """Whether the kernel may begin early, as there are no more maps than were known before.
+
+        Weights and map are read while the kernel before may still run: a launch that is the first to read them waits.
+        """
+        if known == len(self._maps):
+            return True
+        call.once()
+        return False
 
     def _cut_images(self, x: Array, y: Array) -> Tiled:
         tile, m_tiles = self.windows.tile(tuple(x.shape))
@@ -204,10 +211,8 @@ class WgmmaConv(PreparedConv):
         numbers = map(np.uint32, (self._k_blocks, self.c_out, rows))
         arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *numbers
         grid = -(-self.c_out // tile.block_n), -(-rows // tile.block_m)
-        call.launch(
-            kernel, grid, tile.threads, *arguments, shared=tile.smem_bytes, cluster=tile.splits,
-            early=known == len(self._maps),
-        )  # fmt: skip
+        early = self._early(call, known)
+        call.launch(kernel, grid, tile.threads, *arguments, shared=tile.smem_bytes, cluster=tile.splits, early=early)
 
     def _map(self, x: Array, tile: WgmmaTile) -> Array:
         """The tensor map of rows of x, kept: a level's arrays lie where they lay before."""
