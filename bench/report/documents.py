@@ -15,6 +15,7 @@ from report.checks import agreement, dram, gpus, precisions, sanitizer, validati
 from report.claims import layer_costs, op_times, op_times_here
 from report.classify import accuracy, classify, engines, training
 from report.code import change, code
+from report.few_rows import few_rows
 from report.fused import fused_alexnet
 from report.ideas import ideas
 from report.images import conv2d, conv2d_cpu
@@ -38,7 +39,7 @@ _BLOCKS = (
     image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted,
-    parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
+    parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable, few_rows,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 
