@@ -49,7 +49,7 @@ STUB = ROOT / "charcnn" / "ops" / "__init__.pyi"
 
 def documents() -> list[Path]:
     """The files that may hold blocks."""
-    pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "levels").glob("*.md"))]
+    pages = [page for folder in (".", "deploy", "levels") for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
     return [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
