@@ -125,3 +125,25 @@ def test_classify_writes_them(tmp_path):
     assert found["charcnn_classify_unreadable_rows"] == "1"
     assert (found["charcnn_classify_files"], found["charcnn_classify_files_done"]) == ("1", "1")
     assert any(name.startswith('charcnn_classify_level{level="l') for name in found)
+
+
+def test_the_bar_within_an_epoch_counts_rows(monkeypatch):
+    pytest.importorskip("torch", reason="training needs PyTorch")
+    import test_training
+
+    from charcnn.training import step
+
+    shown = []
+
+    class Seen(step.Progress):
+        def update(self, count):
+            super().update(count)
+            shown.append(self.line(100))
+
+    monkeypatch.setattr(step, "Progress", Seen)
+    test_training.trained(test_training.Recipe(epochs=2, batch=16))
+    assert len(shown) == 2 * 6
+    assert shown[5].startswith("epoch 1/2: 100%")
+    assert " 96.0/96.0 " in shown[5]
+    assert " rows/s" in shown[5]
+    assert shown[-1].startswith("epoch 2/2: ")
