@@ -146,10 +146,9 @@ def test_the_command_takes_minutes(tmp_path, capsys, monkeypatch):
 
 
 def test_the_model_that_ships_is_known_by_name():
-    assert "ag_news" in shipped.names()
-    model = start.read("ag_news", ENCODINGS["forward"], None)
+    model = start.read("accurate", ENCODINGS["forward"], None)
     assert start.sizes(model).length == 1014
-    with pytest.raises(ValueError, match="no such model: need a file, or a model that ships: ag_news"):
+    with pytest.raises(ValueError, match="no such model: need a file, or a model that ships: fast, accurate"):
         shipped.load("no such model")
 
 
@@ -197,8 +196,8 @@ def test_in_python():
     for wrong, message in (
         ({"minutes": 0}, "minutes=0: need more than 0"),
         ({"minutes": 1, "epochs": 2}, "minutes=1: it says how many epochs; leave out epochs=2"),
-        ({"init": "ag_news", "preset": "laptop"}, "preset='laptop': it says the sizes; leave it or init out"),
-        ({"init": "ag_news", "config": own}, r"init ag_news: the model's convolutions have channels \(256"),
+        ({"init": "accurate", "preset": "laptop"}, "preset='laptop': it says the sizes; leave it or init out"),
+        ({"init": "accurate", "config": own}, r"init accurate: the model's convolutions have channels \(256"),
     ):
         with pytest.raises(ValueError, match=message):
             charcnn.train(texts, labels, **wrong)

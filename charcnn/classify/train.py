@@ -81,8 +81,8 @@ def train(
             Alphabet and classes follow from the encoding and the labels.
         minutes: wall time for the training, in place of `epochs`: the first steps are timed, epochs are fitted to what
             is left, and the learning rate falls to its end with it; None for the recipe's epochs.
-        init: a model whose convolutions the network begins with: a file, or a name of one that ships, "ag_news"; None
-            for none. Without `config` the sizes are the model's own.
+        init: a model whose convolutions the network begins with: a file, or the name of one that ships, "fast" or
+            "accurate"; None for none. Without `config` the sizes are the model's own.
         device: "cuda", "cpu", or "auto" for a GPU where PyTorch sees one.
         precision: "bf16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
         store: "float16" or "float32": what the weights are rounded to, and fit when they are saved.

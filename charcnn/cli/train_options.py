@@ -119,7 +119,7 @@ def _add_training(how: argparse._ArgumentGroup) -> None:
     add(
         "--init",
         metavar="MODEL",
-        help="begin with the convolutions of this model, a file or one that ships: ag_news (sizes: the model's own)",
+        help="begin with the convolutions of this model: fast or accurate, which ship, or a file (sizes: the model's)",
     )
     add("--config", metavar="SIZES", help=f"{HELP}, which begins with random weights (default: by --preset)")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: auto, a GPU if there is one")
