@@ -167,6 +167,8 @@ def drawn(
     names = sorted(by_class, key=lambda name: (-len(by_class[name]), name))
     # A class that has too few rows for its share is left out: sets are no larger than a machine's files.
     names = [name for name in names if len(by_class[name]) >= max(LEAST, 1.2 * count / len(names))]
+    if not names:
+        raise ValueError(f"no class has its share of {count} rows")
     if rare:
         names = [names[n] for n in rng.permutation(len(names))]
         many = [name for name in names if len(by_class[name]) >= 0.9 * (count + tested)]
