@@ -2,11 +2,14 @@
 
 import argparse
 import csv
+import re
 
 import numpy as np
 import pytest
 
 from charcnn.config import SMALL, TINY
+from charcnn.ops.conv1d.toom_cook.transforms import TAPS
+from charcnn.runtime.sequence import require_multiples, whole_windows
 from charcnn.text.encodings import ENCODINGS, encode
 from charcnn.training import data, doubts
 from charcnn.training.measure import Measured
@@ -62,11 +65,28 @@ def test_few_rows_begin_with_as_many_ngrams_as_the_preset_says():
     for preset, count in PRESETS.items():
         found = plan(preset, [50] * 90, FORWARD, 3)
         assert found.ngrams
-        assert (found.config.block_channels[0], found.config.length, found.config.alphabet) == (count, 123, 70)
+        assert (found.config.block_channels[0], found.config.length, found.config.alphabet) == (count, 132, 70)
     assert plan(None, [50] * 90, FORWARD, 3) == plan("balanced", [50] * 90, FORWARD, 3)
-    assert plan(None, [300] * 90, BYTES, 30).config.length == 340
-    assert plan(None, [9000] * 90, FORWARD, 30).config.length == 1014
+    assert plan(None, [300] * 90, BYTES, 30).config.length == 375
+    assert plan(None, [9000] * 90, FORWARD, 30).config.length == 1023
     assert plan(None, [300] * 90, FORWARD, 30).config.block_channels[1] == 64, "for each class, and against it"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_length_of_a_plan_fits_all_levels(preset):
+    """conv2 has the seven taps of l19's filtering; Hopper's levels need whole windows in each pooling."""
+    lengths = set()
+    for text in range(1, 1200):
+        config = plan(preset, [text] * 90, FORWARD, 4).config
+        if config.length in lengths:
+            continue
+        lengths.add(config.length)
+        for multiple in (8, 16):
+            require_multiples(config, multiple)
+            assert whole_windows(config, multiple) == config.conv_lengths[4]
+        assert config.kernel_sizes[1] == TAPS
+        assert config.conv_lengths[0] + 4 >= min(text, 963)
+    assert (min(lengths), max(lengths)) == (132, 1023)
 
 
 def test_many_rows_and_several_labels_and_sizes_that_are_given_begin_at_random():
@@ -103,7 +123,7 @@ def test_the_first_layer_is_1_where_an_ngram_stands(encoding):
     sizes = plan("laptop", [60] * 60, encoding, 3).config
     ids = encode(texts, encoding, sizes.length)
     examples = data.Examples(ids, np.array([list(WORDS).index(label) for label in labels]))
-    arrays, spread = ngrams.weights(examples, sizes, balance=True, teaching=0.7, seed=0)
+    arrays, spread, _ = ngrams.weights(examples, sizes, balance=True, teaching=0.7, seed=0)
     assert spread > 0
     one_hot = np.eye(encoding.blank + 1, dtype=np.float32)[ids][..., : encoding.blank]
     windows = np.lib.stride_tricks.sliding_window_view(one_hot, ngrams.LONGEST, axis=1)  # (N, L', alphabet, taps)
@@ -123,15 +143,57 @@ def test_the_first_layer_is_1_where_an_ngram_stands(encoding):
                 if taps[:, t].any()
             )
             assert gram in padded
-    logits = network.forward(ids[:20], arrays, sizes)
-    assert np.mean(logits.argmax(1) == examples.labels[:20]) > 0.9
+    logits = network.forward(ids[:8], arrays, sizes)
+    assert np.mean(logits.argmax(1) == examples.labels[:8]) > 0.8
 
 
-def test_texts_with_nothing_in_common_are_refused():
+def test_texts_with_no_character_of_the_alphabet_are_refused():
     sizes = plan("laptop", [60] * 2, FORWARD, 2).config
-    examples = data.Examples(encode(["a", "b"], FORWARD, sizes.length), np.array([0, 1]))
-    with pytest.raises(ValueError, match="no two rows have a character in common"):
+    examples = data.Examples(encode(["山", "川"], FORWARD, sizes.length), np.array([0, 1]))
+    with pytest.raises(ValueError, match="no row has 2 characters in a row that tell the classes apart"):
         ngrams.weights(examples, sizes, balance=False, teaching=0.7, seed=0)
+
+
+def test_ngrams_that_the_same_rows_have_are_one():
+    ids = encode(["abcde x", "abcde y", "abcde x"], FORWARD, 20)
+    table = ngrams._table(ids, FORWARD.blank, True)
+    texts = {code.to_bytes(8, "big").lstrip(b"\0") for code in table.codes.tolist()}
+    assert len(table.codes) == 2, "what all rows have, and what two have; what one has is left out"
+    assert max(map(len, texts)) == 5
+    norms = np.bincount(table.row, table.value**2)
+    np.testing.assert_allclose(norms, 1, rtol=1e-6)
+    assert len(ngrams._table(ids, FORWARD.blank, False).codes) == 2
+    apart = encode(["abc", "xyz"], FORWARD, 20)
+    assert len(ngrams._table(apart, FORWARD.blank, True).codes) == 2, "where no row shares one, all are kept"
+
+
+def test_the_network_adds_evidence_up_as_the_linear_model_does():
+    """n-grams in all of a text's windows count, not those of the largest alone."""
+    texts, labels = rows(60)
+    sizes = plan("laptop", [200] * 60, FORWARD, 3).config
+    numbers = np.array([list(WORDS).index(label) for label in labels])
+    examples = data.Examples(encode(texts, FORWARD, sizes.length), numbers)
+    arrays, *_ = ngrams.weights(examples, sizes, balance=True, teaching=0.7, seed=0)
+    ids = encode(rows(12, 1)[0], FORWARD, sizes.length)
+    one_hot = np.eye(FORWARD.blank + 1, dtype=np.float32)[ids][..., : FORWARD.blank]
+    windows = np.lib.stride_tricks.sliding_window_view(one_hot, ngrams.LONGEST, axis=1)
+    used = arrays["conv1.weight"].any(axis=(1, 2))
+    found = np.tensordot(windows, arrays["conv1.weight"][used], ([2, 3], [1, 2])) + arrays["conv1.bias"][used]
+    wanted = np.maximum(found, 0).sum(axis=1) @ arrays["conv2.weight"][:3, used, 0].T
+    logits = network.forward(ids, arrays, sizes)
+    for label in range(3):
+        assert np.corrcoef(logits[:, label], wanted[:, label])[0, 1] > 0.9
+
+
+def test_what_is_held_out_is_learned_from_once_it_was_measured():
+    texts, labels = rows(60)
+    how = {"device": "cpu", "preset": "laptop"}
+    own = charcnn.train(texts, labels, **how)
+    assert own.metadata["training"]["rows"] == 60
+    assert own.metadata["training"]["learned_from_validation"]
+    assert own.metadata["validation"]["rows"] == 6
+    given = charcnn.train(texts, labels, valid=rows(30, 1), **how)
+    assert "learned_from_validation" not in given.metadata["training"]
 
 
 def test_a_few_rows_are_learned_by_default_and_more_epochs_lose_nothing(tmp_path):
@@ -151,7 +213,9 @@ def test_the_command_says_how_it_begins_and_what_other_ways_reach(tmp_path, caps
     options = ["--data", written(tmp_path / "a.csv", 60), "--out", out, "--device", "cpu", "--preset", "laptop"]
     assert run(*options, "--no-curve") == 0
     said = capsys.readouterr().out
-    assert "n-grams of up to 5 characters that tell the classes apart" in said
+    assert re.search(
+        r"begins with \d+ n-grams of 2 to 5 characters (within|across) words that tell .* of 54 rows", said
+    )
     assert "other ways on the same validation rows: always naming money would make it 33.33 %" in said
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["a.csv", "m.safetensors"]
     assert run(*options, "--config", "tiny", "--force") == 2

@@ -4,7 +4,6 @@
 
 - headline: the fastest level beside the fastest other library;
 - levels: all levels, each beside the one that it builds on and beside the fastest other library;
-- measured: all levels on all machines;
 - history: the original program's steps, and what each won there and here;
 - step lK: what level K won, with batch sizes and the share of the hardware's limit;
 - ideas lK: what each idea of level K won, where these were measured apart; tried lK: what was tried in vain;
@@ -21,7 +20,7 @@
 - scaling, ranks, mixed, path, strikes, overhead, forecasts: the offload, from bench/results/offload;
 - parted, parallel: parts of networks on two ranks: what they send by the plans, and how long they took;
 - classify: `charcnn classify` from file to file, beside the level's own rate; engines: it beside Ray, Dask and Spark;
-- sanitizer: what compute-sanitizer found;
+- measured: all levels on all machines; sanitizer: what compute-sanitizer found;
 - layers: each prepared layer beside cuDNN and cuBLAS, and its share of the measured peak;
 - conv2d, conv2d_cpu: prepared convolutions beside the libraries';
 - networks, network_techniques, networks_beside: networks of images, how they run, and beside other libraries;
@@ -29,7 +28,7 @@
 - agreement: what each precision does to a trained network's labels, from bench/precisions.py;
 - accuracy MODEL PART: what a model that ships, "fast" or "accurate", reached on its "validation" or "test" rows;
 - compared: the models beside other ways to label short texts, from bench/compare.py;
-- training MODEL: the command that trained it, and what it ran on;
+- training MODEL: the command that trained it, and what it ran on; few_rows: trainings on few rows;
 - layer_costs: parameters, multiplications and bytes of a convolution, an FFN and attention;
 - fused_layers, half_chain, fused_alexnet: fused4's convolutions, blocks 3 to 6's, AlexNet's first two, in few kernels;
 - op_times, op_times_here: the course project's op times and rates; ours. calls: what a call takes the host.

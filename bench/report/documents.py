@@ -15,6 +15,7 @@ from report.checks import agreement, dram, gpus, precisions, sanitizer, validati
 from report.claims import layer_costs, op_times, op_times_here
 from report.classify import accuracy, classify, compared, engines, training
 from report.code import change, code
+from report.few_rows import few_rows
 from report.fused import fused_alexnet
 from report.ideas import ideas
 from report.images import conv2d, conv2d_cpu
@@ -38,7 +39,7 @@ _BLOCKS = (
     image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted,
-    compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
+    compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable, few_rows,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 
@@ -48,7 +49,7 @@ STUB = ROOT / "charcnn" / "ops" / "__init__.pyi"
 
 def documents() -> list[Path]:
     """The files that may hold blocks."""
-    pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "levels").glob("*.md"))]
+    pages = [page for folder in (".", "deploy", "levels") for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
     return [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",

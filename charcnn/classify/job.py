@@ -64,6 +64,7 @@ class ClassifyJob:
     left_out: int
     """Files that are not labelled, as they are outputs of others."""
     json: str | None
+    openmetrics: str | None
     force: bool
     quiet: bool
     log_every: float

@@ -21,6 +21,7 @@ from charcnn.classify.sinks import FileSink, Sink, StreamSink, identity_of
 from charcnn.files import check_unchanged
 from charcnn.host.garbage import uncollected
 from charcnn.host.interrupts import keep
+from charcnn.host.openmetrics import OpenMetrics, Sample
 from charcnn.host.progress import Progress, told_where_slow
 from charcnn.host.terminal import counted, tell
 from charcnn.runtime import ordered
@@ -275,7 +276,7 @@ class LabellingRun:
             self._open[0].count(progress)
         else:
             progress.count(sum(map(_size, job.tasks)), "B")
-        with progress:
+        with progress, OpenMetrics(job.openmetrics, "classify", self._samples, force=job.force):
             for file, block, found in ordered.ordered(self._items(), self._label, labelling.classifier.engine.threads):
                 self._tell_said(file, progress)
                 if isinstance(found, Exception):
@@ -315,6 +316,21 @@ class LabellingRun:
         if file.said and file.said not in self._said and not self._job.quiet:
             self._said.add(file.said)
             progress.tell(said(file.said, file.task.input))
+
+    def _samples(self) -> Iterator[Sample]:
+        """How far it is, for `--openmetrics`."""
+        labelling, engine = self._labelling, self._labelling.classifier.engine
+        unreadable = sum(file.counts["unreadable"] for file in [*self.files, *self._open] if file.ready)
+        yield Sample(
+            "classify_rows", "rows that this start labelled, or found unreadable", labelling.rows, counter=True
+        )
+        yield Sample("classify_unreadable_rows", "rows with no label, of files with an earlier start", unreadable)
+        yield Sample("classify_rows_per_second", "mean rate since this start", labelling.rate())
+        yield Sample("classify_files", "files that there are", len(self._job.tasks))
+        yield Sample("classify_files_done", "files that are through", len(self.files))
+        yield Sample("classify_files_failed", "files that could not be labelled", len(self.errors))
+        how = {"level": engine.choice.level.name, "precision": str(engine.choice.precision)}
+        yield Sample("classify_level", "what computes", 1, how)
 
     def _note(self) -> str:
         rate = f"{self._labelling.rate():,.0f} rows/s"

@@ -142,7 +142,7 @@ def train(
         part, held = _split(part, valid, how.seed)
     task = fit.TrainingTask(
         part, held, None, own.config, encoding, known, how, where, arithmetic, False, store, calibrated, own.ngrams,
-        not own.ngrams or "epochs" in recipe or budget is not None, budget, begun,
+        not own.ngrams or "epochs" in recipe or budget is not None, not isinstance(valid, tuple), budget, begun,
         say=say or _silent,
         warn=lambda line: warnings.warn(line, stacklevel=5),  # of whoever called `train`
     )  # fmt: skip

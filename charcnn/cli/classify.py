@@ -31,7 +31,8 @@ from charcnn.cli.model import (
     windows_of,
 )
 from charcnn.files import check_paths, write_json
-from charcnn.host.progress import add_log_every, told_where_slow
+from charcnn.host.openmetrics import MARK
+from charcnn.host.progress import add_log_every, add_openmetrics, told_where_slow
 from charcnn.host.terminal import tell, wrote
 from charcnn.text.output import NOTES
 
@@ -78,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", metavar="FILE", help="write a report of what was done, how fast, and which stage limits the rate")
     add("--quiet", action="store_true", help="print no progress and no summary")
     add_log_every(add)
+    add_openmetrics(add)
     add_layout_arguments(parser)
     add_model_arguments(parser)
     ranks.add_rank_arguments(parser)
@@ -100,6 +102,7 @@ def job_of(options: argparse.Namespace, model: ModelChoice) -> ClassifyJob:
         tasks=tuple(tasks),
         left_out=left_out,
         json=options.json,
+        openmetrics=options.openmetrics,
         force=options.force,
         quiet=options.quiet,
         log_every=options.log_every,
@@ -156,9 +159,9 @@ def _label(job: ClassifyJob, team: ranks.Ranks) -> int:
     files = inputs.written(job.tasks)
     check_paths(
         {"the input": [task.input for task in job.tasks], "--model": job.model.model},
-        {**files, "--json": job.json},
+        {**files, "--json": job.json, "--openmetrics": job.openmetrics},
         force=job.force,
-        marks={"--report": NOTES, "--json": JSON},
+        marks={"--report": NOTES, "--json": JSON, "--openmetrics": MARK},
         kept=["the journal"] if job.alone else [*files],
         made=[] if job.alone else [*files],
     )

@@ -29,6 +29,7 @@ from charcnn.cli.model import layout_of
 from charcnn.cli.sizes import config_of
 from charcnn.cli.train_options import add_arguments, spelled
 from charcnn.files import PNG, check_paths, is_free, placing, remove_own
+from charcnn.host import openmetrics
 from charcnn.host.install import pip_install
 from charcnn.host.interrupts import keep
 from charcnn.host.terminal import printable, tell
@@ -115,13 +116,19 @@ class _Job:
             {
                 "--out": options.out,
                 "--metrics": self.metrics,
+                "--openmetrics": options.openmetrics,
                 "--curve": self.curve,
                 "--checkpoint": self.checkpoint,
                 "the teacher": trained,
                 "its checkpoint": [f"{path}.checkpoint" for path in trained],
             },
             force=options.force,
-            marks={"--metrics": record.METRICS, "--curve": PNG, "--checkpoint": record.CHECKPOINT},
+            marks={
+                "--metrics": record.METRICS,
+                "--openmetrics": openmetrics.MARK,
+                "--curve": PNG,
+                "--checkpoint": record.CHECKPOINT,
+            },
             kept=["the teacher", "its checkpoint", *["--checkpoint"] * resumed, *["--out"] * self.force],
         )
         self.budget = None if options.minutes is None else Budget(options.minutes)
@@ -253,6 +260,7 @@ class _Job:
             not options.no_calibration,
             self.plan.ngrams,
             not self.plan.ngrams or options.epochs is not None or self.budget is not None,
+            options.valid is None,
             self.budget,
             self.init,
             say=partial(print, flush=True),
@@ -261,6 +269,11 @@ class _Job:
 
     def train(self) -> None:
         """Train, and write what came of it."""
+        self.seen = record.Seen(len(self.part))
+        with openmetrics.OpenMetrics(self.options.openmetrics, "train", self.seen.samples, force=self.options.force):
+            self._train()
+
+    def _train(self) -> None:
         self.task.introduce()
         taught_by = self.teachers.trained(self._fit, plain(self.settings), self.options.restart)
         trained = self._fit(self.recipe, self.checkpoint, teachers=taught_by, metrics=self.metrics)
@@ -301,6 +314,7 @@ class _Job:
             print(f"{name}resumes after epoch {len(saved['history'])}, from {printable(checkpoint)}", flush=True)
 
         def on_epoch(history: list[Record], epochs: int) -> None:
+            self.seen.epoch(history[-1], epochs)
             if metrics:
                 record.write_metrics(metrics, history, loop.columns(self.config), force=self.options.force)
 
@@ -308,6 +322,7 @@ class _Job:
             recipe,
             name=name,
             on_epoch=on_epoch,
+            on_rows=self.seen.step,
             checkpoint=checkpoint,
             interval=self.options.checkpoint_every,
             settings=plain(self.settings),

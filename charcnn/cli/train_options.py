@@ -8,7 +8,7 @@ import shlex
 
 from charcnn.cli.model import COLUMNS, add_column_arguments
 from charcnn.cli.sizes import HELP
-from charcnn.host.progress import add_log_every, seconds
+from charcnn.host.progress import add_log_every, add_openmetrics, seconds
 from charcnn.text.encodings import ENCODINGS
 from charcnn.training.plan import FINE, MANY, PRESETS
 from charcnn.training.recipe import Recipe
@@ -73,6 +73,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     )
     add("--metrics", metavar="FILE", help="CSV of each epoch's metrics (default: OUT-metrics.csv)")
     add("--curve", metavar="FILE", help="PNG of the same metrics (default: OUT-curve.png)")
+    add_openmetrics(add)
     add("--no-curve", action="store_true", help="draw no curve, so that Matplotlib is not needed")
     add("--checkpoint", metavar="FILE", help="removed at the end (default: OUT.checkpoint)")
     add("--checkpoint-every", type=seconds, default=60.0, metavar="S", help="least seconds between two (default 60)")
@@ -168,6 +169,7 @@ _READ = ("data", "valid", "test", "teacher_probabilities")
 _NO_WEIGHT = (
     "out",
     "metrics",
+    "openmetrics",
     "curve",
     "no_curve",
     "checkpoint",

@@ -41,6 +41,15 @@ def add_log_every(add: Function) -> None:
     )
 
 
+def add_openmetrics(add: Function) -> None:
+    """--openmetrics."""
+    add(
+        "--openmetrics",
+        metavar="FILE",
+        help="write how far it is, every ten seconds, as OpenMetrics: for Prometheus' node exporter, FILE.prom",
+    )
+
+
 def seconds(value: str) -> float:
     """An option's number of seconds, 0 or more."""
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.aliases import Labels
+from charcnn.aliases import Labels, Record
 from charcnn.files import Path, unchanged
 from charcnn.text.encodings import Encoding, encode
 from charcnn.text.layout import WHOLE, Layout, as_whole
@@ -67,6 +67,12 @@ class Examples:
         """The examples of these indices."""
         beside = (None if values is None else values[index] for values in (self.weights, self.taught))
         return Examples(self.ids[index], self.labels[index], *beside)
+
+    def with_(self, other: Examples) -> Examples:
+        """These, and others behind them, which have weights and were taught as these."""
+        pairs: Record = {name: (getattr(self, name), getattr(other, name)) for name in vars(self)}
+        joined: Record = {name: None if pair[0] is None else np.concatenate(pair) for name, pair in pairs.items()}
+        return Examples(**joined)
 
 
 def read_rows(

@@ -17,8 +17,9 @@ from charcnn.text.encodings import Encoding
 from charcnn.training import doubts, loop, ngrams, start
 from charcnn.training.budget import Budget
 from charcnn.training.data import Examples
-from charcnn.training.measure import FEW, Measured, MultiLabelMeasured, calibration_error, fit_temperature
+from charcnn.training.measure import FEW, Measured, calibration_error, fit_temperature
 from charcnn.training.network import TrainableNetwork
+from charcnn.training.ngrams import Choice
 from charcnn.training.recipe import Recipe
 
 DEVICES, PRECISIONS = ("auto", "cuda", "cpu"), ("auto", "bf16", "float32")
@@ -60,6 +61,8 @@ class TrainingTask:
         calibrated: whether a temperature is fitted.
         ngrams: whether the network begins with n-grams, and sizes are a plan's that say so.
         descends: whether gradient descent follows what it begins with.
+        held_out: whether the validation rows are some of those that were given to learn from. A network that begins
+            with n-grams and does not descend learns from them, too, once they have measured it.
         budget: of time, in place of the recipe's epochs; None for none.
         init: a model whose convolutions the network begins with; None for none.
         say: takes lines about how it goes, and the result.
@@ -80,6 +83,7 @@ class TrainingTask:
     calibrated: bool
     ngrams: bool
     descends: bool
+    held_out: bool
     budget: Budget | None
     init: Params | None
     say: Callable[[str], object]
@@ -123,9 +127,9 @@ class TrainingTask:
         """
         recipe = recipe or self.recipe
         if self.ngrams:
-            options["first"] = self._ngrams()
+            options["first"], choice = self._ngrams(self.part)
             if not self.descends:
-                return loop.Trained(options["first"], 0, [])
+                return loop.Trained(options["first"], 0, [], choice)
         elif self.init is not None:
             network = TrainableNetwork(self.config, 0.0, torch.float32)
             network.initialise(recipe.seed)
@@ -154,22 +158,20 @@ class TrainingTask:
             **options,
         )
 
-    def _ngrams(self) -> dict[str, np.ndarray]:
-        """Weights that detect n-grams, their logits as large as the linear model's that chose them."""
-        arrays, spread = ngrams.weights(
-            self.part,
-            self.config,
-            balance=self.recipe.balance,
-            teaching=self.recipe.teaching,
-            seed=self.recipe.seed,
-        )
-        shown = self.part.part(np.arange(min(len(self.part), 256)))
+    def _ngrams(self, part: Examples, choice: Choice | None = None) -> tuple[dict[str, np.ndarray], Choice]:
+        """Weights that detect n-grams, with logits as large as the linear model's; and `choice` of `ngrams.weights`."""
+        how = {name: getattr(self.recipe, name) for name in ("balance", "teaching", "seed")}
+        arrays, spread, choice = ngrams.weights(part, self.config, **how, choice=choice)
+        shown = part.part(np.arange(min(len(part), ngrams.SHOWN)))
         evidence = {**arrays, "fc3.bias": np.zeros_like(arrays["fc3.bias"])}
         own = float(np.median(loop.answers(self._network(evidence), shown, 32).std(axis=1)))
         arrays["fc3.weight"] *= spread / max(own, 1e-9)
-        count = int(arrays["conv1.weight"].any(axis=(1, 2)).sum())
-        self.say(f"begins with {count:,} n-grams of up to {ngrams.LONGEST} characters that tell the classes apart")
-        return arrays
+        count, of = int(arrays["conv1.weight"].any(axis=(1, 2)).sum()), "within words" if choice[0] else "across words"
+        self.say(
+            f"begins with {count:,} n-grams of {ngrams.SHORTEST} to {ngrams.LONGEST} characters {of} that tell the "
+            f"classes of {len(part):,} rows apart"
+        )
+        return arrays, choice
 
     def finished(self, trained: loop.Trained, about: Record) -> Params:
         """The model: its weights calibrated and rounded as they are stored, and in its metadata what they reach.
@@ -192,13 +194,27 @@ class TrainingTask:
                 "torch": str(torch.__version__),  # whose own class a pickle would need
             }
         }
-        arrays = self._calibrated(trained.arrays, metadata) if self.calibrated else trained.arrays
-        arrays = {name: array.astype(self.store).astype(np.float32) for name, array in arrays.items()}
+        arrays, learned = self._calibrated(trained.arrays, metadata) if self.calibrated else trained.arrays, self.part
         network = self._network(arrays)
-        metadata["live"] = {"rows": len(self.part), **loop.live(network, self.part, self.recipe.batch)}
+        self._measure(network, trained.epoch, metadata, "validation", self.valid)
+        if self.ngrams and not self.descends and self.held_out and self.valid is not None:
+            learned = self.part.with_(self.valid)
+            arrays, _ = self._ngrams(learned, trained.choice)
+            arrays = _cooled(arrays, (metadata.get("calibration") or {}).get("temperature", 1.0))
+            network, metadata["training"]["rows"] = self._network(arrays), len(learned)
+            metadata["training"]["learned_from_validation"] = True
+            self.say(
+                "the validation rows were measured without them; the network that is written learned from them, too"
+            )
+        arrays = {name: array.astype(self.store).astype(np.float32) for name, array in arrays.items()}
+        self._measure(network, trained.epoch, metadata, "test", self.test)
+        if self.ngrams and not self.descends:  # wide, and slow in PyTorch on a CPU: some rows tell as much
+            learned = learned.part(np.arange(min(len(learned), ngrams.SHOWN)))
+        metadata["live"] = {"rows": len(learned), **loop.live(network, learned, self.recipe.batch)}
         counts = ", ".join(f"{name} {count:,}" for name, count in metadata["live"].items() if name != "rows")
-        self.say(f"channels and units that fire on any of the {len(self.part):,} rows: {counts}")
-        self._measure(network, trained.epoch, metadata)
+        self.say(f"channels and units that fire on any of the {len(learned):,} rows: {counts}")
+        if metadata.get("calibration", {}) is None:
+            del metadata["calibration"]
         return Params(arrays, self.config, self.encoding, self.classes, metadata)
 
     def _calibrated(self, arrays: Mapping[str, np.ndarray], metadata: Record) -> Mapping[str, np.ndarray]:
@@ -214,18 +230,15 @@ class TrainingTask:
             return arrays
         metadata["calibration"] = {"temperature": temperature, "error_before": before}
         self.say(f"\ntemperature {temperature:.3f}: calibration error {before:.4f} before, on the validation rows")
-        # In the last layer, so that every level, library and file of another kind has it. No label changes.
-        last = {name: (arrays[name] / temperature).astype(np.float32) for name in ("fc3.weight", "fc3.bias")}
-        return {**arrays, **last}
+        return _cooled(arrays, temperature)
 
-    def _measure(self, network: TrainableNetwork, epoch: int, metadata: Record) -> None:
-        judged: tuple[str, Measured | MultiLabelMeasured] | None = None
+    def _measure(
+        self, network: TrainableNetwork, epoch: int, metadata: Record, part: str, examples: Examples | None
+    ) -> None:
+        """Say what the network reaches on a part, and keep it in the metadata; with neither part, look for chance."""
         fitted = metadata.get("calibration", {})
-        for part, examples in (("validation", self.valid), ("test", self.test)):
-            if examples is None:
-                continue
+        if examples is not None:
             measured = loop.measure(network, examples, self.recipe.batch)
-            judged = judged or (part, measured)
             metadata[part] = told = {
                 "rows": len(examples),
                 "accuracy": measured.accuracy,
@@ -247,10 +260,11 @@ class TrainingTask:
                 f"loss {measured.loss:.4f}, accuracy {100 * measured.accuracy:.2f} % (95 %: {low:.2f} to {high:.2f})"
                 f"{calibrated}\n{measured.table(tuple(map(printable, self.classes)))}"
             )
-        if fitted is None:
-            del metadata["calibration"]
-        part, measured = judged or ("learned", loop.measure(network, self.part, self.recipe.batch))
-        if not measured.learned:
+        elif part == "test" or self.test is not None:
+            return
+        else:
+            part, measured = "learned", loop.measure(network, self.part, self.recipe.batch)
+        if not measured.learned and not (part == "test" and self.valid is not None):
             self.warn(doubts.nothing_learned(part, measured, self.classes))
         if part == "validation" and isinstance(measured, Measured) and self.valid is not None:
             linear = doubts.linear_accuracy(self.part, self.valid, self.encoding)
@@ -265,6 +279,12 @@ class TrainingTask:
         network = TrainableNetwork(self.config, 0.0, torch.float32)
         network.load({name: array.astype(self.store).astype(np.float32) for name, array in arrays.items()})
         return network.to(self.device)
+
+
+def _cooled(arrays: Mapping[str, np.ndarray], temperature: float) -> dict[str, np.ndarray]:
+    """The weights with a temperature in the last layer, so that every level and file has it. No label changes."""
+    last = {name: (arrays[name] / temperature).astype(np.float32) for name in ("fc3.weight", "fc3.bias")}
+    return {**arrays, **last}
 
 
 def _progress(row: Record, epochs: int, rows: int, seconds: float) -> str:

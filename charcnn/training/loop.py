@@ -48,6 +48,8 @@ class Trained:
     """The epoch whose weights these are."""
     history: list[Record]
     """A row of COLUMNS an epoch."""
+    choice: tuple[bool, float] | None = None
+    """Of one that began with n-grams: as `ngrams.weights` gave it."""
 
 
 def train(
@@ -64,6 +66,7 @@ def train(
     settings: Record | None = None,
     saved: Record | None = None,
     on_epoch: Callable[[list[Record], int], None] = lambda history, epochs: None,
+    on_rows: Callable[[int], object] = lambda rows: None,
     teachers: Sequence[Mapping[str, np.ndarray]] = (),
     log_every: float = LOG_EVERY,
     first: Mapping[str, np.ndarray] | None = None,
@@ -88,6 +91,7 @@ def train(
         settings: what must be equal for a checkpoint to be of use, as JSON values; written into it.
         saved: what `read_checkpoint` gave, to go on from there.
         on_epoch: called after every epoch with the rows so far, and how many epochs there are to be.
+        on_rows: called after each step with how many rows it took.
         teachers: weights of networks of the same sizes to learn from, too.
         log_every: seconds from line to line of progress in a log.
         first: the weights to begin with, which are kept where no epoch is better; None for random ones.
@@ -134,7 +138,8 @@ def train(
             break
         leaky += trainer.share < leaks
         row: Record = {"epoch": epoch, "rate": trainer.rate}
-        row["train_loss"], row["train_accuracy"] = trainer.epoch(epoch, log_every)
+        found = trainer.epoch(epoch, log_every, name=f"epoch {epoch}/{epochs}", on_rows=on_rows)
+        row["train_loss"], row["train_accuracy"] = found
         if not math.isfinite(row["train_loss"]):
             raise ValueError(f"epoch {epoch}: the loss is {row['train_loss']}; try a lower rate than {recipe.rate:g}")
         if pace is not None:

@@ -105,8 +105,23 @@ class TrainableNetwork(torch.nn.Module):
     def firing(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """Which channels and units give more than 0 for any of the ids: by layer with ReLU, bool (channels,)."""
         found: dict[str, torch.Tensor] = {}
-        self._forward(ids, found=found)
+
+        def seen(layer: str, x: torch.Tensor) -> None:
+            found[layer] = (x > 0).transpose(0, 1).flatten(1).any(1)
+
+        self._forward(ids, seen=seen)
         return found
+
+    @torch.no_grad()
+    def largest(self, ids: torch.Tensor, layer: str) -> float:
+        """The largest value that a layer gives behind its ReLU and pooling for any of the ids."""
+        found: dict[str, float] = {}
+
+        def seen(name: str, x: torch.Tensor) -> None:
+            found[name] = float(x.max())
+
+        self._forward(ids, seen=seen)
+        return found[layer]
 
     def forward(
         self, ids: torch.Tensor, partners: torch.Tensor | None = None, share: torch.Tensor | None = None
@@ -119,7 +134,7 @@ class TrainableNetwork(torch.nn.Module):
         ids: torch.Tensor,
         partners: torch.Tensor | None = None,
         share: torch.Tensor | None = None,
-        found: dict[str, torch.Tensor] | None = None,
+        seen: Callable[[str, torch.Tensor], None] | None = None,
     ) -> torch.Tensor:
         steps, last = self._steps, ""
         if partners is None and ids.device.type == "cpu" and self.dtype == torch.float32:
@@ -142,8 +157,8 @@ class TrainableNetwork(torch.nn.Module):
                 x = compute(x, *p)
             if isinstance(node.layer, Conv1d | Linear):
                 last = node.layer.name
-            elif found is not None and isinstance(node.layer, Relu):
-                found[last] = (x > 0).transpose(0, 1).flatten(1).any(1)
+            elif seen is not None and isinstance(node.layer, Relu):
+                seen(last, x)
         return x.float()
 
     def _gathered(self, ids: torch.Tensor) -> torch.Tensor:

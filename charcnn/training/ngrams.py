@@ -6,6 +6,7 @@ chosen by it, each becomes a channel of conv1, and its weights become those of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +14,14 @@ import torch
 import torch.nn.functional as F
 
 from charcnn.config import Config
+from charcnn.text.encodings import BLANK_BYTE
 from charcnn.training.data import Examples
+from charcnn.training.network import TrainableNetwork
 from charcnn.training.plan import NGRAM_KERNELS
 from charcnn.training.probabilities import targets
 
-LONGEST = NGRAM_KERNELS[0]
-"""Ids of an n-gram, as many as conv1 sees at once; eight bytes hold them."""
+SHORTEST, LONGEST = 2, NGRAM_KERNELS[0]
+"""Ids of an n-gram: at most as many as conv1 sees at once; eight bytes hold them."""
 
 _LAST = 254
 """The largest id in a code, where a byte holds an id plus 1: of bytes the blank, 255, as no text has a byte 254."""
@@ -27,132 +30,254 @@ MOST_ROWS = 10_000
 """Rows that n-grams are chosen from; of more, so many are drawn."""
 
 LEAST = 2
-"""Rows that have an n-gram, at least."""
+"""Rows that have an n-gram, at least: what one row alone has says nothing of others. Where none has more, one."""
 
-INVERSE_PENALTY, STEPS = 3.0, 60
-"""Of logistic regression: the inverse of what squared weights cost, twice; and steps of L-BFGS, at most."""
+INVERSE_PENALTIES, STEPS = (3.0, 30.0), 60
+"""Of logistic regression: the inverse of what squared weights cost, twice, and steps of L-BFGS, at most."""
+
+Choice = tuple[bool, float]
+"""What cross-validation chooses: whether n-grams that go on from one word into the next are left out, and which of
+INVERSE_PENALTIES."""
+
+FOLDS, JUDGED = 3, 1_500
+"""Parts of cross-validation, and the rows, at most, that it takes."""
+
+WINDOW = 3
+"""Pooled positions whose evidence conv2 adds up: windows overlap, and the middle of the largest and the smallest of
+three is near their mean. Of its other taps the weights are 0: more would blur where texts begin."""
+
+SHOWN = 64
+"""Rows, at most, that the largest evidence is measured on."""
+
+HEADROOM = 1.5
+"""How much more evidence a text may have at one place than any that was learned from, before ReLU cuts it off."""
 
 
 @dataclass(frozen=True)
 class _Table:
-    """Which row has which n-gram: a sparse matrix, its values TF-IDF, each row of norm 1."""
+    """Which row has which n-gram: a sparse matrix.
+
+    Values are square roots of counts times rarity, each row of norm 1. N-grams that the same rows have as often say the
+    same: the longest stands for all, and its value is that of all.
+    """
 
     codes: np.ndarray
     """uint64 (V,): an n-gram's ids plus 1, a byte each, the last one lowest"""
-    rarity: np.ndarray
-    """float32 (V,): inverse document frequencies"""
+    scale: np.ndarray
+    """float32 (V,): inverse document frequencies, times the root of how many an n-gram stands for"""
     row: np.ndarray
     column: np.ndarray
     value: np.ndarray
     """(M,) each"""
 
+    def features(self, chosen: np.ndarray, rows: np.ndarray) -> torch.Tensor:
+        """The values of the n-grams `chosen`, of the rows: float32 (R, K)."""
+        place, at = np.full(len(self.codes), -1), np.full(int(self.row.max(initial=-1)) + 1, -1)
+        place[chosen], at[rows] = np.arange(len(chosen)), np.arange(len(rows))
+        column, row = place[self.column], at[self.row]
+        x, kept = np.zeros((len(rows), len(chosen)), np.float32), (column >= 0) & (row >= 0)
+        x[row[kept], column[kept]] = self.value[kept]
+        return torch.from_numpy(x)
 
-def _table(ids: np.ndarray, blank: int) -> _Table:
-    """The n-grams that two rows have at least, less those that are blank: a text's end is one blank."""
+
+def _table(ids: np.ndarray, blank: int, within: bool) -> _Table:
+    """The n-grams of rows, less those that are blank: a text's end is one blank.
+
+    Args:
+        ids: of the rows (N, L).
+        blank: the id of a blank.
+        within: whether those that go on from one word into the next are left out.
+    """
     count, length = ids.shape
     position = np.arange(length)
+    space = (ids == blank) | ((blank == BLANK_BYTE) & (ids == ord(" ")))
     end = ((ids != blank) * (position + 1)).max(axis=1, initial=0)[:, None]
     wide, code = np.minimum(ids, _LAST).astype(np.uint64) + np.uint64(1), np.zeros((count, length), np.uint64)
-    seen = np.zeros((count, length), bool)
-    pairs = []
+    seen, inner = np.zeros((count, length), bool), np.zeros((count, length), bool)
+    codes, columns, rows, counts = [np.zeros(0, np.uint64)], [], [], []
     for size in range(1, LONGEST + 1):
         starts = length - size + 1
         code = code[:, :starts] * np.uint64(256) + wide[:, size - 1 :]
         seen = seen[:, :starts] | (ids[:, size - 1 :] != blank)
-        row, column = np.nonzero(seen & (position[:starts] + size <= end + (size > 1)))
+        inner = inner[:, :starts] | (space[:, size - 2 : -1] if size > 2 else False)
+        if size < SHORTEST:
+            continue
+        row, column = np.nonzero(seen & (position[:starts] + size <= end + 1) & ~(inner & within))
         found, of = np.unique(code[row, column], return_inverse=True)
         pair, times = np.unique(of.astype(np.int64) * count + row, return_counts=True)
-        common = np.bincount(pair // count, minlength=len(found)) >= LEAST
-        kept = common[pair // count]
-        place = np.cumsum(common) - 1
-        pairs.append((found[common], place[pair[kept] // count], pair[kept] % count, times[kept]))
-    firsts = np.cumsum([0, *(len(found) for found, *_ in pairs)])
-    column = np.concatenate([own + first for (_, own, *_), first in zip(pairs, firsts, strict=False)])
-    row = np.concatenate([own for _, _, own, _ in pairs])
-    rarity = np.log((1 + count) / (1 + np.bincount(column, minlength=firsts[-1]))) + 1
-    value = (1 + np.log(np.concatenate([times for *_, times in pairs]))) * rarity[column]
+        columns.append(pair // count + sum(map(len, codes)))
+        rows.append(pair % count)
+        counts.append(times)
+        codes.append(found)
+    row, column, times = (np.concatenate(part) for part in (rows, columns, counts))
+    having = np.bincount(column)
+    common = having >= min(LEAST, having.max(initial=0))
+    place, taken = np.cumsum(common) - 1, common[column]
+    row, column, times = row[taken], place[column[taken]], times[taken]
+    known = np.concatenate(codes)[common]
+    values = len(known)
+    # Which rows have it, and how often, as one number: n-grams' rows stand in the same order, so that sums are equal.
+    drawn = np.random.default_rng(0).standard_normal((count,))
+    alike = np.bincount(column, drawn[row] * times, values)
+    backwards = np.ascontiguousarray(alike[::-1])
+    own, last, stands = np.unique(backwards, return_index=True, return_counts=True)
+    kept = np.full(values, -1)
+    kept[values - 1 - last] = np.arange(len(own))
+    chosen = kept[column] >= 0
+    row, column, times = row[chosen], kept[column[chosen]], times[chosen]
+    rarity = np.log((1 + count) / (1 + np.bincount(column, minlength=len(own)))) + 1
+    scale = rarity * np.sqrt(stands)
+    value = np.sqrt(times) * scale[column]
     value /= np.sqrt(np.bincount(row, value * value, count))[row]
-    codes = np.concatenate([found for found, *_ in pairs])
-    return _Table(codes, rarity.astype(np.float32), row, column, value.astype(np.float32))
+    return _Table(known[values - 1 - last], scale.astype(np.float32), row, column, value.astype(np.float32))
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    codes: list[int]
-    weights: np.ndarray
-    """float32 (K, C), for an n-gram that occurs"""
-    spread: float
-    """A row's logits' standard deviation, of the linear model: their median."""
-
-
-def _choose(examples: Examples, wanted: np.ndarray, weights: np.ndarray, blank: int, most: int) -> _Chosen:
-    """The n-grams, at most so many, on which the classes differ most, and what logistic regression makes of each."""
-    table, (count, classes) = _table(examples.ids, blank), wanted.shape
-    values = len(table.codes)
-    size = np.sqrt(np.bincount(table.column, table.value**2, values))
+def _select(table: _Table, wanted: np.ndarray, weights: np.ndarray, most: int) -> np.ndarray:
+    """The n-grams, at most so many, on which the classes differ most; rows of weight 0 do not count."""
+    values, classes = len(table.codes), wanted.shape[1]
+    size = np.sqrt(np.bincount(table.column, table.value**2 * (weights[table.row] > 0), values))
     beyond = (wanted - 1 / classes) * weights[:, None]
+    size[size == 0] = np.inf
     sums = [np.bincount(table.column, table.value * beyond[table.row, label], values) for label in range(classes)]
     # Of each class as many: else n-grams of one that is easily told, as of another script, would take all places.
     ranks = [np.argsort(np.argsort(-np.square(pull) / size, kind="stable"), kind="stable") for pull in sums]
     chosen = np.argsort(np.min(ranks, axis=0), kind="stable")[:most]
-    place = np.full(values, -1)
-    place[chosen] = np.arange(len(chosen))
-    at = place[table.column]
-    x = np.zeros((count, len(chosen)), np.float32)
-    x[table.row[at >= 0], at[at >= 0]] = table.value[at >= 0]
-    features, labels, own = torch.from_numpy(x), torch.from_numpy(wanted), torch.from_numpy(weights).float()
-    found = torch.zeros(len(chosen) + 1, classes, requires_grad=True)  # the last row are biases
+    return chosen[np.isfinite(size[chosen])]
+
+
+def _prior(wanted: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """What is said for each class before a text is read: the logarithms of the classes' shares, less their mean."""
+    shares = np.log(np.maximum(weights @ wanted, 1e-9))
+    return (shares - shares.mean()).astype(np.float32)
+
+
+def _regress(x: torch.Tensor, wanted: np.ndarray, weights: np.ndarray, penalty: float) -> torch.Tensor:
+    """Logistic regression (K, C). Its biases are the prior, and not learned: no long text has another than a short one.
+
+    Args:
+        x: features (R, K).
+        wanted, weights: of the rows.
+        penalty: one of INVERSE_PENALTIES.
+    """
+    prior = torch.from_numpy(_prior(wanted, weights))
+    own, answers = torch.from_numpy(weights.astype("f4")), torch.from_numpy(wanted)
+    found = torch.zeros(x.shape[1], len(prior), requires_grad=True)
     optimiser = torch.optim.LBFGS([found], max_iter=STEPS, history_size=8, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
         optimiser.zero_grad()
-        losses = F.cross_entropy(torch.addmm(found[-1], features, found[:-1]), labels, reduction="none")
-        value = (losses * own).sum() + (found[:-1] ** 2).sum() / (2 * INVERSE_PENALTY)
+        losses = F.cross_entropy(x @ found + prior, answers, reduction="none")
+        value = (losses * own).sum() + (found**2).sum() / (2 * penalty)
         value.backward()
         return value
 
     optimiser.step(loss)
-    with torch.no_grad():
-        spread = float((features @ found[:-1]).std(dim=1).median())
-        learned = found[:-1].numpy() * table.rarity[chosen][:, None]
-    return _Chosen(table.codes[chosen].tolist(), learned, spread)
+    return found.detach()
+
+
+def _judge(tables: Mapping[bool, _Table], wanted: np.ndarray, weights: np.ndarray, most: int, seed: int) -> Choice:
+    """What is right for most rows that are not learned from, by cross-validation: n-grams across words and the smallest
+    of INVERSE_PENALTIES, but where another way is better by more than a standard error."""
+    rng, classes, labels = np.random.default_rng(seed), wanted.shape[1], wanted.argmax(1)
+    fold = np.full(len(labels), -1)
+    for label in range(classes):
+        own = rng.permutation(np.flatnonzero(labels == label))
+        own = own[: max(FOLDS, round(JUDGED * len(own) / len(labels)))]
+        fold[own] = np.arange(len(own)) % FOLDS
+    right = dict.fromkeys(((within, penalty) for penalty in INVERSE_PENALTIES for within in tables), 0.0)
+    for part in range(FOLDS):
+        learned, held = np.flatnonzero((fold >= 0) & (fold != part)), np.flatnonzero(fold == part)
+        if not len(held) or len(np.unique(labels[learned])) < classes:
+            continue
+        counted = np.zeros(len(labels))
+        counted[learned] = weights[learned]
+        for within, table in tables.items():
+            chosen = _select(table, wanted, counted, most)
+            x, other = table.features(chosen, learned), table.features(chosen, held).numpy()
+            for penalty in INVERSE_PENALTIES:
+                found = _regress(x, wanted[learned], weights[learned], penalty).numpy()
+                logits = other @ found + _prior(wanted[learned], weights[learned])
+                right[within, penalty] += float(weights[held] @ (logits.argmax(1) == labels[held]))
+    first, best = next(iter(right)), max(right, key=right.__getitem__)
+    total = max(float(weights[fold >= 0].sum()), 1e-9)
+    usual = min(right[first] / total, 1.0)
+    sure = (right[best] - right[first]) / total > np.sqrt(usual * (1 - usual) / max((fold >= 0).sum(), 1))
+    return best if sure else first
 
 
 def weights(
-    examples: Examples, config: Config, *, balance: bool, teaching: float, seed: int
-) -> tuple[dict[str, np.ndarray], float]:
+    examples: Examples, config: Config, *, balance: bool, teaching: float, seed: int, choice: Choice | None = None
+) -> tuple[dict[str, np.ndarray], float, Choice]:
     """Weights of a network that begins with n-grams.
 
-    conv1 has a channel for each n-gram, which is 1 where it stands. What it says for each class, and against it, conv2
-    adds up within a pooled position; conv6 and fc1 over positions; and fc3 takes one from the other. Pooling takes the
-    largest where positions are next to each other, so that the network is near the linear model, and not equal to it.
+    conv1 has a channel for each n-gram, which is 1 where it stands. conv2 adds up what they say for each class in a
+    window, and the same with the other sign. A bias keeps both above 0, so that pooling gives the largest and the
+    smallest of three windows. conv3 takes the middle of these. conv6 does the same once more, and fc1 adds up all
+    positions. So the network is near the linear model, and differs by what stands at borders of windows.
 
     Args:
         examples: rows to learn from, of one label each.
         config: as a plan with n-grams has it: as many n-grams as conv1 has channels are looked for.
         balance: whether a rare class counts as much as a frequent one.
         teaching: weight of what the examples were taught, where they were; their labels have the rest.
-        seed: of the draw where rows are too many.
+        seed: of the draw where rows are too many, and of cross-validation.
+        choice: as an earlier call gave it; None for cross-validation.
 
     Returns:
-        The arrays, and the linear model's spread of logits: what fc3 gives should be scaled to it.
+        The arrays; the linear model's spread of logits, to which what fc3 gives should be scaled; and the choice.
 
     Raises:
-        ValueError: no two rows have an n-gram in common.
+        ValueError: rows are shorter than an n-gram.
     """
     if len(examples) > MOST_ROWS:
         examples = examples.part(np.random.default_rng(seed).permutation(len(examples))[:MOST_ROWS])
-    counts, classes, blank = np.bincount(examples.labels, minlength=config.classes), config.classes, config.alphabet
+    labels, classes, blank = examples.labels, config.classes, config.alphabet
+    wanted = targets(labels, classes, examples.taught, teaching)
     each = np.ones(len(examples)) if examples.weights is None else examples.weights.astype(float)
     if balance:
-        each = each * (len(examples) / (classes * np.maximum(counts, 1)))[examples.labels]
-    wanted = targets(examples.labels, classes, examples.taught, teaching)
-    found = _choose(examples, wanted, each, blank, config.block_channels[0])
-    if not found.codes:
-        raise ValueError("no two rows have a character in common: nothing to learn from")
+        each = each * (len(examples) / (classes * np.maximum(np.bincount(labels, minlength=classes), 1)))[labels]
+    most, ways = config.block_channels[0], (False, True) if choice is None else choice[:1]
+    tables = {way: _table(examples.ids, blank, way) for way in ways}
+    choice = _judge(tables, wanted, each, most, seed) if choice is None else choice
+    table = tables[choice[0]]
+    chosen = _select(table, wanted, each, most)
+    if not len(chosen):
+        raise ValueError(
+            f"no row has {SHORTEST} characters in a row that tell the classes apart: nothing to learn from"
+        )
+    x = table.features(chosen, np.arange(len(examples)))
+    learned = _regress(x, wanted, each, choice[1])
+    spread = float((x @ learned).std(dim=1).median())
     arrays = {name: np.zeros(shape, np.float32) for name, shape in config.parameter_shapes.items()}
+    _detect(arrays, table.codes[chosen].tolist(), blank)
+    said = learned.numpy() * table.scale[chosen][:, None]
+    said = (said - said.mean(axis=1, keepdims=True)).T
+    said /= max(float(np.abs(said).max()), 1e-9)  # fp16 holds it, and sums of it
+    both, own = np.arange(2 * classes), np.arange(classes)  # each class, then the same with the other sign
+    arrays["conv2.weight"][both, : len(chosen), :WINDOW] = np.concatenate([said, -said])[..., None]
+    shown = examples.part(np.arange(min(len(examples), SHOWN)))
+    network = TrainableNetwork(config, 0.0, torch.float32)
+    network.load(arrays)
+    bias = HEADROOM * network.largest(torch.from_numpy(shown.ids), "conv2")
+    sign = np.kron([[1, -1], [-1, 1]], np.eye(classes)) / 2
+    for name in ("conv2", "conv3"):
+        arrays[f"{name}.bias"][both] = bias
+    arrays["conv3.weight"][: 2 * classes, : 2 * classes, 0] = sign
+    for name in ("conv4", "conv5"):
+        arrays[f"{name}.weight"][both, both, 0] = 1
+    arrays["conv6.weight"][both, both, 0] = 1
+    fc1 = arrays["fc1.weight"].reshape(config.fc_units[0], config.block_channels[-1], -1)
+    fc1[: 2 * classes, : 2 * classes] = sign[..., None]
+    arrays["fc2.weight"][both, both] = 1
+    arrays["fc3.weight"][own, own], arrays["fc3.weight"][own, classes + own] = 1, -1
+    arrays["fc3.bias"][:] = _prior(wanted, each)
+    return arrays, spread, choice
+
+
+def _detect(arrays: dict[str, np.ndarray], codes: list[int], blank: int) -> None:
+    """Make conv1's channels 1 where the n-grams stand, and 0 elsewhere."""
     conv1, bias = arrays["conv1.weight"], arrays["conv1.bias"]
-    for channel, code in enumerate(found.codes):
+    for channel, code in enumerate(codes):
         ids = [byte - 1 for byte in code.to_bytes(8, "big") if byte]
         blanks = [id == min(blank, _LAST) for id in ids]
         bias[channel] = 1 - (len(ids) - sum(blanks))
@@ -161,15 +286,3 @@ def weights(
                 conv1[channel, :, tap] = -1  # any character there is one too many
             else:
                 conv1[channel, id, tap] = 1
-    said = found.weights - found.weights.mean(axis=1, keepdims=True)
-    evidence = np.arange(2 * classes)  # for each class, then against each
-    arrays["conv2.weight"][evidence, : len(said), 0] = np.maximum(np.concatenate([said, -said], axis=1), 0).T
-    for name in ("conv3", "conv4", "conv5"):
-        arrays[f"{name}.weight"][evidence, evidence, 0] = 1
-    arrays["conv6.weight"][evidence, evidence] = 1
-    arrays["fc1.weight"].reshape(config.fc_units[0], config.block_channels[-1], -1)[evidence, evidence] = 1
-    arrays["fc2.weight"][evidence, evidence] = 1
-    arrays["fc3.weight"][:, : 2 * classes] = np.concatenate([np.eye(classes), -np.eye(classes)], axis=1)
-    shares = np.log(np.maximum(np.bincount(examples.labels, each, classes), 1e-9))
-    arrays["fc3.bias"][:] = shares - shares.mean()  # where a text says nothing, the frequent class is likelier
-    return arrays, found.spread

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from charcnn.aliases import Record
-from charcnn.config import SMALL, Config
+from charcnn.config import POOL_SIZE, SMALL, Config
 from charcnn.text.encodings import Encoding
 
 PRESETS = {"laptop": 1024, "balanced": 2048, "best": 8192}
@@ -18,16 +18,19 @@ MANY = 20_000
 """Rows from which on the small network learns by its own recipe, on a GPU or with the preset best."""
 
 FINE: Record = {
-    "batch": 32, "rate": 1e-3, "decay": 0.01, "dropout": 0.3, "blank_words": 0.3, "replace_characters": 0.02,
+    "batch": 32, "rate": 2e-4, "decay": 0.01, "dropout": 0.0, "blank_words": 0.3, "replace_characters": 0.02,
     "shift_left": 0, "shift_right": 20, "leak": 0.0, "average": 1.0,
 }  # fmt: skip
-"""How a network that begins with n-grams goes on, where epochs are asked for."""
+"""How a network that begins with n-grams goes on, where epochs are asked for. Its last layers take differences of large
+values, which dropout would undo."""
 
-LENGTHS, MARGIN = (123, 1014), 40
-"""The shortest and the longest network; and positions behind texts, so that the last layers reach their ends."""
+LENGTHS, MARGIN, STEP = (132, 1023), 60, POOL_SIZE**3
+"""The shortest and the longest network; and positions behind texts, so that the last layers reach their ends. One every
+STEP has whole windows in each pooling, as Hopper's levels need them where there is no LayerNorm."""
 
-NGRAM_KERNELS = (5, 1, 1, 1, 1, 3)
-"""Kernel sizes: n-grams are as long as the first; behind them evidence is passed on, and added up before pooling."""
+NGRAM_KERNELS = (5, 7, 1, 1, 1, 3)
+"""Kernel sizes: n-grams are as long as the first; evidence is added up before each pooling. The second is as l19's
+filtering takes it."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ def plan(
     many = len(lengths) >= MANY and (preset == "best" or (cuda and preset != "laptop"))
     if config is not None or multi_label or many:
         return TrainingPlan(Config(**{**(config or SMALL).to_dict(), **of_rows}), False, {})
-    length = int(np.clip(np.quantile(lengths, 0.97) + MARGIN, *LENGTHS))
+    wanted = int(np.clip(np.quantile(lengths, 0.97) + MARGIN, *LENGTHS))
+    length = LENGTHS[1] - (LENGTHS[1] - wanted) // STEP * STEP
     evidence = max(32, -(-2 * classes // 8) * 8)  # for each class and against it
     widths = (PRESETS[preset or "balanced"], *[evidence] * 7)
     sizes = {"length": length, "kernel_sizes": NGRAM_KERNELS, "layernorm": False}

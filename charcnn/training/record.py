@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from charcnn.aliases import Record
 from charcnn.files import PNG, SOFTWARE, Path, replacing
+from charcnn.host.openmetrics import Sample
 
 METRICS, CHECKPOINT = (
     rb"epoch,seconds,rate,train_loss,",
@@ -24,6 +27,43 @@ def write_metrics(path: Path, history: Sequence[Mapping[str, Any]], columns: Seq
             writer.writerow(
                 {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()}
             )
+
+
+class Seen:
+    """How far a training is, as samples of OpenMetrics.
+
+    Args:
+        learned: rows learned from, an epoch's.
+    """
+
+    def __init__(self, learned: int) -> None:
+        self._learned, self._rows, self._begun = learned, 0, time.monotonic()
+        self._row: Record = {}
+        self._epochs = 0
+
+    def step(self, rows: int) -> None:
+        """So many more rows were learned from."""
+        self._rows += rows
+
+    def epoch(self, row: Record, epochs: int) -> None:
+        """An epoch is over: its figures, and how many epochs there are to be."""
+        self._row, self._epochs = row, epochs
+
+    def samples(self) -> Iterator[Sample]:
+        """What is known so far."""
+        yield Sample("train_rows", "rows of all steps so far, since this start", self._rows, counter=True)
+        seconds = time.monotonic() - self._begun
+        yield Sample("train_rows_per_second", "mean rate since this start", self._rows / max(seconds, 1e-9))
+        yield Sample("train_rows_of_an_epoch", "rows learned from", self._learned)
+        if not self._row:
+            return
+        yield Sample("train_epoch", "epochs that are over, of the network that is trained now", self._row["epoch"])
+        yield Sample("train_epochs", "epochs that there are to be", self._epochs)
+        yield Sample("train_rate", "learning rate of the last epoch's first step", self._row["rate"])
+        for figure, what in (("loss", "mean loss of the last epoch"), ("accuracy", "share of right answers")):
+            for part in ("train", "valid"):
+                if (name := f"{part}_{figure}") in self._row:
+                    yield Sample(f"train_{figure}", what, self._row[name], {"part": part})
 
 
 def draw_curve(path: Path, history: Sequence[Mapping[str, Any]], kept: int, *, force: bool) -> None:

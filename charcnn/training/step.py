@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -168,12 +168,21 @@ class Trainer:
         planned = schedule(self._recipe, self.steps, passes * steps, share, self._before)
         self._schedule, self._done = torch.from_numpy(planned).to(self._device), 0
 
-    def epoch(self, number: int, log_every: float = LOG_EVERY) -> tuple[float, float]:
+    def epoch(
+        self,
+        number: int,
+        log_every: float = LOG_EVERY,
+        *,
+        name: str = "",
+        on_rows: Callable[[int], object] = lambda rows: None,
+    ) -> tuple[float, float]:
         """One pass, of all rows where `plan` says no fewer steps; the mean loss, and the share of right answers.
 
         Args:
             number: of the pass, from 1.
             log_every: as of Progress.
+            name: what its progress is called; "" for its number.
+            on_rows: called after each step with how many rows it took.
         """
         self._network.train()
         torch.manual_seed(self._recipe.seed * 1_000_003 + number)
@@ -181,8 +190,8 @@ class Trainer:
         order = torch.cat([order, order])[: self._each * self._batch]  # the last batch is filled from the first
         indices, on_device = order.to(self._ids.device), order.to(self._device)
         self._total.zero_()
-        with Progress(f"epoch {number}", every=log_every) as progress:
-            progress.count(self._each, "step", scaled=False)
+        with Progress(name or f"epoch {number}", every=log_every) as progress:
+            progress.count(self._each * self._batch, " rows")
             for step in range(self._each):
                 part = slice(step * self._batch, (step + 1) * self._batch)
                 self._batch_ids.copy_(self._ids[indices[part]])
@@ -191,7 +200,8 @@ class Trainer:
                 self._now.copy_(self._schedule[self._done])
                 self._run()
                 self._done += 1
-                progress.update(1)
+                progress.update(self._batch)
+                on_rows(self._batch)
         loss, accuracy = (self._total / self._each).tolist()
         return loss, accuracy
 

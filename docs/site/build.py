@@ -27,8 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(__file__).resolve().parent
 BUILD = ROOT / "build"
 PAGES = (
-    "*.md", "docs/*.md", "docs/levels/*.md", "docs/puzzles/*.md", "docs/upstream/*.md", "bench/README.md",
-    "charcnn/**/README.md",
+    "*.md", "docs/*.md", "docs/deploy/*.md", "docs/levels/*.md", "docs/puzzles/*.md", "docs/upstream/*.md",
+    "bench/README.md", "charcnn/**/README.md",
 )  # fmt: skip
 NOTEBOOKS = "docs/*/*.ipynb"
 COPIED = {".json", ".gz", ".svg"}

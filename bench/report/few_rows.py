@@ -1,0 +1,67 @@
+"""The block of docs/train.md on few rows: a network that begins with n-grams beside a linear model, set by set."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from text_sets import SETS
+
+from report.markdown import table
+from report.schema import RESULTS, ReportError, machine_called
+
+FILE = RESULTS / "designs" / "cpu-2-cores-few-rows.json"
+
+
+def few_rows(document: Path) -> str:
+    """Accuracy by set and number of rows, charcnn's, that of before where it was measured, and the linear model's."""
+    raw = json.loads(FILE.read_text(encoding="utf-8"))
+    runs, before = _by_case(raw["runs"]), _by_case(raw.get("before", []))
+    if unknown := {run["set"] for run in raw["runs"]} - SETS.keys():
+        raise ReportError(f"{FILE.name}: unknown sets {', '.join(sorted(unknown))}")
+    asked = sorted({key[1:] for key in runs}, key=lambda key: (key[1], key[0]))
+    head = ["set", *(f"{count:,} rows{', 9 : 1' * rare}" for count, rare in asked)]
+    rows = []
+    for name, (_, _, called) in SETS.items():
+        cells = [_cell(runs.get((name, *key), []), before.get((name, *key), [])) for key in asked]
+        if any(cells):
+            rows.append([called, *cells])
+    drawings = [len(found) for found in runs.values()]
+    seconds = [run["cpu_seconds"] for run in raw["runs"]]
+    tested = [run["tested"] for run in raw["runs"]]
+    times = f"{min(seconds):.0f} to {max(seconds):.0f} CPU seconds, the median {median(seconds):.0f}"
+    return (
+        table(head, rows, right=1)
+        + "\ncharcnn / as it began before / linear model, in per cent right; of 9 : 1 the mean of both recalls. Each "
+        f"figure is the mean of {_range(drawings, 'drawing')}, tested on {_range(tested, 'other row')} each. "
+        f"{machine_called(raw['machine'])}: a training took {times}. "
+        f"[Raw result]({os.path.relpath(FILE, document.parent)}).\n"
+    )
+
+
+def _range(numbers: list[int], what: str) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low} {what}{'s' * (low > 1)}" if low == high else f"{low} to {high} {what}s"
+
+
+def _by_case(runs: list[dict[str, Any]]) -> dict[tuple[str, int, bool], list[dict[str, Any]]]:
+    found = defaultdict(list)
+    for run in runs:
+        found[run["set"], run["asked"], run["rare"]].append(run)
+    return dict(found)
+
+
+def _cell(own: list[dict[str, Any]], before: list[dict[str, Any]]) -> str:
+    if not own:
+        return ""
+    paired = {run["seed"] for run in own} == {run["seed"] for run in before}
+    parts = [(own, "charcnn"), (before if paired else [], "charcnn"), (own, "linear")]
+    return " / ".join(f"{_mean(runs, which):.1f}" if runs else "–" for runs, which in parts)
+
+
+def _mean(runs: list[dict[str, Any]], which: str) -> float:
+    return 100 * fmean(run[which]["balanced_accuracy" if run["rare"] else "accuracy"] for run in runs)
