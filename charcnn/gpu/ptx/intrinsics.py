@@ -121,7 +121,9 @@ def _stand_in(declared: Function, simulated: Function | None, constants: Record)
             body = EMULATED[name](**constants) if made else EMULATED[name]
         return body(*operands)
 
-    return call
+    stand_in: Any = call
+    stand_in.instruction = name, constants if made else None, simulated
+    return stand_in
 
 
 def operand_sizes(ins: str, kinds: Sequence[NumbaType]) -> list[int] | None:
