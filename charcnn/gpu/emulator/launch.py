@@ -33,13 +33,13 @@ def start(function: Function, launch: LaunchConfig, args: Sequence[Array]) -> No
     arrays = [one for one in given if isinstance(one, np.ndarray) and launch.findings is not None]
     before = [array.copy() for array in arrays]
     if not lockstep.run(function, launch, given):
-        _one_by_one(function, launch, given)
+        one_by_one(function, launch, given)
     written(arrays, before, launch.results)
     for land in landed:
         land()
 
 
-def _one_by_one(function: Function, launch: LaunchConfig, given: Sequence[Array]) -> None:
+def one_by_one(function: Function, launch: LaunchConfig, given: Sequence[Array]) -> None:
     """Run a thread of a cluster after another."""
     if launch.running:
         given = [one.view(GlobalArray) if isinstance(one, np.ndarray) else one for one in given]

@@ -14,7 +14,7 @@ import numpy as np
 
 from charcnn.aliases import DType, Value
 from charcnn.gpu.emulator.loads import MEMORY
-from charcnn.gpu.emulator.lockstep_code import Unsupported
+from charcnn.gpu.emulator.lockstep.code import Unsupported
 from charcnn.gpu.emulator.memory import BASE
 
 _WORD = 4
@@ -125,14 +125,21 @@ class GlobalMemory:
     def __init__(self, array: np.ndarray, memory: Globals) -> None:
         if not array.flags.c_contiguous or array.dtype.names is not None:
             raise Unsupported("an array that is not contiguous")
-        self.array, self.memory, self.flat = array, memory, array.reshape(-1)
+        self.array, self.memory, self._all = array, memory, array.reshape(-1)
         self.shape, self.size, self.dtype, self.ndim = array.shape, array.size, array.dtype, array.ndim
         self._range = array.ctypes.data, array.ctypes.data + array.nbytes
 
+    @property
+    def flat(self) -> GlobalMemory:
+        """Of all axes one."""
+        return GlobalMemory(self._all, self.memory)
+
     def load(self, batch: Value, index: Value) -> Value:
-        """Each thread's element."""
+        """Each thread's element; with fewer indices than axes, each thread's part."""
+        if len(index if isinstance(index, tuple) else (index,)) < self.ndim:
+            return GlobalPart(self, index if isinstance(index, tuple) else (index,))
         self.memory.reads.add(self._range)
-        return self.flat[place_of(index, self.shape, batch.mask)]
+        return self._all[place_of(index, self.shape, batch.mask)]
 
     def load_several(self, batch: Value, index: Value, count: int) -> np.ndarray:
         """(threads, count) elements from an index on, of all axes as one."""
@@ -140,7 +147,7 @@ class GlobalMemory:
         first = batch.each(index)
         checked(first + (count - 1), self.size, batch.mask)
         first = place_of(first, (self.size,), batch.mask)
-        return self.flat[np.minimum(first[:, None] + np.arange(count), self.size - 1)]
+        return self._all[np.minimum(first[:, None] + np.arange(count), self.size - 1)]
 
     def store(self, batch: Value, index: Value, value: Value) -> None:
         """Each thread's value."""
@@ -157,9 +164,28 @@ class GlobalMemory:
         self.memory.before_write(self.array)
         chosen = batch.chosen_lanes()
         places, values = places[chosen], values[chosen]
-        self.flat[places] = values
+        self._all[places] = values
         lanes = np.broadcast_to(batch.lanes[chosen][:, None], places.shape)
         self.memory.wrote((places * self.dtype.itemsize + self._range[0]).reshape(-1), lanes.reshape(-1))
+
+
+class GlobalPart:
+    """x[n] of an array of more axes."""
+
+    def __init__(self, whole: GlobalMemory, first: tuple[Value, ...]) -> None:
+        self._whole, self._first, self.shape = whole, first, whole.shape[len(first) :]
+        self.size, self.ndim, self.dtype = int(np.prod(self.shape)), len(self.shape), whole.dtype
+
+    def _index(self, index: Value) -> tuple[Value, ...]:
+        return self._first + (index if isinstance(index, tuple) else (index,))
+
+    def load(self, batch: Value, index: Value) -> Value:
+        """Each thread's element, or part."""
+        return self._whole.load(batch, self._index(index))
+
+    def store(self, batch: Value, index: Value, value: Value) -> None:
+        """Each thread's value."""
+        self._whole.store(batch, self._index(index), value)
 
 
 class LocalMemory:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 import numpy as np
 
 from charcnn.aliases import Value
-from charcnn.gpu.emulator.lockstep_code import Unsupported
+from charcnn.gpu.emulator.lockstep.code import Unsupported
 
 _Mask = np.ndarray | None
+_BOOL = np.dtype(bool)
 
 
 def truth(value: Value) -> Value:
@@ -24,11 +25,11 @@ def truth(value: Value) -> Value:
 def alike(a: Value, b: Value, mask: _Mask) -> tuple[Value, Value]:
     """Two operands, of which one at least is an array, so that NumPy's result has the type of one thread's."""
     kind_a, kind_b = getattr(a, "dtype", None), getattr(b, "dtype", None)
-    if kind_a is kind_b and kind_a != bool:
+    if kind_a is kind_b and kind_a != _BOOL:
         return a, b
-    if kind_a == bool:
+    if kind_a == _BOOL:
         a, kind_a = (a.astype(np.int64), np.dtype(np.int64)) if isinstance(a, np.ndarray) else (int(a), None)
-    if kind_b == bool:
+    if kind_b == _BOOL:
         b, kind_b = (b.astype(np.int64), np.dtype(np.int64)) if isinstance(b, np.ndarray) else (int(b), None)
     if kind_a == np.int64 and kind_b is not None and kind_b != np.int64:
         return _as(a, kind_b, mask), b
@@ -51,15 +52,12 @@ def joined(mask: np.ndarray, new: Value, old: Value) -> Value:
     if isinstance(new, tuple) and isinstance(old, tuple) and len(new) == len(old):
         parts = [joined(mask, one, other) for one, other in zip(new, old, strict=True)]
         return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
-    if not isinstance(new, np.ndarray) and not isinstance(old, np.ndarray):
-        if new is old or (type(new) is type(old) and isinstance(new, (int, float, np.generic)) and new == old):
-            return new
+    if new is old or (type(new) is type(old) and isinstance(new, (int, float, np.generic)) and new == old):
+        return new
     if not all(isinstance(one, (np.ndarray, int, float, np.generic)) for one in (new, old)):
         raise Unsupported("threads hold different things")
-    if isinstance(new, np.ndarray) or isinstance(old, np.ndarray):
-        if getattr(new, "dtype", None) == bool and getattr(old, "dtype", bool) == bool:
-            return np.where(mask, new, old)
-        new, old = alike(new, old, None if getattr(new, "dtype", None) is getattr(old, "dtype", None) else _NOBODY)
+    if any(getattr(one, "dtype", None) not in (None, _BOOL) for one in (new, old)):
+        new, old = alike(new, old, _NOBODY)
     return np.where(mask, new, old)
 
 
@@ -105,9 +103,15 @@ def _plain(how: Callable[[Value, Value], Value]) -> Callable[[Value, Value, _Mas
 
 
 OPERATORS: dict[str, Callable[[Value, Value, _Mask], Value]] = {
-    "mul": _times, "lshift": _shifted, "floordiv": _divided(operator.floordiv), "mod": _divided(operator.mod),
-    **{name: _plain(getattr(operator, name)) for name in ("add", "sub", "truediv", "and_", "or_", "xor", "rshift", "pow")},
-}  # fmt: skip
+    "mul": _times,
+    "lshift": _shifted,
+    "floordiv": _divided(operator.floordiv),
+    "mod": _divided(operator.mod),
+    **{
+        name: _plain(getattr(operator, name))
+        for name in ("add", "sub", "truediv", "and_", "or_", "xor", "rshift", "pow")
+    },
+}
 """By their names in Python's `operator`: of two operands, made alike, and the mask of who runs."""
 
 

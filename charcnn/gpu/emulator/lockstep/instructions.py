@@ -1,167 +1,31 @@
-"""What kernels call, for all threads in lockstep: Python's functions, `numba.cuda`'s, and instructions."""
+"""Instructions of all threads in lockstep, in place of `ptx.*`: those of memory, and what many kernels compute with."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from functools import cache, partial
-from types import FunctionType
+from collections.abc import Sequence
 
 import numpy as np
-from numba import cuda, types
-from numba.cuda.np import numpy_support
 
-from charcnn.aliases import DType, Function, Record, Value
-from charcnn.gpu.emulator.lockstep_code import Unsupported
-from charcnn.gpu.emulator.lockstep_memory import GlobalMemory, Globals, LocalMemory, Segment, SharedMemory
-from charcnn.gpu.emulator.lockstep_numbers import greatest, least
+from charcnn.aliases import DType, Function, Value
+from charcnn.gpu.emulator.lockstep.code import Unsupported
+from charcnn.gpu.emulator.lockstep.memory import GlobalMemory, Segment, SharedMemory
 from charcnn.gpu.emulator.memory import BASE
 from charcnn.gpu.emulator.threads import LANES
 
-_FLOATS: dict[int, type[np.floating]] = {16: np.float16, 32: np.float32, 64: np.float64}
+INSTRUCTIONS: dict[str, Function] = {}
+"""By name: a function of the batch and operands; or, of the constants that an instruction is made with, one that gives
+such a function."""
 
 
-def call(batch: Value, place: int, of: Value, args: Sequence[Value], options: Record) -> Value:
-    """of(*args, **options), at this place of the source."""
-    if isinstance(of, types.Float):
-        return _cast(_FLOATS[of.bitwidth], *args)
-    if (instruction := getattr(of, "instruction", None)) is not None:
-        return _instruction(batch, *instruction)(*args)
-    known = _known().get(of)
-    if known is not None:
-        return known(batch, place, *args, **options)
-    if isinstance(of, FunctionType):
-        batch.depth += 1
-        found = batch.function(of)(*args, **options)
-        batch.depth -= 1
-        return found
-    if isinstance(of, type) and issubclass(of, np.generic):
-        return _cast(of, *args)
-    if isinstance(of, type) and issubclass(of, tuple):
-        return of(*args, **options)
-    raise Unsupported(f"a call of {of}")
+def warps(batch: Value, value: Value) -> np.ndarray:
+    """(warps, lanes) of a value.
 
-
-def _cast(kind: type[np.generic], value: Value) -> Value:
-    return value.astype(kind) if isinstance(value, np.ndarray) else kind(value)  # type: ignore[call-arg]
-
-
-def _whole(batch: Value, place: int, value: Value) -> Value:
-    return value.astype(np.int64) if isinstance(value, np.ndarray) else int(value)
-
-
-def _of_any(how: Function, of_one: Function) -> Function:
-    """Of a value of each thread, in float64, then as it came; or of one of all."""
-
-    def compute(batch: Value, place: int, value: Value) -> Value:
-        if not isinstance(value, np.ndarray):
-            return of_one(value)
-        found = how(value.astype(np.float64))
-        return found.astype(value.dtype) if value.dtype.kind == "f" else found
-
-    return compute
-
-
-def _pairwise(how: Callable[[Value, Value], Value], of_one: Function) -> Function:
-    def compute(batch: Value, place: int, *values: Value) -> Value:
-        if not any(isinstance(value, np.ndarray) for value in values):
-            return of_one(*values)
-        found = values[0]
-        for value in values[1:]:
-            both = isinstance(found, np.ndarray) or isinstance(value, np.ndarray)
-            found = how(found, value) if both else of_one(found, value)
-        return found
-
-    return compute
-
-
-def _shared(batch: Value, place: int, shape: Value, dtype: DType, alignment: int | None = None) -> SharedMemory:
-    found: SharedMemory = batch.shared(place, shape, _dtype(dtype), alignment)
-    return found
-
-
-def _local(batch: Value, place: int, shape: Value, dtype: DType, alignment: int | None = None) -> LocalMemory:
-    return LocalMemory(shape, _dtype(dtype))
-
-
-def _dtype(dtype: DType) -> np.dtype:
-    return np.dtype(numpy_support.as_dtype(dtype) if isinstance(dtype, types.Type) else dtype)
-
-
-def _constant(batch: Value, place: int, array: np.ndarray) -> GlobalMemory:
-    return GlobalMemory(np.ascontiguousarray(array), Globals())
-
-
-def _grid(batch: Value, place: int, axes: int) -> Value:
-    found = [
-        batch.operate("add", batch.operate("mul", batch.place("blockIdx", axis), batch.place("blockDim", axis)),
-                      batch.place("threadIdx", axis))
-        for axis in "xyz"[:axes]
-    ]  # fmt: skip
-    return found[0] if axes == 1 else tuple(found)
-
-
-def _grid_size(batch: Value, place: int, axes: int) -> Value:
-    found = [batch.place("gridDim", axis) * batch.place("blockDim", axis) for axis in "xyz"[:axes]]
-    return found[0] if axes == 1 else tuple(found)
-
-
-def _lanes(batch: Value, value: Value) -> np.ndarray:
-    """(warps, lanes) of a value, of warps that are whole."""
+    Raises:
+        Unsupported: a part of a warp runs.
+    """
     if batch.threads % LANES or (batch.mask is not None and np.ptp(batch.mask.reshape(-1, LANES), axis=1).any()):
         raise Unsupported("a part of a warp")
     return batch.each(value).reshape(-1, LANES)
-
-
-def _exchanged(batch: Value, place: int, mask: int, value: Value, lane_mask: int) -> Value:
-    return _lanes(batch, value)[:, np.arange(LANES) ^ lane_mask].reshape(-1)
-
-
-@cache
-def _known() -> dict[Value, Function]:
-    """By what a kernel calls: functions of the batch, the place of the source, and the arguments."""
-    return {
-        int: _whole, float: lambda batch, place, value: _cast(np.float64, value),
-        bool: lambda batch, place, value: value != 0 if isinstance(value, np.ndarray) else bool(value),
-        abs: lambda batch, place, value: np.abs(value) if isinstance(value, np.ndarray) else abs(value),
-        min: _pairwise(least, min), max: _pairwise(greatest, max), len: lambda batch, place, held: held.shape[0],
-        **{getattr(math, name): _of_any(getattr(np, name), getattr(math, name)) for name in ("sqrt", "exp", "tanh", "log")},
-        cuda.syncthreads: lambda batch, place: batch.synchronise(),
-        cuda.shared.array: _shared, cuda.local.array: _local, cuda.const.array_like: _constant,
-        cuda.grid: _grid, cuda.gridsize: _grid_size, cuda.shfl_xor_sync: _exchanged,
-    }  # fmt: skip
-
-
-def _instruction(batch: Value, name: str, constants: Record | None, simulated: Function | None) -> Function:
-    if name in INSTRUCTIONS:
-        return partial(INSTRUCTIONS[name](**constants) if constants is not None else INSTRUCTIONS[name], batch)
-    if simulated is None:
-        raise Unsupported(f"the instruction {name}")
-    return partial(_one_by_one, batch, simulated)
-
-
-def _one_by_one(batch: Value, simulated: Function, *operands: Value) -> Value:
-    """An instruction that has no form for all: of a thread after another."""
-    if not any(isinstance(operand, np.ndarray) for operand in operands):
-        return simulated(*operands)
-    chosen = batch.chosen_lanes()
-    columns = [batch.each(operand)[chosen] for operand in operands]
-    columns = [column.tolist() if column.dtype == np.int64 else column for column in columns]
-    found = [simulated(*row) for row in zip(*columns, strict=True)]
-    if isinstance(found[0], tuple):
-        return tuple(_spread(batch, chosen, [row[i] for row in found]) for i in range(len(found[0])))
-    return _spread(batch, chosen, found)
-
-
-def _spread(batch: Value, chosen: np.ndarray, values: Sequence[Value]) -> np.ndarray:
-    held = np.array(values)
-    spread = np.zeros(batch.size, held.dtype)
-    spread[chosen] = held
-    return spread
-
-
-INSTRUCTIONS: dict[str, Function] = {}
-"""By name: a function of the batch and operands, or of the constants that an instruction is made with, which gives it."""
 
 
 def _instructs(body: Function) -> Function:
@@ -243,7 +107,7 @@ def max_nan_f32(batch: Value, a: Value, b: Value) -> np.ndarray:
 @_instructs
 def warp_sum(batch: Value, value: Value) -> np.ndarray:
     """`ptx.warp_sum`."""
-    lanes = _lanes(batch, value)
+    lanes = warps(batch, value)
     return np.repeat(np.ascontiguousarray(lanes).sum(axis=1, dtype=lanes.dtype), LANES)
 
 
@@ -359,6 +223,23 @@ for _name, _kind, _count in (
 ):  # fmt: skip
     INSTRUCTIONS[f"ld_{_name}"] = _load_shared(_kind, _count)
     INSTRUCTIONS[f"st_{_name}"] = _store_shared(_kind, _count)
+
+
+def _load_at(kind: DType) -> Function:
+    load = _load_shared(kind, 4)
+
+    def at(batch: Value, array: SharedMemory, address: Value, *offsets: Value) -> Value:
+        for offset in offsets:
+            address = batch.operate("add", address, offset)
+        return load(batch, address)
+
+    return at
+
+
+INSTRUCTIONS["ld_shared_v4_b32_at"], INSTRUCTIONS["ld_shared_v4_f32_at"] = _load_at(np.uint32), _load_at(np.float32)
+INSTRUCTIONS["st_shared_v4_b32_at"] = lambda batch, array, address, *words: INSTRUCTIONS["st_shared_v4_b32"](
+    batch, address, *words
+)
 
 
 # Copies from global to shared memory: groups that all threads make and wait for alike.

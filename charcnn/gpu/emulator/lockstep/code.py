@@ -50,7 +50,7 @@ def rewritten(function: Function, batch: Value) -> Function:
     exec(_codes[code], function.__globals__, made)
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     found: Function = made["_bound"](batch, *cells)
-    found.__defaults__, found.__kwdefaults__ = function.__defaults__, function.__kwdefaults__  # type: ignore[attr-defined]
+    found.__defaults__, found.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
     return found
 
 
