@@ -43,7 +43,7 @@ def flow(x, y):
         if x[i] > 1 and k == 5:
             break
         found = k
-        for j in range(k, 2 * k, i % 2 + 1):
+        for j in range(k, 2 * k + i % 3, 2):
             total += x[i] * j if j & 1 or i % 5 == 0 else of_some(x[i])
     held = cuda.local.array((2, 3), float32)
     for j in range(6):
@@ -69,25 +69,28 @@ def blocks_meet(x, y):
     y[cuda.blockIdx.x] = shared[0] if thread == 0 else y[cuda.blockIdx.x]
 
 
+copy, wait, pack = ptx.cp_async(4), ptx.cp_async_wait_group(0), ptx.cvt_f16x2("f16")
+
+
 @cuda.jit
 def words(x, y, address):
     i = cuda.grid(1)
-    shared, copy = cuda.shared.array(0, float32), ptx.cp_async(4)
+    shared = cuda.shared.array(0, float32)
     copy(shared, 4 * i, 0, x, 4 * i, uint32(16) if i % 3 else uint32(0))
     ptx.cp_async_commit_group()
-    ptx.cp_async_wait_group(0)()
+    wait()
     cuda.syncthreads()
     a, b, c, d = ptx.ld_shared_v4_f32(shared, 4 * ((i + 1) % 32), 0)
     ptx.st_global_v4_f32(y, 4 * i, a, b, c, d)
-    word = ptx.cvt_f16x2("f16")(a, ptx.max_nan_f32(b, c))
+    word = pack(a, ptx.max_nan_f32(b, c))
     ptx.st_global_b32(address + 4 * i, word ^ ptx.bitcast_b32(d) & ptx.prmt(word, i, 0x5410))
 
 
 def both_ways(monkeypatch, kernel, grid, block, args, shared=0):
     """What a kernel writes, all threads at once; it is what it writes one by one."""
     before = [np.copy(one) for one in args]
-    assert emulator.run(kernel, grid, block, args(before) if callable(args) else args, shared=shared) == []
-    assert kernel.py_func.__code__ not in lockstep.REFUSED
+    assert emulator.run(kernel, grid, block, args, shared=shared) == []
+    assert kernel.py_func not in lockstep.REFUSED
     monkeypatch.setattr(launch.lockstep, "run", lambda *given: False)
     assert emulator.run(kernel, grid, block, before, shared=shared) == []
     for one, other in zip(args, before, strict=True):
@@ -104,7 +107,7 @@ def test_copies_words_and_addresses(monkeypatch):
     x, y = np.random.default_rng(0).standard_normal(128).astype(np.float32), np.zeros(128, np.float32)
     at_once, one_by_one = np.zeros(32, np.uint32), np.zeros(32, np.uint32)
     assert emulator.run(words, 1, 32, [x, y, at_once.ctypes.data], shared=512) == []
-    assert words.py_func.__code__ not in lockstep.REFUSED
+    assert words.py_func not in lockstep.REFUSED
     monkeypatch.setattr(launch.lockstep, "run", lambda *given: False)
     other = np.zeros(128, np.float32)
     assert emulator.run(words, 1, 32, [x, other, one_by_one.ctypes.data], shared=512) == []
@@ -163,7 +166,7 @@ def test_what_schedules_or_mistakes_decide_is_refused_and_changes_nothing(kernel
     x = np.arange(64, dtype=np.float32)
     assert not run_at_once(kernel, 1, 64, [x])
     np.testing.assert_array_equal(x, np.arange(64))
-    assert kernel.__code__ in lockstep.REFUSED
+    assert kernel in lockstep.REFUSED
 
 
 def test_a_refused_kernel_is_run_one_by_one_with_its_findings():
@@ -177,8 +180,22 @@ def test_a_refused_kernel_is_run_one_by_one_with_its_findings():
     assert {one.kind for one in found} <= {"race", "uninitialised read"} != set()
 
 
-AT_ONCE = ("naive", "tiled", "register_tiled", "vectorized", "double_buffered", "winograd", "coalesced", "lags", "pairs")
-ROWS = [row for row in VARIANTS if row.device == "cuda" and row.name.endswith(AT_ONCE)]
+AT_ONCE = (
+    "naive",
+    "tiled",
+    "register_tiled",
+    "vectorized",
+    "double_buffered",
+    "winograd",
+    "coalesced",
+    "lags",
+    "pairs",
+)
+ROWS = [
+    row
+    for row in VARIANTS
+    if row.device == "cuda" and row.name.endswith(AT_ONCE) and row.name != "conv1d_stat_nlc_winograd"
+]  # whose threads read what others of their block wrote to global memory
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

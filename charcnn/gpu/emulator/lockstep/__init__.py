@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from types import CodeType
+from types import FunctionType
+from weakref import WeakSet
 
 import numpy as np
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
@@ -23,16 +24,23 @@ from charcnn.gpu.emulator.threads import Dim3, LaunchConfig
 _AT_ONCE = 1 << 14
 """Threads: more would want too much memory."""
 
-REFUSED: set[CodeType] = set()
+REFUSED: WeakSet[FunctionType] = WeakSet()
 """Kernels of which one launch was unsupported: their threads run one by one from then on."""
 
 
 def run(function: Function, launch: LaunchConfig, args: Sequence[Value]) -> bool:
     """Run a kernel's grid, if it can; else nothing has changed."""
-    code = getattr(function, "__code__", None)
-    if code is None or code in REFUSED or launch.cluster > 1 or launch.running:
+    if not isinstance(function, FunctionType) or function in REFUSED or launch.cluster > 1 or launch.running:
         return False
     memory = Globals()
+    if not (done := _tried(function, launch, args, memory)) and memory.in_place():
+        done = _tried(function, launch, args, Globals(memory.in_place()))
+    if not done:
+        REFUSED.add(function)
+    return done
+
+
+def _tried(function: Function, launch: LaunchConfig, args: Sequence[Value], memory: Globals) -> bool:
     try:
         with np.errstate(all="ignore"):
             stores = _run(function, launch, args, memory)
@@ -42,7 +50,6 @@ def run(function: Function, launch: LaunchConfig, args: Sequence[Value]) -> bool
     except Exception:  # whatever it is: threads one by one give the kernel's own error, or none
         pass
     memory.restore()
-    REFUSED.add(code)
     return False
 
 

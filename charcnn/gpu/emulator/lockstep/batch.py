@@ -127,7 +127,7 @@ class Batch(Flow):
         if self.mask is None:
             return None
         runs, lives = self.mask.reshape(-1, self.threads), ~self.ended().reshape(-1, self.threads)
-        blocks: np.ndarray = runs.any(1)
+        blocks = np.asarray(runs.any(1))
         if (runs[blocks] != lives[blocks]).any():
             raise Unsupported("a barrier that some do not reach")
         return blocks

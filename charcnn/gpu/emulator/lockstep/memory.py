@@ -7,7 +7,8 @@ else is met is `Unsupported`: memory becomes what it was, and threads run one af
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 
 import numpy as np
@@ -53,11 +54,14 @@ def place_of(index: Value, shape: tuple[int, ...], mask: np.ndarray | None) -> V
 class Globals:
     """What a launch has read and written of global memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched: AbstractSet[tuple[int, int]] = frozenset()) -> None:
+        """`watched`: arrays of which each read is kept, as they are written, too."""
+        self.watched = watched
         self.reads: set[tuple[int, int]] = set()
         self.writes: set[tuple[int, int]] = set()
         self._undo: list[Callable[[], object]] = []
         self._stored: list[tuple[np.ndarray, np.ndarray]] = []
+        self._loaded: list[tuple[np.ndarray, np.ndarray]] = []
 
     def before_write(self, array: np.ndarray) -> None:
         """Keep what an array holds, once."""
@@ -69,6 +73,13 @@ class Globals:
     def wrote(self, places: np.ndarray, lanes: np.ndarray) -> None:
         """These threads have written a number each at these addresses."""
         self._stored.append((places, lanes))
+
+    def has_read(self, batch: Value, place: Value, of: tuple[int, int], size: int) -> None:
+        """Threads have read an element of an array."""
+        self.reads.add(of)
+        if of in self.watched:
+            chosen = batch.chosen_lanes()
+            self._loaded.append((batch.each(place)[chosen] * size + of[0], batch.lanes[chosen]))
 
     def read(self, places: np.ndarray, size: int) -> np.ndarray:
         """Bytes of global memory, rows of so many."""
@@ -105,18 +116,35 @@ class Globals:
         for undo in reversed(self._undo):
             undo()
 
+    def in_place(self) -> set[tuple[int, int]]:
+        """Arrays that were both read and written, from an address to another."""
+        return self.reads & self.writes
+
     def alone(self) -> bool:
-        """Whether no thread has read or written what another one wrote, as far as arrays and addresses say."""
-        for begin, end in self.writes:
+        """Whether no thread has read or written what another one wrote."""
+        for begin, end in self.writes - self.watched:
             if any(other < end and begin < other_end for other, other_end in self.reads):
                 return False
-        if not self._stored:
-            return True
-        places = np.concatenate([places for places, _ in self._stored])
-        lanes = np.concatenate([lanes for _, lanes in self._stored])
+        for begin, end in self.watched & self.writes:
+            if any(one != (begin, end) and one[0] < end and begin < one[1] for one in self.reads):
+                return False
+        places, lanes = (_together(column) for column in zip(*self._stored, strict=True)) if self._stored else _NONE
         order = np.argsort(places, kind="stable")
         places, lanes = places[order], lanes[order]
-        return not ((places[1:] == places[:-1]) & (lanes[1:] != lanes[:-1])).any()
+        if ((places[1:] == places[:-1]) & (lanes[1:] != lanes[:-1])).any():
+            return False
+        for read, by in self._loaded:
+            at = np.minimum(np.searchsorted(places, read), max(0, len(places) - 1))
+            if len(places) and ((places[at] == read) & (lanes[at] != by)).any():
+                return False
+        return True
+
+
+_NONE = np.zeros((2, 0), np.int64)
+
+
+def _together(columns: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(columns)
 
 
 class GlobalMemory:
@@ -138,15 +166,17 @@ class GlobalMemory:
         """Each thread's element; with fewer indices than axes, each thread's part."""
         if len(index if isinstance(index, tuple) else (index,)) < self.ndim:
             return GlobalPart(self, index if isinstance(index, tuple) else (index,))
-        self.memory.reads.add(self._range)
-        return self._all[place_of(index, self.shape, batch.mask)]
+        at = place_of(index, self.shape, batch.mask)
+        self.memory.has_read(batch, at, self._range, self.dtype.itemsize)
+        return self._all[at]
 
     def load_several(self, batch: Value, index: Value, count: int) -> np.ndarray:
         """(threads, count) elements from an index on, of all axes as one."""
-        self.memory.reads.add(self._range)
         first = batch.each(index)
         checked(first + (count - 1), self.size, batch.mask)
         first = place_of(first, (self.size,), batch.mask)
+        for i in range(count):
+            self.memory.has_read(batch, first + i, self._range, self.dtype.itemsize)
         return self._all[np.minimum(first[:, None] + np.arange(count), self.size - 1)]
 
     def store(self, batch: Value, index: Value, value: Value) -> None:
