@@ -123,6 +123,11 @@ class Shadow:
         """Of the places of bytes, in rows of whole words."""
         return np.unique(bytes_at // _WORD)
 
+    @staticmethod
+    def span(at: int, size: int) -> np.ndarray:
+        """Of so many bytes from a place on."""
+        return np.arange(at // _WORD, -(-(at + size) // _WORD))
+
     def written(self, words: np.ndarray, by: Actor, knows: np.ndarray, where: Where) -> Mistake | None:
         """A store, or a copy's begin (`begin`) or end: recorded as the actor's, checked by what was known."""
         found = self._check_write(words, knows)

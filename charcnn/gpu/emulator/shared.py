@@ -50,7 +50,7 @@ def read(address: int, size: int, block: ThreadBlock | None = None, *, whole: bo
     if at is None:
         return np.zeros(size, np.uint8)
     if block.shadow:
-        loaded(block, Shadow.words(np.arange(at, at + size)), whole=whole)
+        loaded(block, Shadow.span(at, size), whole=whole)
     return block.memory.bytes[at : at + size]
 
 
@@ -60,7 +60,7 @@ def write(address: int, data: np.ndarray, block: ThreadBlock | None = None) -> N
     at = place(address, len(data), min(len(data), _WIDEST), block, "writes")
     if at is not None:
         if block.shadow:
-            stored(block, Shadow.words(np.arange(at, at + len(data))))
+            stored(block, Shadow.span(at, len(data)))
         block.memory.bytes[at : at + len(data)] = data
 
 
@@ -170,7 +170,7 @@ def copy_in(
 
 def copy_later(thread: Thread, at: int, data: np.ndarray, source: int | None) -> Callable[[], None]:
     """cp.async's: what puts the bytes there, once the thread waits for them; a piece has a source."""
-    block, where, words = thread.block, place_of(sys._getframe(1)), Shadow.words(np.arange(at, at + len(data)))
+    block, where, words = thread.block, place_of(sys._getframe(1)), Shadow.span(at, len(data))
     shadow = block.shadow
     if shadow:
         report(shadow.begin(words, thread.actor.knows, where, waited=True), where, copies=True)
