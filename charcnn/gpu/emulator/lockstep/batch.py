@@ -11,7 +11,7 @@ from charcnn.aliases import Function, Value
 from charcnn.gpu.emulator.lockstep.calls import call
 from charcnn.gpu.emulator.lockstep.code import FILE, Unsupported, rewritten
 from charcnn.gpu.emulator.lockstep.flow import Flow
-from charcnn.gpu.emulator.lockstep.memory import GlobalMemory, GlobalPart, Globals, LocalMemory, Segment, SharedMemory
+from charcnn.gpu.emulator.lockstep.memory import GlobalMemory, GlobalPart, Globals, LocalMemory, Segment, SharedArray
 from charcnn.gpu.emulator.memory import STATIC
 from charcnn.gpu.emulator.threads import Dim3, LaunchConfig
 
@@ -33,7 +33,7 @@ class Batch(Flow):
         self.copies: list[list[Callable[[], None]]] = [[]]
         self._places: dict[tuple[str, str], Value] = {}
         self._functions: dict[Function, Function] = {}
-        self._shared: dict[int, SharedMemory] = {}
+        self._shared: dict[int, SharedArray] = {}
         self._dynamic: Segment | None = None
         self._used = -(-launch.shared // 1024) * 1024
 
@@ -68,7 +68,7 @@ class Batch(Flow):
 
     def load(self, held: Value, index: Value) -> Value:
         """held[index]"""
-        if isinstance(held, (GlobalMemory, GlobalPart, LocalMemory, SharedMemory)):
+        if isinstance(held, (GlobalMemory, GlobalPart, LocalMemory, SharedArray)):
             return held.load(self, index)
         if isinstance(held, np.ndarray) or not isinstance(held, (tuple, list)):
             raise Unsupported("an element of what is no array")
@@ -97,12 +97,12 @@ class Batch(Flow):
 
     # What threads share.
 
-    def shared(self, place: int, shape: Value, dtype: np.dtype, alignment: int | None) -> SharedMemory:
+    def shared(self, place: int, shape: Value, dtype: np.dtype, alignment: int | None) -> SharedArray:
         """`cuda.shared.array`."""
         if shape == 0:
             if self._dynamic is None:
                 self._dynamic = Segment(0, self.launch.shared, len(self.blocks), self.size)
-            return SharedMemory(self._dynamic, (self.launch.shared // dtype.itemsize,), dtype)
+            return SharedArray(self._dynamic, (self.launch.shared // dtype.itemsize,), dtype)
         if place not in self._shared:
             aligned = alignment or 16
             begin = -(-self._used // aligned) * aligned
@@ -111,7 +111,7 @@ class Batch(Flow):
             self._used = begin + size
             if self._used > -(-self.launch.shared // 1024) * 1024 + STATIC:
                 raise Unsupported("too much shared memory")
-            self._shared[place] = SharedMemory(Segment(begin, size, len(self.blocks), self.size), shape, dtype)
+            self._shared[place] = SharedArray(Segment(begin, size, len(self.blocks), self.size), shape, dtype)
         return self._shared[place]
 
     def segments(self) -> list[Segment]:

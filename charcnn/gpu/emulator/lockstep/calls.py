@@ -14,7 +14,7 @@ from numba.cuda.np import numpy_support
 from charcnn.aliases import DType, Function, Record, Value
 from charcnn.gpu.emulator.lockstep.code import Unsupported
 from charcnn.gpu.emulator.lockstep.instructions import INSTRUCTIONS, warps
-from charcnn.gpu.emulator.lockstep.memory import GlobalMemory, Globals, LocalMemory, SharedMemory
+from charcnn.gpu.emulator.lockstep.memory import GlobalMemory, Globals, LocalMemory, SharedArray
 from charcnn.gpu.emulator.lockstep.numbers import greatest, least
 from charcnn.gpu.emulator.threads import LANES
 
@@ -81,8 +81,8 @@ def _pairwise(how: Callable[[Value, Value], Value], of_one: Function) -> Functio
     return compute
 
 
-def _shared(batch: Value, place: int, shape: Value, dtype: DType, alignment: int | None = None) -> SharedMemory:
-    found: SharedMemory = batch.shared(place, shape, _dtype(dtype), alignment)
+def _shared(batch: Value, place: int, shape: Value, dtype: DType, alignment: int | None = None) -> SharedArray:
+    found: SharedArray = batch.shared(place, shape, _dtype(dtype), alignment)
     return found
 
 

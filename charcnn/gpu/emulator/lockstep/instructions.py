@@ -8,7 +8,7 @@ import numpy as np
 
 from charcnn.aliases import DType, Function, Value
 from charcnn.gpu.emulator.lockstep.code import Unsupported
-from charcnn.gpu.emulator.lockstep.memory import GlobalMemory, Segment, SharedMemory
+from charcnn.gpu.emulator.lockstep.memory import GlobalMemory, Segment, SharedArray
 from charcnn.gpu.emulator.memory import BASE
 from charcnn.gpu.emulator.threads import LANES
 
@@ -178,7 +178,7 @@ INSTRUCTIONS["st_global_b8"], INSTRUCTIONS["st_global_b16"] = _store(np.uint8, 1
 
 
 @_instructs
-def cvta_to_shared(batch: Value, array: SharedMemory) -> int:
+def cvta_to_shared(batch: Value, array: SharedArray) -> int:
     """`ptx.cvta_to_shared`."""
     return array.address
 
@@ -228,7 +228,7 @@ for _name, _kind, _count in (
 def _load_at(kind: DType) -> Function:
     load = _load_shared(kind, 4)
 
-    def at(batch: Value, array: SharedMemory, address: Value, *offsets: Value) -> Value:
+    def at(batch: Value, array: SharedArray, address: Value, *offsets: Value) -> Value:
         for offset in offsets:
             address = batch.operate("add", address, offset)
         return load(batch, address)
@@ -261,7 +261,7 @@ def _copied(batch: Value, segment: Segment, at: Value, data: np.ndarray) -> None
 def cp_async(width: int) -> Function:
     """`ptx.cp_async`."""
 
-    def copy(batch: Value, shared: SharedMemory, to: Value, offset: Value, array: GlobalMemory, at: Value,
+    def copy(batch: Value, shared: SharedArray, to: Value, offset: Value, array: GlobalMemory, at: Value,
              wanted: Value) -> None:  # fmt: skip
         segment, place = _place(batch, (shared, to, offset))
         data = np.zeros((batch.size, 4 * width), np.uint8)

@@ -318,7 +318,7 @@ class Segment:
         self._writer[cells] = (batch.epochs[blocks] * self._lanes + lanes + 1)[:, None]
 
 
-class SharedMemory:
+class SharedArray:
     """A block's shared array, by its place in a segment."""
 
     def __init__(self, segment: Segment, shape: tuple[int, ...], dtype: DType) -> None:

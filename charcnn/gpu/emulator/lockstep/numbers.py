@@ -18,7 +18,7 @@ _BOOL = np.dtype(bool)
 
 
 def truth(value: Value) -> Value:
-    """Of each thread, whether the value counts as true."""
+    """Whether the value counts as true, in each thread."""
     return value if not isinstance(value, np.ndarray) or value.dtype == bool else value != 0
 
 
