@@ -1,4 +1,4 @@
-"""Blocks of docs/classify.md and of the model's card: from file to file, and what the model that ships reached."""
+"""Blocks of docs/classify.md and of the model's card: from file to file, and what the models that ship reached."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from charcnn.classify.classifier import SHIPPED
-from charcnn.model import params
+from charcnn.model import params, shipped
 from charcnn.training.measure import Measured
 from report.markdown import UNMEASURED, number, table
 from report.schema import RESULTS, WEIGHTS, ReportError, machine_called, read, results
@@ -70,13 +69,13 @@ ENGINES = {
 
 
 def engines(document: Path) -> str:
-    """The programs of docs/engines.md beside one process, with a network of next to no work and the one that ships."""
+    """The programs of docs/engines.md beside one process, with a network of next to no work and with `accurate`."""
     file = RESULTS / "designs" / "cpu-2-cores-engines.json"
     runs = {(run["network"], run["engine"]): run for run in read(file)["runs"]}
     if wrong := [run["engine"] for run in runs.values() if run["labels_that_differ"]]:
         raise ReportError(f"{file.name}: labels differ: {', '.join(wrong)}")
     head, alone = ["rows/s, start to end"], {name: runs[name, "classify"] for name in ("TINY", "as shipped")}
-    for name, said in (("TINY", "a tiny network"), ("as shipped", "the model that ships")):
+    for name, said in (("TINY", "a tiny network"), ("as shipped", "`accurate`")):
         if len(counts := {run["rows"] for (network, _), run in runs.items() if network == name}) > 1:
             raise ReportError(f"{file.name}: {name} has runs of {sorted(counts)} rows: need one number")
         head.append(f"{said}, {alone[name]['rows']:,} rows")
@@ -88,9 +87,36 @@ def engines(document: Path) -> str:
     return table(head, rows, right=1) + f"\n{where}; {level}. [Raw result]({os.path.relpath(file, document.parent)}).\n"
 
 
-def accuracy(document: Path, part: str) -> str:
-    """What the model that ships reached on a part of the rows, "validation" or "test", and its classes."""
-    model = _shipped()
+def compared(document: Path) -> str:
+    """charcnn's models beside other ways to label short texts, from bench/compare.py."""
+    file = RESULTS / "designs" / "cpu-2-cores-compare.json"
+    result = read(file)
+    shares = [share for share in result["ways"][0]["accuracy"] if share != "0"]
+    head = ["way", "right", *(f"{float(share):.0%} of characters changed" for share in shares)]
+    rows = []
+    for way in result["ways"]:
+        seconds = way["training_s"]
+        rows.append(
+            [
+                way["way"],
+                *(f"{100 * way['accuracy'][share]:.2f} %" for share in ("0", *shares)),
+                number(way["texts_per_second"]),
+                f"{way['bytes'] / 1e6:,.1f} MB",
+                "on a GPU" if seconds is None else f"{seconds:,.0f} s",
+            ]
+        )
+    count = result["ways"][0]["rows"]
+    where = os.path.relpath(file, document.parent)
+    left = "".join(f" Left out: {way} ({why})." for way, why in result["left_out"].items())
+    return (
+        table([*head, "texts/s", "size", "training"], rows, right=1)
+        + f"\n{count:,} texts; {machine_called(result['machine'])}. [Raw result]({where}).{left}\n"
+    )
+
+
+def accuracy(document: Path, name: str, part: str) -> str:
+    """What a model that ships, "fast" or "accurate", reached on a part of the rows, "validation" or "test"."""
+    model = _shipped(name)
     if part not in model.metadata:
         raise ReportError(f"{document.name}: the model says nothing of its {part} rows")
     assert model.classes is not None
@@ -112,11 +138,11 @@ def accuracy(document: Path, part: str) -> str:
     )
 
 
-def training(document: Path) -> str:
-    """How the model that ships was trained."""
-    model = _shipped()
+def training(document: Path, name: str) -> str:
+    """How a model that ships was trained."""
+    model = _shipped(name)
     said = model.metadata["training"]
-    words = [*shlex.split(said["command"]), "--out", SHIPPED]
+    words = [*shlex.split(said["command"]), "--out", shipped.FILES[name]]
     lines = [""]
     for word in words:  # an option and its value share a line
         if len(lines[-1]) + len(word) > 90 and word.startswith("--"):
@@ -125,7 +151,12 @@ def training(document: Path) -> str:
     spelled = " \\\n".join(lines)
     more = ""
     if said.get("teachers"):
-        more += f"It learned from {said['teachers']['count']} teachers of {said['teachers']['epochs']} epochs each.\n"
+        taught = said["teachers"]
+        more += (
+            f"It learned from {taught['count']} teachers of {taught['epochs']} epochs each.\n"
+            if "count" in taught
+            else f"It learned from the probabilities of {taught['name']} ({taught['license']}).\n"
+        )
     if "calibration" in model.metadata:
         calibration = model.metadata["calibration"]
         more += (
@@ -154,5 +185,5 @@ def training(document: Path) -> str:
 
 
 @cache
-def _shipped() -> params.Params:
-    return params.load(WEIGHTS / SHIPPED)
+def _shipped(name: str) -> params.Params:
+    return params.load(WEIGHTS / shipped.FILES[name])
