@@ -40,7 +40,12 @@ class _Shared:
         """Of the thread's block, one for each place in the source."""
         frame, block = sys._getframe(1), current().block
         array = block.memory.array((frame.f_code, frame.f_lasti), shape, dtype, alignment)
-        return watched(block, array) if block.shadow else array
+        if not block.shadow:
+            return array
+        key = array.ctypes.data, array.dtype, array.shape
+        if key not in block.watched:
+            block.watched[key] = watched(block, array)
+        return block.watched[key]
 
 
 class _Local:

@@ -15,7 +15,7 @@ from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
 
 from charcnn.aliases import Array, Function, Kernel, Stream, Value
-from charcnn.gpu.emulator import kernel_api
+from charcnn.gpu.emulator import kernel_api, lockstep
 from charcnn.gpu.emulator.findings import Finding, Findings
 from charcnn.gpu.emulator.order import Actor
 from charcnn.gpu.emulator.overlap import GlobalArray, Launches, results_of, written
@@ -32,6 +32,15 @@ def start(function: Function, launch: LaunchConfig, args: Sequence[Array]) -> No
     given = [_in_kernel(arg, landed) for arg in args]
     arrays = [one for one in given if isinstance(one, np.ndarray) and launch.findings is not None]
     before = [array.copy() for array in arrays]
+    if not lockstep.run(function, launch, given):
+        one_by_one(function, launch, given)
+    written(arrays, before, launch.results)
+    for land in landed:
+        land()
+
+
+def one_by_one(function: Function, launch: LaunchConfig, given: Sequence[Array]) -> None:
+    """Run a thread of a cluster after another."""
     if launch.running:
         given = [one.view(GlobalArray) if isinstance(one, np.ndarray) else one for one in given]
     for x, y, z in itertools.product(*(range(size) for size in launch.grid)):
@@ -40,9 +49,6 @@ def start(function: Function, launch: LaunchConfig, args: Sequence[Array]) -> No
             threads = [thread for rank in range(launch.cluster)
                        for thread in _threads(function, given, Dim3(x + rank, y, z), rank, cluster)]  # fmt: skip
             run(threads, random.Random(repr((launch.seed, x, y, z))))
-    written(arrays, before, launch.results)
-    for land in landed:
-        land()
 
 
 def _threads(function: Function, args: Sequence[Array], index: Dim3, rank: int, cluster: Cluster) -> list[Thread]:

@@ -29,14 +29,15 @@ def as_bytes(kind: DType, values: Value) -> np.ndarray:
 
 # Global memory: by the system, which refuses an address that is nobody's, where a load would end the process.
 
-_MEMORY = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
+MEMORY = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
+"""All of the process."""
 
 
 def read_global(address: int, size: int) -> bytes:
     """Bytes at the host's own address; zeros where there is no memory, which is a finding."""
     touch(address, size, "reads")
     try:
-        return os.pread(_MEMORY, size, int(address)) if size else b""
+        return os.pread(MEMORY, size, int(address)) if size else b""
     except (OSError, OverflowError):
         current().report("out of bounds", f"reads {size} bytes of global memory at {int(address):#x}: nobody's")
         return bytes(size)
@@ -48,7 +49,7 @@ def write_global(address: int, data: bytes) -> None:
     if (launch := current().block.launch).findings is not None:
         launch.results.stores.append((int(address), len(data)))
     try:
-        os.pwrite(_MEMORY, data, int(address))
+        os.pwrite(MEMORY, data, int(address))
     except (OSError, OverflowError):
         current().report("out of bounds", f"writes {len(data)} bytes of global memory at {int(address):#x}: nobody's")
 

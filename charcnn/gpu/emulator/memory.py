@@ -64,3 +64,8 @@ class SharedMemory:
     def holds(self, at: int, size: int) -> bool:
         """Whether so many bytes from an offset on are somebody's."""
         return at >= 0 and (at + size <= self.dynamic or (self._first <= at and at + size <= self._used))
+
+    def holds_all(self, at: np.ndarray, size: int) -> bool:
+        """`holds` of all of these offsets, of which none lies in another kind of memory than the first."""
+        first, end = int(at.min()), int(at.max()) + size
+        return first >= 0 and (end <= self.dynamic or (self._first <= first and end <= self._used))

@@ -18,7 +18,7 @@ Where = tuple[str, int]
 _MOST = 1024
 """Who may act in a cluster: warps, mbarriers, products and bulk stores of a warp."""
 
-_WORD = 4
+WORD = 4
 """Bytes of shared memory that are looked at together."""
 
 
@@ -101,7 +101,7 @@ class Shadow:
     """Who wrote and read each word of a block's shared memory last."""
 
     def __init__(self, size: int, actors: list[Actor]) -> None:
-        words = -(-size // _WORD)
+        words = -(-size // WORD)
         self._actors = actors
         self._writer = np.zeros(words, np.int32)
         self._written: np.ndarray = np.zeros(words, np.int32)  # its time; 0: never
@@ -121,7 +121,12 @@ class Shadow:
     @staticmethod
     def words(bytes_at: np.ndarray) -> np.ndarray:
         """Of the places of bytes, in rows of whole words."""
-        return np.unique(bytes_at // _WORD)
+        return np.unique(bytes_at // WORD)
+
+    @staticmethod
+    def span(at: int, size: int) -> np.ndarray:
+        """Of so many bytes from a place on."""
+        return np.arange(at // WORD, -(-(at + size) // WORD))
 
     def written(self, words: np.ndarray, by: Actor, knows: np.ndarray, where: Where) -> Mistake | None:
         """A store, or a copy's begin (`begin`) or end: recorded as the actor's, checked by what was known."""

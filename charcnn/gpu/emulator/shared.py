@@ -7,13 +7,13 @@ only by luck: data that is read before it came, or overwritten while it is still
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from charcnn.gpu.emulator.findings import place_of
 from charcnn.gpu.emulator.memory import BASE, RANK
-from charcnn.gpu.emulator.order import Actor, Knowledge, Mistake, Shadow
+from charcnn.gpu.emulator.order import WORD, Actor, Knowledge, Mistake, Shadow
 from charcnn.gpu.emulator.swizzle import ROW
 from charcnn.gpu.emulator.threads import LANDING, PhaseBarrier, Thread, ThreadBlock, current
 
@@ -50,8 +50,23 @@ def read(address: int, size: int, block: ThreadBlock | None = None, *, whole: bo
     if at is None:
         return np.zeros(size, np.uint8)
     if block.shadow:
-        loaded(block, Shadow.words(np.arange(at, at + size)), whole=whole)
+        loaded(block, Shadow.span(at, size), whole=whole)
     return block.memory.bytes[at : at + size]
+
+
+def read_rows(addresses: Sequence[int], size: int) -> np.ndarray:
+    """Rows of so many bytes, a multiple of a word, that a warp's lanes load at once; each may be unwritten in part."""
+    block, at = current().block, np.array(addresses, np.int64) - BASE
+    if block.memory.holds_all(at, size) and not (at % size).any():
+        words = at[:, None] // WORD + np.arange(size // WORD)
+        if block.shadow is None or not _wrong(block.shadow, words):
+            return np.asarray(block.memory.bytes.view(np.uint32)[words].view(np.uint8))
+    return np.stack([read(address, size, whole=False) for address in addresses])  # which says what is wrong
+
+
+def _wrong(shadow: Shadow, words: np.ndarray) -> bool:
+    actor = current().actor
+    return shadow.read(words.reshape(-1), actor, actor, place_of(sys._getframe(1))) is not None
 
 
 def write(address: int, data: np.ndarray, block: ThreadBlock | None = None) -> None:
@@ -60,7 +75,7 @@ def write(address: int, data: np.ndarray, block: ThreadBlock | None = None) -> N
     at = place(address, len(data), min(len(data), _WIDEST), block, "writes")
     if at is not None:
         if block.shadow:
-            stored(block, Shadow.words(np.arange(at, at + len(data))))
+            stored(block, Shadow.span(at, len(data)))
         block.memory.bytes[at : at + len(data)] = data
 
 
@@ -170,7 +185,7 @@ def copy_in(
 
 def copy_later(thread: Thread, at: int, data: np.ndarray, source: int | None) -> Callable[[], None]:
     """cp.async's: what puts the bytes there, once the thread waits for them; a piece has a source."""
-    block, where, words = thread.block, place_of(sys._getframe(1)), Shadow.words(np.arange(at, at + len(data)))
+    block, where, words = thread.block, place_of(sys._getframe(1)), Shadow.span(at, len(data))
     shadow = block.shadow
     if shadow:
         report(shadow.begin(words, thread.actor.knows, where, waited=True), where, copies=True)

@@ -198,6 +198,8 @@ class ThreadBlock:
         self.named: dict[int, PhaseBarrier] = {}
         """The sixteen of `bar.sync`."""
         self.meetings: dict[tuple[int, int], Meeting] = {}
+        self.watched: dict[tuple[Value, ...], np.ndarray] = {}
+        """Shared arrays whose accesses are checked, by address, type and shape."""
 
     def together(
         self, thread: Thread, size: int, value: Value, work: Callable[..., Iterable[Value]], what: str

@@ -149,7 +149,7 @@ def bulk_store(*operands: Value) -> None:
     at = place(source, size, 1, thread.block, "a bulk store reads")
     if at is not None:
         if thread.block.shadow:
-            beside(thread.block, Shadow.words(np.arange(at, at + size)), _reader(thread))
+            beside(thread.block, Shadow.span(at, size), _reader(thread))
         thread.stores[-1].append(_store(to, thread.block.memory.bytes[at : at + size]))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from charcnn.aliases import Array, Function, Value
 from charcnn.gpu.emulator.memory import BASE
-from charcnn.gpu.emulator.shared import read
+from charcnn.gpu.emulator.shared import read, read_rows
 from charcnn.gpu.emulator.threads import LANES, current
 from charcnn.gpu.ptx.intrinsics import emulates
 from charcnn.gpu.ptx.simulated import E4M3, LOW_SCALE
@@ -40,7 +40,7 @@ def numbers(words: Array, ptx_type: str) -> np.ndarray:
 def load_matrices(addresses: Iterable[int]) -> np.ndarray:
     """ldmatrix.x4: (lane, matrix) words, of the rows at the lanes' addresses."""
     places = [int(address) for address in addresses]
-    rows = np.stack([read(address, 16, whole=False).copy().view(np.uint32) for address in places]).reshape(4, 8, 4)
+    rows = read_rows(places, 16).view(np.uint32).reshape(4, 8, 4)
     pieces = current().block.pieces
     if pieces and not all(pieces.is_column(at - BASE for at in places[i : i + 8]) for i in range(0, LANES, 8)):
         current().report("wrong swizzle", "the rows of a matrix are pieces of different columns")

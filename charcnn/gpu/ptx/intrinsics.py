@@ -15,7 +15,7 @@ from typing import Any
 
 from numba.cuda import types
 
-from charcnn.aliases import Builder, Function, NumbaType, Record
+from charcnn.aliases import Builder, Function, Intrinsic, NumbaType, Record
 from charcnn.gpu.device import SIMULATED
 
 if not SIMULATED:
@@ -133,7 +133,9 @@ def _stand_in(declared: Function, simulated: Function | None, constants: Record)
             body = EMULATED[name](**constants) if made else EMULATED[name]
         return body(*operands)
 
-    return call
+    stand_in: Intrinsic = call
+    stand_in.instruction = name, constants if made else None, simulated
+    return stand_in
 
 
 def operand_sizes(ins: str, kinds: Sequence[NumbaType]) -> list[int] | None:
