@@ -13,7 +13,8 @@ import numpy as np
 from numba import njit, prange, types
 
 from charcnn.gpu.arrays import apart
-from charcnn.ops.common import threads
+from charcnn.ops.common import cpu_amx, threads
+from charcnn.ops.common.cpu_amx_gemm import AmxProduct
 from charcnn.ops.common.cpu_dot import DEEPEST, PANEL, ROWS, dot_tiles, require
 from charcnn.ops.common.precision import LARGEST_S8
 from charcnn.ops.common.tasks import share_out
@@ -135,6 +136,16 @@ class DotWeights:
             numbers, scale = quantised(weight)
         else:
             numbers = narrow(weight)
+        bias = bias + np.float32(0.5) if self.result == "int8" else bias
+        floor = np.float32(0 if relu or self.result == "int8" else -np.inf)
+        self.form = cpu_amx.form(precision)
+        self._amx = None
+        if self.form:
+            self._amx = AmxProduct(
+                numbers.reshape(c_out, depth), scale, bias, floor, form=self.form, precision=precision,
+                result=self.result, pool=pool_size,
+            )  # fmt: skip
+            return
         panels, steps = -(-c_out // PANEL), -(-depth // unit)
         whole = np.zeros((panels * PANEL, steps * unit), numbers.dtype)
         whole[:c_out, :depth] = numbers.reshape(c_out, depth)
@@ -143,15 +154,15 @@ class DotWeights:
         self._scale, self._bias = np.zeros((2, panels * PANEL), np.float32)
         self._scale[:c_out] = scale
         self._bias[:c_out] = bias
-        if self.result == "int8":
-            self._bias += np.float32(0.5)
-        self._floor = np.float32(0 if relu or self.result == "int8" else -np.inf)
+        self._floor = floor
         self._pool, self._taps, self._c_out, self._beyond = pool_size, taps, c_out, steps * unit - depth
         self._kernel = _compiled(precision, self.result, pool_size)
 
     @property
     def nbytes(self) -> int:
         """Of the packed weights."""
+        if self._amx:
+            return self._amx.nbytes
         return self._weights.nbytes + self._scale.nbytes + self._bias.nbytes
 
     def multiply(self, x: np.ndarray, out: np.ndarray) -> None:
@@ -163,6 +174,9 @@ class DotWeights:
         """
         apart("out", out, {"x": x})
         if out.size == 0:
+            return
+        if self._amx:
+            self._amx.multiply(x, out)
             return
         n, windows, _ = out.shape
         if self._beyond:  # the last step of the last row reads as many features more, and multiplies them by 0
