@@ -16,6 +16,7 @@ from charcnn.config import POOL_SIZE
 from charcnn.model import calibrate
 from charcnn.offload import static
 from charcnn.ops.common import threads
+from charcnn.ops.common.cpu_amx_gemm import empty
 from charcnn.ops.common.cpu_dot import require
 from charcnn.ops.conv1d.cpu_dot import CpuDotConv
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
@@ -58,7 +59,7 @@ def build(params, config, *, batch=48, gpus=None, monitor=None, precision="int8"
     fc2, fc3 = conv("fc2"), conv("fc3", results="float32")
 
     largest = 4 * batch * max(config.channels * max(pooled[0], *lengths[2:]), config.units)
-    buffers = [np.empty(largest, np.uint8) for _ in range(2)]  # of features: operators read one and write the other
+    buffers = [empty(largest) for _ in range(2)]  # of features: operators read one and write the other
 
     def space(*shape, dtype=dtype):
         buffers.reverse()

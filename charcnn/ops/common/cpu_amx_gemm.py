@@ -148,7 +148,7 @@ class AmxProduct:
         self._scale, self._bias = np.zeros((2, columns * HEIGHT), np.float32)
         self._scale[:c_out], self._bias[:c_out] = scale, bias
         self._floor, self._pool, self._depth = floor, pool, depth * numbers.itemsize
-        self._up = shape[0]
+        self._shape = shape
         self._kernel = _compiled(form, precision, result, pool, shape, ahead)
 
     @property
@@ -160,10 +160,10 @@ class AmxProduct:
         """As `DotWeights.multiply`."""
         n, windows, _ = out.shape
         length, to_row = x.shape[1], x.shape[2] * x.itemsize
-        block = self._up * HEIGHT
+        block = self._shape[0] * HEIGHT
         *_, most, split = share_out(
             (1, 1, n * length), max(TASK_ROWS, block), block * (1 if TASK_ROWS % (block * self._pool) else self._pool),
-            block, len(self._weights) // 2, 0.02, numba.get_num_threads(),
+            block, len(self._weights) // self._shape[1], 0.02, numba.get_num_threads(),
         )  # fmt: skip
         flat = np.ascontiguousarray(x).view(np.uint8).reshape(-1)
         threads.launch(
