@@ -18,7 +18,7 @@ from charcnn.classify import engine
 from charcnn.config import SMALL, TINY
 from charcnn.levels import l11, l20
 from charcnn.model import calibrate, params
-from charcnn.ops.common import cpu_dot
+from charcnn.ops.common import cpu_amx, cpu_dot, cpu_dot_gemm
 from charcnn.ops.common.cpu_dot_gemm import DotWeights, narrow, quantised
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.precision import LARGEST_S8, LARGEST_U8
@@ -51,6 +51,13 @@ SIZES = [  # n, length, c_in, c_out, k, pool_size
     (1, 11, 4, 8, 3, 3),  # positions that no window has
     (5, 260, 8, 64, 3, 1),  # several tasks
     (4, 256, 8, 96, 3, 3),
+]
+
+TILED = [
+    (1, 40, 64, 48, 3, 1),  # tiles of 16 rows twice, and once with rows that were computed
+    (3, 1, 128, 32, 1, 1),  # fewer rows than a tile has
+    (20, 2, 40, 70, 1, 1),  # a depth that ends in a line, and columns that end in a tile
+    (3, 100, 64, 64, 7, 3),  # tasks that begin in one input and end in the next
 ]
 
 
@@ -120,6 +127,27 @@ def test_products_are_exact_and_what_is_stored_is_rounded_once(size, precision):
         np.testing.assert_array_equal(stored, np.floor(np.minimum(out, 255) + np.float32(0.5)))
     assert (buffer[:margin] == 77).all()
     assert (buffer[-margin:] == 77).all()
+
+
+@pytest.mark.parametrize(("precision", "result", "pool_size"), [("int8", "int8", 3), ("bf16", "float32", 1)])
+def test_tiles_of_amx_emulated(precision, result, pool_size, monkeypatch):
+    monkeypatch.setattr(cpu_amx, "form", lambda precision: "emulated")
+    monkeypatch.setattr(cpu_dot_gemm, "require", cpu_dot.DOT_FORMATS.get)
+    rng = np.random.default_rng(0)
+    for n, length, c_in, c_out, k, pool in (*SIZES, *TILED):
+        if pool != pool_size:
+            continue
+        x, values = features((n, length, c_in), precision, rng)
+        weight, bias, multiplied = weights_of(c_out, c_in, k, precision, rng)
+        expected = convolved(values, multiplied, bias, pool).clip(0)
+        dtype = np.float32 if result == "float32" else cpu_dot.DOT_FORMATS[precision].dtype
+        buffer = np.full(expected.size + 128, 77, dtype)
+        out = buffer[64:-64].reshape(expected.shape)
+        dot(weight, bias, precision=precision, results=result, pool_size=pool)(x, out)
+        off = abs(out - (expected if result == "float32" else np.floor(expected.clip(0, 255) + 0.5)))
+        assert off.max() < 1e-5, (n, length, c_in, c_out, k)
+        assert (buffer[:64] == 77).all()
+        assert (buffer[-64:] == 77).all()
 
 
 @each_precision

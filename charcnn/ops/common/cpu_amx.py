@@ -1,8 +1,8 @@
 """The micro-kernel of int8 and bf16 on Intel's matrix unit AMX: products of tiles, 16 rows of 64 bytes each.
 
-One instruction, `tdpbusd` or `tdpbf16ps`, multiplies a tile of features by a tile of weights and adds the products to a
-tile of 16 by 16 sums: as many products as 16 vectors of AVX-512 make. Tiles are loaded from memory alone, and sums leave
-through memory. Emulated, the same calls compile to loops over eight tiles in memory, for any processor.
+One instruction, `tdpbusd` or `tdpbf16ps`, multiplies a tile of features by a tile of weights and adds the products to
+16 by 16 sums, as 256 instructions of AVX-512 would. Tiles are loaded from memory only, and sums leave through memory.
+Emulated, the same calls compile to loops over eight tiles in memory, for any processor.
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ class _Amx:
 
     def _call(self, name, *values):
         of = ir.FunctionType(ir.VoidType(), [value.type for value in values])
-        self._builder.call(
-            cgutils.get_or_insert_function(self._builder.module, of, f"llvm.x86.{name}"), values
-        )
+        self._builder.call(cgutils.get_or_insert_function(self._builder.module, of, f"llvm.x86.{name}"), values)
 
     def configure(self):
         self._call("ldtilecfg", at(self._builder, self._state, I64(0), I8))

@@ -107,9 +107,11 @@ def _compiled(form, precision, result, pool, shape, ahead):
                     while w < last:  # an input's windows
                         many = min(last, (w // windows + 1) * windows) - w
                         row = w // windows * length + w % windows * pool - begin
-                        to = y.ctypes.data + w * y.shape[1] + place if within else edge.ctypes.data + (
-                            w - first
-                        ) * HEIGHT * SIZE
+                        to = (
+                            y.ctypes.data + w * y.shape[1] + place
+                            if within
+                            else edge.ctypes.data + (w - first) * HEIGHT * SIZE
+                        )
                         store_sums(
                             precision, result, pool, sums + (j * rows + row) * LINE, many, factor, offset, floor, to,
                             y.shape[1] if within else HEIGHT * SIZE,

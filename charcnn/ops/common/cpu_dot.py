@@ -187,7 +187,7 @@ def _dot_tiles(builder, precision, result, pool, rows, a, starts, count, b, step
 
 
 def stored(builder, sums, factor, offset, floors, result):
-    """What is stored of the sums of a window: the largest * factor + offset, not below floors; factor of int32 alone."""
+    """What is stored of a window's sums: the largest * factor + offset, not below floors; float32 has no factor."""
     value = sums[0]
     for other in sums[1:]:
         value = _larger(builder, value, other, factor is not None)
@@ -214,7 +214,9 @@ def narrowed(builder, value, result, *, half=False):
     bits, shift = builder.bitcast(value, vector(I32)), ir.Constant(vector(I32), [16] * WIDTH)
     odd = builder.and_(builder.lshr(bits, shift), ir.Constant(vector(I32), [1] * WIDTH))
     even = builder.add(builder.add(bits, odd), ir.Constant(vector(I32), [0x7FFF] * WIDTH))
-    even = builder.select(builder.fcmp_unordered("uno", value, value), ir.Constant(vector(I32), [0x7FC00000] * WIDTH), even)
+    even = builder.select(
+        builder.fcmp_unordered("uno", value, value), ir.Constant(vector(I32), [0x7FC00000] * WIDTH), even
+    )
     return builder.trunc(builder.lshr(even, shift), vector(ir.IntType(16)))
 
 
