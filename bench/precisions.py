@@ -22,7 +22,7 @@ import raw
 
 from charcnn import catalog
 from charcnn.classify import engine
-from charcnn.classify.classifier import SHIPPED
+from charcnn.model.shipped import FILES
 from charcnn.gpu.device import DeviceError
 from charcnn.host import machine
 from charcnn.host.arguments import HelpFormatter
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.data is None and folder is None:
         parser.error("--data is missing: need a file, or its folder in CHARCNN_AG_NEWS")
     file = options.data or Path(str(folder)) / "test.csv"
-    model = params.load(WEIGHTS / SHIPPED)
+    model = params.load(WEIGHTS / FILES["accurate"])
     try:
         data = read_texts(file, model.encoding or "crepe")
     except (OSError, ValueError) as error:
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     kept = options.results_dir or (None if left_out else raw.RESULTS)
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
-        result = {"precisions": rows, "left_out": left_out, "data": file.name, "model": SHIPPED}
+        result = {"precisions": rows, "left_out": left_out, "data": file.name, "model": FILES["accurate"]}
         result |= {"machine": here, "commit": machine.commit()}
         raw.write(kept / f"{machine.name(here)}-precisions.json", "precisions", result)
     return 0

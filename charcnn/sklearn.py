@@ -13,6 +13,7 @@ import numpy as np
 import charcnn
 from charcnn.aliases import Argument, Array, Labels, Record, Texts
 from charcnn.config import Config
+from charcnn.files import Path
 from charcnn.host.install import pip_install
 from charcnn.text import names
 from charcnn.text.encodings import find_encoding
@@ -41,6 +42,8 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
         encoding: how texts become token ids: "forward", "crepe", or "bytes" for any language; or an Encoding.
         config: the network's sizes, a `charcnn.Config`; None for those that follow from the rows.
         recipe: fields of `charcnn.training.recipe.Recipe` by name, as {"epochs": 20}; None for the defaults.
+        minutes: wall time of a fit, in place of the recipe's epochs, as of `charcnn.train`; None for no limit.
+        init: a model whose convolutions the network begins with, as of `charcnn.train`; None for none.
         valid: share of each class that `fit` holds out to choose an epoch and to calibrate probabilities; 0 for none;
             None for a tenth, or a row of the rarest class.
         text_columns: names of a table's columns of text, or their numbers from 0, which are joined with a space; None
@@ -63,6 +66,8 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
         encoding: Argument = "forward",
         config: Config | None = None,
         recipe: Mapping[str, Argument] | None = None,
+        minutes: float | None = None,
+        init: Path | None = None,
         valid: float | None = None,
         text_columns: Sequence[str | int] | None = None,
         device: str = "auto",
@@ -74,6 +79,8 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
         self.encoding = encoding
         self.config = config
         self.recipe = recipe
+        self.minutes = minutes
+        self.init = init
         self.valid = valid
         self.text_columns = text_columns
         self.device = device
@@ -81,13 +88,24 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
         self.class_weight = class_weight
         self.random_state = random_state
 
-    def fit(self, X: Texts, y: Labels, sample_weight: Array | None = None) -> CharCNNClassifier:
+    def fit(
+        self,
+        X: Texts,
+        y: Labels,
+        sample_weight: Array | None = None,
+        teacher_probabilities: Array | None = None,
+        teacher_name: str | None = None,
+        teacher_license: str | None = None,
+    ) -> CharCNNClassifier:
         """Train on texts.
 
         Args:
             X: N texts.
             y: their classes (N,), of any type that scikit-learn takes.
             sample_weight: how much each text counts in the loss (N,), 0 or more; None for all alike.
+            teacher_probabilities: what a teacher answers to the texts (N, C), columns in the order of `classes_`, or a
+                table or mapping with a column for each class, as of `charcnn.train`; None for no teacher.
+            teacher_name, teacher_license: of the teacher: `classifier_.metadata` keeps them.
 
         Raises:
             ImportError: PyTorch is missing.
@@ -114,8 +132,13 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
             preset=self.preset,
             valid=self.valid,
             sample_weight=sample_weight,
+            teacher_probabilities=teacher_probabilities,
+            teacher_name=teacher_name,
+            teacher_license=teacher_license,
             encoding=self.encoding,
             config=self.config,
+            minutes=self.minutes,
+            init=self.init,
             device=self.device,
             **{**how, **(self.recipe or {})},
         )

@@ -103,7 +103,7 @@ def test_the_first_layer_is_1_where_an_ngram_stands(encoding):
     sizes = plan("laptop", [60] * 60, encoding, 3).config
     ids = encode(texts, encoding, sizes.length)
     examples = data.Examples(ids, np.array([list(WORDS).index(label) for label in labels]))
-    arrays, spread = ngrams.weights(examples, sizes, balance=True, seed=0)
+    arrays, spread = ngrams.weights(examples, sizes, balance=True, teaching=0.7, seed=0)
     assert spread > 0
     one_hot = np.eye(encoding.blank + 1, dtype=np.float32)[ids][..., : encoding.blank]
     windows = np.lib.stride_tricks.sliding_window_view(one_hot, ngrams.LONGEST, axis=1)  # (N, L', alphabet, taps)
@@ -131,7 +131,7 @@ def test_texts_with_nothing_in_common_are_refused():
     sizes = plan("laptop", [60] * 2, FORWARD, 2).config
     examples = data.Examples(encode(["a", "b"], FORWARD, sizes.length), np.array([0, 1]))
     with pytest.raises(ValueError, match="no two rows have a character in common"):
-        ngrams.weights(examples, sizes, balance=False, seed=0)
+        ngrams.weights(examples, sizes, balance=False, teaching=0.7, seed=0)
 
 
 def test_a_few_rows_are_learned_by_default_and_more_epochs_lose_nothing(tmp_path):

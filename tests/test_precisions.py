@@ -58,7 +58,7 @@ def test_what_it_needs(given, said, tmp_path, monkeypatch, capsys):
     "CHARCNN_AG_NEWS" not in os.environ, reason="CHARCNN_AG_NEWS names no folder with AG News' test.csv"
 )
 def test_ag_news():
-    model = precisions.params.load(precisions.WEIGHTS / precisions.SHIPPED)
+    model = precisions.params.load(precisions.WEIGHTS / precisions.FILES["accurate"])
     data = precisions.read_texts(Path(os.environ["CHARCNN_AG_NEWS"]) / "test.csv", model.encoding)
     rows, _ = precisions.measure(model, data, precisions.engine.default_device()[0])
     for row in rows:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from charcnn.classify.classifier import SHIPPED
-from charcnn.model import params
+from charcnn.model import params, shipped
 from charcnn.training.measure import Measured
 from report.markdown import UNMEASURED, number, table
 from report.schema import RESULTS, WEIGHTS, ReportError, machine_called, read, results
@@ -88,9 +87,9 @@ def engines(document: Path) -> str:
     return table(head, rows, right=1) + f"\n{where}; {level}. [Raw result]({os.path.relpath(file, document.parent)}).\n"
 
 
-def accuracy(document: Path, part: str) -> str:
-    """What the model that ships reached on a part of the rows, "validation" or "test", and its classes."""
-    model = _shipped()
+def accuracy(document: Path, name: str, part: str) -> str:
+    """What a model that ships, "fast" or "accurate", reached on a part of the rows, "validation" or "test"."""
+    model = _shipped(name)
     if part not in model.metadata:
         raise ReportError(f"{document.name}: the model says nothing of its {part} rows")
     assert model.classes is not None
@@ -112,11 +111,11 @@ def accuracy(document: Path, part: str) -> str:
     )
 
 
-def training(document: Path) -> str:
-    """How the model that ships was trained."""
-    model = _shipped()
+def training(document: Path, name: str) -> str:
+    """How a model that ships was trained."""
+    model = _shipped(name)
     said = model.metadata["training"]
-    words = [*shlex.split(said["command"]), "--out", SHIPPED]
+    words = [*shlex.split(said["command"]), "--out", shipped.FILES[name]]
     lines = [""]
     for word in words:  # an option and its value share a line
         if len(lines[-1]) + len(word) > 90 and word.startswith("--"):
@@ -125,7 +124,12 @@ def training(document: Path) -> str:
     spelled = " \\\n".join(lines)
     more = ""
     if said.get("teachers"):
-        more += f"It learned from {said['teachers']['count']} teachers of {said['teachers']['epochs']} epochs each.\n"
+        taught = said["teachers"]
+        more += (
+            f"It learned from {taught['count']} teachers of {taught['epochs']} epochs each.\n"
+            if "count" in taught
+            else f"It learned from the probabilities of {taught['name']} ({taught['license']}).\n"
+        )
     if "calibration" in model.metadata:
         calibration = model.metadata["calibration"]
         more += (
@@ -154,5 +158,5 @@ def training(document: Path) -> str:
 
 
 @cache
-def _shipped() -> params.Params:
-    return params.load(WEIGHTS / SHIPPED)
+def _shipped(name: str) -> params.Params:
+    return params.load(WEIGHTS / shipped.FILES[name])

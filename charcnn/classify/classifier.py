@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
-from importlib import resources
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from charcnn.classify.multi_label import MIN_PROBABILITY, members, sigmoid
 from charcnn.classify.unsure import UNSURE, check_min_probability, check_unsure_label, likeliest
 from charcnn.files import Path
 from charcnn.model import params as params_module
+from charcnn.model import shipped
 from charcnn.model.params import Params
 from charcnn.runtime import ordered
 from charcnn.text import encodings
@@ -43,8 +43,6 @@ CORES_TO_ENCODE = 16
 
 FEW = 8
 """Texts in a list that the caller's thread computes: other threads take longer to start than these to encode."""
-
-SHIPPED = "ag_news.safetensors"
 
 
 class Classifier:
@@ -139,19 +137,17 @@ class Classifier:
 
     @classmethod
     def load(cls, path: Path | None = None, **options: Any) -> Classifier:
-        """A model from a file, or the one that ships: news in four classes.
+        """A model from a file, or one that ships: news in four classes.
 
         Args:
-            path: as for charcnn.params.load.
+            path: a file as for charcnn.params.load, or the name of a model that ships: "fast", the default, or
+                "accurate".
             options: as for the class.
 
         Raises:
             ValueError, OSError: the file is damaged, foreign or missing, or as for the class.
         """
-        if path is not None:
-            return cls(params_module.load(path), **options)
-        with resources.as_file(resources.files("charcnn.model") / "weights" / SHIPPED) as shipped:
-            return cls(params_module.load(shipped), **options)
+        return cls(shipped.load(path), **options)
 
     def save(self, path: Path, *, dtype: str = "float32") -> None:
         """Write the model as `charcnn.params.save` does, which says what `path` and `dtype` may be."""

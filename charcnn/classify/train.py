@@ -8,14 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from charcnn.aliases import Argument, Array, Labels, Texts
+from charcnn.aliases import Argument, Array, Labels, Record, Texts
 from charcnn.classify.classifier import Classifier
 from charcnn.config import Config
+from charcnn.files import Path
 from charcnn.host.install import pip_install
+from charcnn.model.params import Params
 from charcnn.text import names
 from charcnn.text.columns import columns
 from charcnn.text.encodings import Encoding, find_encoding
-from charcnn.training import data
+from charcnn.training import data, probabilities, start
+from charcnn.training.budget import Budget
 from charcnn.training.plan import plan
 from charcnn.training.recipe import Recipe
 
@@ -39,8 +42,13 @@ def train(
     classes: Sequence[str] | None = None,
     multi_label: bool = False,
     sample_weight: Array | None = None,
+    teacher_probabilities: Array | None = None,
+    teacher_name: str | None = None,
+    teacher_license: str | None = None,
     encoding: str | Encoding = "forward",
     config: Config | None = None,
+    minutes: float | None = None,
+    init: Path | None = None,
     device: str = "auto",
     precision: str = "auto",
     store: str = "float16",
@@ -63,16 +71,25 @@ def train(
         classes: names of the classes, which labels are or count from 1; None for the labels that occur.
         multi_label: whether a text may have several labels, or none.
         sample_weight: how much each text counts in the loss, float (N,), 0 or more; None for all alike.
+        teacher_probabilities: what a teacher of any kind answers to the texts, to learn from beside the labels: numbers
+            (N, classes), 0 or more, each row's sum 1; columns in the order of the classes, which are sorted where
+            `classes` does not say; or a table or mapping with a column for each class. The field `teaching` of the
+            recipe is its weight in the loss, 0.7 by default. Not with `multi_label`.
+        teacher_name, teacher_license: of the teacher: `metadata` keeps them.
         encoding: how texts become token ids: "forward", "crepe", "bytes" for any language, or an Encoding.
         config: the network's sizes, which then begins with random weights; None for those that follow from the rows.
             Alphabet and classes follow from the encoding and the labels.
+        minutes: wall time for the training, in place of `epochs`: the first steps are timed, epochs are fitted to what
+            is left, and the learning rate falls to its end with it; None for the recipe's epochs.
+        init: a model whose convolutions the network begins with: a file, or the name of one that ships, "fast" or
+            "accurate"; None for none. Without `config` the sizes are the model's own.
         device: "cuda", "cpu", or "auto" for a GPU where PyTorch sees one.
         precision: "bf16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
         store: "float16" or "float32": what the weights are rounded to, and fit when they are saved.
         calibrated: whether a temperature is fitted on what was held out.
         say: takes lines about each epoch and the result, as `print` does; None for silence.
         recipe: fields of `charcnn.training.recipe.Recipe`, as epochs=20, batch=64, seed=1. Where the network begins
-            with n-grams, as with few rows it does, gradient descent follows only if `epochs` is given.
+            with n-grams, as with few rows it does, gradient descent follows only if `epochs` or `minutes` is given.
 
     Returns:
         The classifier, on `device`. Its `metadata` has the recipe and what was reached.
@@ -91,12 +108,23 @@ def train(
     Recipe(**given)  # refuses what it cannot take
     if store not in ("float16", "float32"):
         raise ValueError(f"store={store!r}: need 'float16' or 'float32'")
+    if minutes is not None and "epochs" in recipe:
+        raise ValueError(f"minutes={minutes}: it says how many epochs; leave out epochs={recipe['epochs']!r}")
+    budget = None if minutes is None else Budget(minutes)
+    begun = None if init is None else _begun(init, encoding, config, preset)
     where, arithmetic = fit.arithmetic(device, precision)
     rows = _rows("", texts, labels, multi_label)
     known, index = data.named(rows.labels, classes, multi_label=multi_label)
-    lengths, cuda = [len(text) for text in rows.texts], where == "cuda"
-    own = plan(preset, lengths, encoding, len(known), config=config, multi_label=multi_label, cuda=cuda)
-    config, how = own.config, Recipe(**{**own.recipe, **given})
+    own = plan(
+        preset,
+        [len(text) for text in rows.texts],
+        encoding,
+        len(known),
+        config=start.sizes(begun) if config is None and begun is not None else config,
+        multi_label=multi_label,
+        cuda=where == "cuda",
+    )
+    how = Recipe(**{**own.recipe, **given})
 
     def examples(rows: data.TrainingRows) -> data.Examples:
         found, bad = data.to_examples(rows, index, encoding, own.config.length, multi_label=multi_label)
@@ -104,37 +132,22 @@ def train(
             raise ValueError(f"labels[{bad[0].line}]: {bad[0].reason}")
         return found
 
-    part, held = examples(rows), None
+    part = _with(examples(rows), sample_weight, teacher_probabilities, known)
     valid = data.share(part.labels) if valid is None else valid
-    if sample_weight is not None:
-        part = replace(part, weights=_weights(sample_weight, len(part)))
+    credit: Record = {"teaching": how.teaching, "name": teacher_name, "license": teacher_license}
+    credited = probabilities.credited(None, part.taught, **credit)
     if isinstance(valid, tuple):
-        held = examples(_rows("valid: ", *valid, multi_label))
-    elif not 0 <= valid < 1:
-        raise ValueError(f"valid={valid!r}: need at least 0 and less than 1, or texts and labels")
-    elif valid:
-        first, second = data.split(part.labels, valid, how.seed)
-        part, held = part.part(first), part.part(second)
+        held: data.Examples | None = examples(_rows("valid: ", *valid, multi_label))
+    else:
+        part, held = _split(part, valid, how.seed)
     task = fit.TrainingTask(
-        part,
-        held,
-        None,
-        config,
-        encoding,
-        known,
-        how,
-        where,
-        arithmetic,
-        False,
-        store,
-        calibrated,
-        own.ngrams,
-        not own.ngrams or "epochs" in recipe,
+        part, held, None, own.config, encoding, known, how, where, arithmetic, False, store, calibrated, own.ngrams,
+        not own.ngrams or "epochs" in recipe or budget is not None, budget, begun,
         say=say or _silent,
         warn=lambda line: warnings.warn(line, stacklevel=5),  # of whoever called `train`
-    )
+    )  # fmt: skip
     task.introduce()
-    model = task.finished(task.trained(log_every=0), {"command": "charcnn.train"})
+    model = task.finished(task.trained(log_every=0), {"command": "charcnn.train", "teachers": credited})
     return Classifier(model, device=None if device == "auto" else device)
 
 
@@ -168,6 +181,34 @@ def _label(name: str, label: Labels, multi_label: bool) -> Labels:
     if wrong is not None:
         raise ValueError(f"{name}={label!r} {wrong}")
     return str(label)
+
+
+def _begun(init: Path, encoding: Encoding, config: Config | None, preset: str | None) -> Params:
+    """The model whose convolutions are taken."""
+    if preset is not None:
+        raise ValueError(f"preset={preset!r}: it says the sizes; leave it or init out")
+    return start.read(init, encoding, config)
+
+
+def _split(part: data.Examples, share: float, seed: int) -> tuple[data.Examples, data.Examples | None]:
+    """What is learned from, and what is held out; None of a share of 0."""
+    if not 0 <= share < 1:
+        raise ValueError(f"valid={share!r}: need at least 0 and less than 1, or texts and labels")
+    if not share:
+        return part, None
+    first, second = data.split(part.labels, share, seed)
+    return part.part(first), part.part(second)
+
+
+def _with(part: data.Examples, weights: Array | None, taught: Array | None, classes: Sequence[str]) -> data.Examples:
+    """The examples with weights and a teacher's probabilities, checked."""
+    if taught is not None and part.labels.ndim == 2:
+        raise ValueError("teacher_probabilities: teach one label a text; leave out multi_label")
+    return replace(
+        part,
+        weights=None if weights is None else _weights(weights, len(part)),
+        taught=None if taught is None else probabilities.of_texts(taught, len(part), classes),
+    )
 
 
 def _weights(given: Array, count: int) -> np.ndarray:

@@ -54,14 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compact; the exit status."""
-    from charcnn.model import compact, params
+    from charcnn.model import compact, params, shipped
     from charcnn.text.encodings import find_encoding
 
     if not options.out.endswith(".safetensors"):
         raise ValueError(f"--out {options.out}: need a name that ends in .safetensors")
     reads = {"MODEL": options.model, "--data": options.data, "--test": options.test}
     check_paths(reads, {"--out": options.out}, force=options.force)
-    model = params.load(options.model)
+    model = shipped.load(options.model)
     if options.encoding is not None:
         model.encoding = find_encoding(options.encoding)
     if model.encoding is None:

@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     """Convert; the exit status."""
     from charcnn.config import Config
     from charcnn.files import check_paths, placing
-    from charcnn.model import params
+    from charcnn.model import shipped
     from charcnn.text import encodings
     from charcnn.text.names import check_classes
 
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
             config = Config(**json.loads(options.config))
         except (TypeError, ValueError) as error:
             raise ValueError(f"--config {options.config}: {error}") from error
-    model = params.load(options.input, config)
+    model = shipped.load(options.input, config)
     if options.encoding is not None:
         model.encoding = encodings.find_encoding(options.encoding)
     if options.classes is not None:

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     from charcnn import catalog
     from charcnn.classify import engine
     from charcnn.host import machine
-    from charcnn.model import params
+    from charcnn.model import shipped
     from charcnn.ops.common import cpu_tile, threads
 
     described = machine.describe()
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     }
     path = options.file or options.model
     if path is not None:
-        model = params.load(path)
+        model = shipped.load(path)
         report["model"] = {
             "config": model.config.to_dict(),
             "parameters": model.config.parameters,

@@ -30,7 +30,11 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """--model, --encoding, --device, --precision, --level, --batch, --gpus, --encode-on."""
     group = parser.add_argument_group("model")
     add = group.add_argument
-    add("--model", metavar="FILE", help="weights: .safetensors, .pt or params.bin (default: the shipped model)")
+    add(
+        "--model",
+        metavar="MODEL",
+        help="fast or accurate, which ship; or weights: .safetensors, .pt, params.bin (default: fast)",
+    )
     add("--encoding", metavar="NAME", help="crepe, forward or bytes, if the model does not name its own")
     add("--device", choices=("cpu", "cuda"), help="default: cuda if a GPU is usable, else cpu")
     add(

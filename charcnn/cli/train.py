@@ -15,6 +15,7 @@ import argparse
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,8 @@ from charcnn.host.interrupts import keep
 from charcnn.host.terminal import printable, tell
 from charcnn.model import params
 from charcnn.text.encodings import ENCODINGS
-from charcnn.training import data, record, teachers
+from charcnn.training import data, probabilities, record, start, teachers
+from charcnn.training.budget import Budget
 from charcnn.training.plan import plan
 from charcnn.training.recipe import Recipe
 
@@ -68,15 +70,25 @@ class _Job:
         self.options = options
         if options.label_separator is not None and not options.multi_label:
             raise ValueError(f"--label-separator {options.label_separator}: needs --multi-label")
-        if options.multi_label and options.teachers != "0":
-            raise ValueError(f"--teachers {options.teachers}: teach one label a text; leave out --multi-label")
+        taught_by = options.teacher_probabilities
+        for option, asked in (("teachers", options.teachers != "0"), ("teacher-probabilities", taught_by is not None)):
+            if options.multi_label and asked:
+                raise ValueError(f"--{option}: teach one label a text; leave out --multi-label")
+        for option, value in (("name", options.teacher_name), ("license", options.teacher_license)):
+            if value is not None and options.teachers == "0" and taught_by is None:
+                raise ValueError(f"--teacher-{option} {value}: needs --teacher-probabilities or --teachers")
         balance = not options.no_balance and not options.multi_label
         fields = [name for name in Recipe().to_dict() if name != "balance"]
         self.given = {name: getattr(options, name) for name in fields if getattr(options, name) is not None}
         self.given["balance"] = balance
         Recipe(**self.given)  # refuses what it cannot take
-        if options.preset is not None and options.config is not None:
-            raise ValueError(f"--preset {options.preset}: it says the sizes; leave out --config")
+        for other in ("config", "init"):
+            if options.preset is not None and getattr(options, other) is not None:
+                raise ValueError(f"--preset {options.preset}: it says the sizes; leave out --{other}")
+        if options.minutes is not None and options.epochs is not None:
+            raise ValueError(f"--minutes {options.minutes:g}: it says how many epochs; leave out --epochs")
+        if options.minutes is not None and options.teachers.isdecimal() and options.teachers != "0":
+            raise ValueError(f"--minutes {options.minutes:g}: needs --teachers that are files")
         if not options.out.endswith(".safetensors"):
             raise ValueError(f"--out {options.out}: need a name that ends in .safetensors")
         if options.valid_part is not None and not 0 <= options.valid_part < 1:
@@ -93,7 +105,13 @@ class _Job:
         resumed = os.path.exists(self.checkpoint) and not options.restart
         self.force = options.force or (resumed and self._wrote(options.out))  # a kill may come before it is removed
         check_paths(
-            {"--data": options.data, "--valid": options.valid, "--test": options.test, "--teachers": given},
+            {
+                "--data": options.data,
+                "--valid": options.valid,
+                "--test": options.test,
+                "--teachers": given,
+                "--teacher-probabilities": taught_by,
+            },
             {
                 "--out": options.out,
                 "--metrics": self.metrics,
@@ -106,6 +124,7 @@ class _Job:
             marks={"--metrics": record.METRICS, "--curve": PNG, "--checkpoint": record.CHECKPOINT},
             kept=["the teacher", "its checkpoint", *["--checkpoint"] * resumed, *["--out"] * self.force],
         )
+        self.budget = None if options.minutes is None else Budget(options.minutes)
         self._read()
         self.task = self._task()
         self.teachers = teachers.parse(options, self.recipe, self.config, self.encoding, self.classes)
@@ -119,7 +138,10 @@ class _Job:
             "precision": self.precision,
             "compile": options.compile,
             "ngrams": self.plan.ngrams,
+            "minutes": options.minutes,
+            "init": None if self.init is None else params.digest(self.init),
             "teachers": self.teachers.settings,
+            "teacher_probabilities": None if self.part.taught is None else probabilities.digest(self.part.taught),
         }
         stages = [*self.teachers.checkpoints, self.checkpoint]
         self.saved = {path: self._saved(path) for path in stages if os.path.exists(path) and not options.restart}
@@ -160,6 +182,9 @@ class _Job:
                 data.refuse(options.data, read.bad)  # which tells why there is but one
             raise ValueError(f"{options.data}: {error}") from error
         own = None if options.config is None else config_of(options.config)
+        self.init = None if options.init is None else start.read(options.init, self.encoding, own)
+        if own is None and self.init is not None:
+            own = start.sizes(self.init)
         if own is None and options.teachers != "0":
             own = config_of("small")  # teachers are networks that begin with random weights
         self.plan = plan(
@@ -172,7 +197,7 @@ class _Job:
             cuda=self.device == "cuda",
         )
         self.config, self.recipe = self.plan.config, Recipe(**{**self.plan.recipe, **self.given})
-        self.part = self._examples(options.data, read, index)
+        self.part = self._examples(options.data, read, index, options.teacher_probabilities)
         self.valid = self.test = None
         if options.valid is not None:
             self.valid = self._examples(options.valid, self._rows(options.valid), index)
@@ -187,7 +212,9 @@ class _Job:
         tell(f"{path}: {rows.said}")
         return rows
 
-    def _examples(self, path: str, rows: data.TrainingRows, index: dict[str, int]) -> data.Examples:
+    def _examples(
+        self, path: str, rows: data.TrainingRows, index: dict[str, int], taught_by: str | None = None
+    ) -> data.Examples:
         examples, unknown = data.to_examples(
             rows, index, self.encoding, self.config.length, multi_label=self.config.multi_label
         )
@@ -201,7 +228,10 @@ class _Job:
             tell(f"{path}, line {row.line}: left out: {row.reason}")
         if not len(examples):
             raise ValueError(f"{path} holds no row that can be used")
-        return examples
+        if taught_by is None:
+            return examples
+        kept = data.kept(rows, unknown)
+        return replace(examples, taught=probabilities.read(taught_by, len(kept), self.classes)[kept])
 
     def _task(self) -> TrainingTask:
         """What is trained, with its printed lines."""
@@ -222,7 +252,9 @@ class _Job:
             options.store,
             not options.no_calibration,
             self.plan.ngrams,
-            not self.plan.ngrams or options.epochs is not None,
+            not self.plan.ngrams or options.epochs is not None or self.budget is not None,
+            self.budget,
+            self.init,
             say=partial(print, flush=True),
             warn=lambda line: tell(f"charcnn train: warning: {line}"),
         )
@@ -232,7 +264,16 @@ class _Job:
         self.task.introduce()
         taught_by = self.teachers.trained(self._fit, plain(self.settings), self.options.restart)
         trained = self._fit(self.recipe, self.checkpoint, teachers=taught_by, metrics=self.metrics)
-        about = {"command": spelled(self.options), "teachers": self.teachers.described}
+        teacher = self.options.teacher_probabilities
+        credited = probabilities.credited(
+            self.teachers.described,
+            self.part.taught,
+            file=teacher and os.path.basename(teacher),
+            teaching=self.recipe.teaching,
+            name=self.options.teacher_name,
+            license=self.options.teacher_license,
+        )
+        about = {"command": spelled(self.options), "teachers": credited}
         model, out = self.task.finished(trained, about), self.options.out
         with placing(out, force=self.force) as path:
             params.save(path, model, self.config, dtype=self.options.store)
@@ -259,7 +300,7 @@ class _Job:
         if saved is not None:
             print(f"{name}resumes after epoch {len(saved['history'])}, from {printable(checkpoint)}", flush=True)
 
-        def on_epoch(history: list[Record]) -> None:
+        def on_epoch(history: list[Record], epochs: int) -> None:
             if metrics:
                 record.write_metrics(metrics, history, loop.columns(self.config), force=self.options.force)
 

@@ -25,8 +25,14 @@ exit status: 0 trained; 1 failed while working; 2 unusable options, files or mac
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `charcnn train`."""
-    recipe = Recipe()
     parser.epilog = EXAMPLES
+    _add_files(parser)
+    _add_rows(parser.add_argument_group("rows", COLUMNS))
+    _add_training(parser.add_argument_group("training"))
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    """What is read and written."""
     files = parser.add_argument_group("files")
     add = files.add_argument
     add("--data", required=True, metavar="FILE", help="training rows: CSV, JSON Lines or Parquet, by the suffix")
@@ -50,6 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also learn from N networks of the same size, trained first, or from existing models, separated by commas "
         "(default 0)",
     )
+    add(
+        "--teacher-probabilities",
+        metavar="FILE",
+        help="also learn from these: a row of class probabilities for each row of --data, by any teacher (.npz, .npy, "
+        ".csv, .parquet)",
+    )
+    add("--teacher-name", metavar="NAME", help="the teacher's name, for the model's card")
+    add("--teacher-license", metavar="NAME", help="the teacher's licence, for the model's card")
     add("--keep-teachers", action="store_true", help="keep the teachers: OUT-teacher-1.safetensors, and so on")
     add(
         "--store",
@@ -66,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--restart", action="store_true", help="start over, even if there is a checkpoint")
     add("--force", action="store_true", help="replace existing files")
 
-    rows = parser.add_argument_group("rows", COLUMNS)
+
+def _add_rows(rows: argparse._ArgumentGroup) -> None:
+    """How rows are read."""
     add = rows.add_argument
     add_column_arguments(rows)
     add(
@@ -82,14 +98,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--encoding", choices=ENCODINGS, default="forward", help="bytes suits any language (default forward)")
 
-    how = parser.add_argument_group("training")
-    add = how.add_argument
+
+def _add_training(how: argparse._ArgumentGroup) -> None:
+    """What is trained, and how."""
+    recipe, add = Recipe(), how.add_argument
     add(
         "--preset",
         choices=PRESETS,
         help="sizes and recipe by the number of rows: laptop is small and fast, best as accurate as can be (default "
         f"balanced). Below {MANY:,} rows, or with no GPU, the network begins with n-grams that tell the classes apart, "
         "and gradient descent follows where --epochs asks for it",
+    )
+    add(
+        "--minutes",
+        type=float,
+        metavar="M",
+        help="train for so long, in place of --epochs: the first steps are timed, and epochs fitted to what is left",
+    )
+    add(
+        "--init",
+        metavar="MODEL",
+        help="begin with the convolutions of this model: fast or accurate, which ship, or a file (sizes: the model's)",
     )
     add("--config", metavar="SIZES", help=f"{HELP}, which begins with random weights (default: by --preset)")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: auto, a GPU if there is one")
@@ -109,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     field("epochs", int, "passes over the rows")
     add("--teacher-epochs", type=int, metavar="N", help="epochs of the teachers (default: as --epochs)")
-    field("teaching", float, "share of the loss taken from the teachers' answers")
+    field("teaching", float, "share of the loss taken from teachers' answers; labels have the rest")
     field("batch", int, "rows per step")
     field("rate", float, "peak learning rate")
     field("decay", float, "weight decay")
@@ -135,7 +164,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-_READ = ("data", "valid", "test")
+_READ = ("data", "valid", "test", "teacher_probabilities")
 _NO_WEIGHT = (
     "out",
     "metrics",

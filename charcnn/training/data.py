@@ -57,13 +57,16 @@ class Examples:
     """int64 (N,), from 0; of several labels a text, uint8 (N, classes), 1 where it has the class"""
     weights: np.ndarray | None = None
     """float32 (N,): how much each counts in the loss; None: all alike"""
+    taught: np.ndarray | None = None
+    """float32 (N, classes): the probabilities that a teacher gives each; None: no such teacher"""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def part(self, index: np.ndarray) -> Examples:
         """The examples of these indices."""
-        return Examples(self.ids[index], self.labels[index], None if self.weights is None else self.weights[index])
+        beside = (None if values is None else values[index] for values in (self.weights, self.taught))
+        return Examples(self.ids[index], self.labels[index], *beside)
 
 
 def read_rows(
@@ -203,6 +206,17 @@ def to_examples(
     else:
         labels = np.array([index[rows.labels[number]] for number in known], np.int64)
     return Examples(encode([rows.texts[number] for number in known], encoding, length), labels), bad
+
+
+def kept(rows: TrainingRows, unknown: Sequence[Bad]) -> np.ndarray:
+    """Whether each row of a file, in its order and bad ones included, is among the examples: bool.
+
+    Args:
+        rows: what the file holds.
+        unknown: the bad rows that `to_examples` found.
+    """
+    out = {row.line for row in (*rows.bad, *unknown)}
+    return np.array([line not in out for line in sorted([*rows.lines, *(row.line for row in rows.bad)])], bool)
 
 
 def share(labels: np.ndarray) -> float:

@@ -14,7 +14,8 @@ from charcnn.config import Config
 from charcnn.host.terminal import printable
 from charcnn.model.params import Params
 from charcnn.text.encodings import Encoding
-from charcnn.training import doubts, loop, ngrams
+from charcnn.training import doubts, loop, ngrams, start
+from charcnn.training.budget import Budget
 from charcnn.training.data import Examples
 from charcnn.training.measure import FEW, Measured, MultiLabelMeasured, calibration_error, fit_temperature
 from charcnn.training.network import TrainableNetwork
@@ -59,6 +60,8 @@ class TrainingTask:
         calibrated: whether a temperature is fitted.
         ngrams: whether the network begins with n-grams, and sizes are a plan's that say so.
         descends: whether gradient descent follows what it begins with.
+        budget: of time, in place of the recipe's epochs; None for none.
+        init: a model whose convolutions the network begins with; None for none.
         say: takes lines about how it goes, and the result.
         warn: takes what the result gives cause to doubt, a line each.
     """
@@ -77,6 +80,8 @@ class TrainingTask:
     calibrated: bool
     ngrams: bool
     descends: bool
+    budget: Budget | None
+    init: Params | None
     say: Callable[[str], object]
     warn: Callable[[str], object]
 
@@ -102,7 +107,7 @@ class TrainingTask:
         recipe: Recipe | None = None,
         *,
         name: str = "",
-        on_epoch: Callable[[list[Record]], object] = lambda history: None,
+        on_epoch: Callable[[list[Record], int], object] = lambda history, epochs: None,
         **options: Argument,
     ) -> loop.Trained:
         """Train one network.
@@ -110,7 +115,7 @@ class TrainingTask:
         Args:
             recipe: another one than the task's, as of a teacher.
             name: what lines about it begin with.
-            on_epoch: called after each epoch with the rows so far, as of `loop.train`.
+            on_epoch: as of `loop.train`.
             options: what else `loop.train` takes.
 
         Raises:
@@ -121,13 +126,18 @@ class TrainingTask:
             options["first"] = self._ngrams()
             if not self.descends:
                 return loop.Trained(options["first"], 0, [])
+        elif self.init is not None:
+            network = TrainableNetwork(self.config, 0.0, torch.float32)
+            network.initialise(recipe.seed)
+            options["first"] = start.begun(network.arrays(), self.init)
+        held, test = (0 if examples is None else len(examples) for examples in (self.valid, self.test))
         shown = time.perf_counter()
 
-        def told(history: list[Record]) -> None:
+        def told(history: list[Record], epochs: int) -> None:
             nonlocal shown
-            on_epoch(history)
+            on_epoch(history, epochs)
             now = time.perf_counter()
-            self.say(name + _progress(history[-1], recipe.epochs, len(self.part), now - shown))
+            self.say(name + _progress(history[-1], epochs, len(self.part), now - shown))
             shown = now
 
         return loop.train(
@@ -139,12 +149,20 @@ class TrainingTask:
             dtype={"bf16": torch.bfloat16, "float32": torch.float32}[self.precision],
             compiled=self.compiled,
             on_epoch=told,
+            budget=self.budget,
+            after=len(self.part) + 2 * held + test,
             **options,
         )
 
     def _ngrams(self) -> dict[str, np.ndarray]:
         """Weights that detect n-grams, their logits as large as the linear model's that chose them."""
-        arrays, spread = ngrams.weights(self.part, self.config, balance=self.recipe.balance, seed=self.recipe.seed)
+        arrays, spread = ngrams.weights(
+            self.part,
+            self.config,
+            balance=self.recipe.balance,
+            teaching=self.recipe.teaching,
+            seed=self.recipe.seed,
+        )
         shown = self.part.part(np.arange(min(len(self.part), 256)))
         evidence = {**arrays, "fc3.bias": np.zeros_like(arrays["fc3.bias"])}
         own = float(np.median(loop.answers(self._network(evidence), shown, 32).std(axis=1)))
@@ -160,11 +178,13 @@ class TrainingTask:
             trained: what `trained` gave.
             about: what else its metadata say of the training.
         """
+        epochs = {} if self.budget is None else {"epochs": len(trained.history)}
         metadata: Record = {
             "training": {
                 **about,
-                "start": "n-grams" if self.ngrams else "random",
-                "recipe": self.recipe.to_dict() if self.descends else None,
+                "start": "n-grams" if self.ngrams else "random" if self.init is None else start.credited(self.init),
+                "minutes": self.budget and self.budget.minutes,
+                "recipe": self.recipe.to_dict() | epochs if self.descends else None,
                 "epoch": trained.epoch,
                 "rows": len(self.part),
                 "precision": self.precision,

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import torch
@@ -16,13 +17,14 @@ from charcnn.config import Config
 from charcnn.files import Path, replacing
 from charcnn.host.progress import LOG_EVERY
 from charcnn.model.model_files import check_sums, open_archive, to_torch
+from charcnn.training.budget import Budget, Pace
 from charcnn.training.data import Examples
 from charcnn.training.measure import Measured, MultiLabelMeasured, calibration_error, counts_of
 from charcnn.training.network import TrainableNetwork
 from charcnn.training.recipe import Recipe
 from charcnn.training.step import Trainer
 
-FORMAT = 2
+FORMAT = 3
 """Version of what a checkpoint holds."""
 
 COLUMNS = (
@@ -61,15 +63,17 @@ def train(
     interval: float = 60.0,
     settings: Record | None = None,
     saved: Record | None = None,
-    on_epoch: Callable[[list[Record]], None] = lambda history: None,
+    on_epoch: Callable[[list[Record], int], None] = lambda history, epochs: None,
     teachers: Sequence[Mapping[str, np.ndarray]] = (),
     log_every: float = LOG_EVERY,
     first: Mapping[str, np.ndarray] | None = None,
+    budget: Budget | None = None,
+    after: int = 0,
 ) -> Trained:
     """Train a network.
 
     The order, the changes and the dropout of an epoch follow from the seed and its number alone, so that training
-    goes on from a checkpoint as if it had never ended.
+    goes on from a checkpoint as if it had never ended; by a budget, the number of epochs follows from the clock.
 
     Args:
         examples: what to learn from.
@@ -83,14 +87,16 @@ def train(
         interval: seconds between two checkpoints, at least; they are written at the end of an epoch.
         settings: what must be equal for a checkpoint to be of use, as JSON values; written into it.
         saved: what `read_checkpoint` gave, to go on from there.
-        on_epoch: called after every epoch with the rows so far.
+        on_epoch: called after every epoch with the rows so far, and how many epochs there are to be.
         teachers: weights of networks of the same sizes to learn from, too.
         log_every: seconds from line to line of progress in a log.
         first: the weights to begin with, which are kept where no epoch is better; None for random ones.
+        budget: of time, in place of the recipe's epochs: passes are fitted to it, and planned anew after each.
+        after: rows that are still to be computed behind the last pass, in the same budget.
 
     Raises:
         ValueError: a class has no example to learn from, the recipe balances classes that do not exclude each other,
-            or the loss stops being a number.
+            the loss stops being a number, or not one step fits the budget.
         OSError: the checkpoint cannot be written.
     """
     counts = (
@@ -111,16 +117,28 @@ def train(
         trainer.restore(saved["trainer"])
         history, best = saved["history"], saved["best"]
     leaks = recipe.leak_until if recipe.leak else 0.0  # what is measured has ReLU: before, it is not what is trained
-    before = history[-1]["seconds"] if history else 0.0
+    leaky = 0 if saved is None else saved["leaky"]
+    pace = None
+    if budget is not None:
+        rows = len(examples), 0 if valid is None else len(valid), after
+        pace = Pace(budget, trainer, rows, saved and saved["pace"])
+    before, epochs = history[-1]["seconds"] if history else 0.0, recipe.epochs
     started = written = time.perf_counter()
-    for epoch in range(len(history) + 1, recipe.epochs + 1):
-        since = 0 if best is None else max(best["epoch"], math.ceil(leaks * recipe.epochs))
+    for epoch in count(len(history) + 1):
+        since = 0 if best is None else max(best["epoch"], leaky)
         if best is not None and recipe.patience and epoch - 1 - since >= recipe.patience:
             break
+        if pace is not None:
+            epochs = pace.planned(len(history))
+        if epoch > epochs:
+            break
+        leaky += trainer.share < leaks
         row: Record = {"epoch": epoch, "rate": trainer.rate}
         row["train_loss"], row["train_accuracy"] = trainer.epoch(epoch, log_every)
         if not math.isfinite(row["train_loss"]):
             raise ValueError(f"epoch {epoch}: the loss is {row['train_loss']}; try a lower rate than {recipe.rate:g}")
+        if pace is not None:
+            pace.passed()
         if valid is not None:
             measured = measure(trainer.average, valid, recipe.batch)
             row["valid_loss"], row["valid_accuracy"] = measured.loss, measured.accuracy
@@ -128,9 +146,11 @@ def train(
             score = [measured.score, -measured.loss]
             if best is None or score > best["score"]:
                 best = {"score": score, "epoch": epoch, "weights": trainer.weights()}
+        if pace is not None:
+            pace.measured()
         row["seconds"] = before + time.perf_counter() - started
         history.append({name: row[name] for name in columns(config) if name in row})
-        on_epoch(history)
+        on_epoch(history, epochs)
         if checkpoint is not None and (time.perf_counter() - written >= interval):
             state = {
                 "format": FORMAT,
@@ -138,6 +158,8 @@ def train(
                 "trainer": trainer.state(),
                 "history": history,
                 "best": best,
+                "leaky": leaky,
+                "pace": pace and pace.state(),
             }
             with replacing(checkpoint, "wb") as file:
                 file.write(to_torch(state))

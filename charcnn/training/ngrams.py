@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from charcnn.config import Config
 from charcnn.training.data import Examples
 from charcnn.training.plan import NGRAM_KERNELS
+from charcnn.training.probabilities import targets
 
 LONGEST = NGRAM_KERNELS[0]
 """Ids of an n-gram, as many as conv1 sees at once; eight bytes hold them."""
@@ -84,12 +85,12 @@ class _Chosen:
     """A row's logits' standard deviation, of the linear model: their median."""
 
 
-def _choose(examples: Examples, weights: np.ndarray, classes: int, blank: int, most: int) -> _Chosen:
+def _choose(examples: Examples, wanted: np.ndarray, weights: np.ndarray, blank: int, most: int) -> _Chosen:
     """The n-grams, at most so many, on which the classes differ most, and what logistic regression makes of each."""
-    table, count = _table(examples.ids, blank), len(examples)
+    table, (count, classes) = _table(examples.ids, blank), wanted.shape
     values = len(table.codes)
     size = np.sqrt(np.bincount(table.column, table.value**2, values))
-    beyond = (np.eye(classes)[examples.labels] - 1 / classes) * weights[:, None]
+    beyond = (wanted - 1 / classes) * weights[:, None]
     sums = [np.bincount(table.column, table.value * beyond[table.row, label], values) for label in range(classes)]
     # Of each class as many: else n-grams of one that is easily told, as of another script, would take all places.
     ranks = [np.argsort(np.argsort(-np.square(pull) / size, kind="stable"), kind="stable") for pull in sums]
@@ -99,7 +100,7 @@ def _choose(examples: Examples, weights: np.ndarray, classes: int, blank: int, m
     at = place[table.column]
     x = np.zeros((count, len(chosen)), np.float32)
     x[table.row[at >= 0], at[at >= 0]] = table.value[at >= 0]
-    features, labels, own = torch.from_numpy(x), torch.from_numpy(examples.labels), torch.from_numpy(weights).float()
+    features, labels, own = torch.from_numpy(x), torch.from_numpy(wanted), torch.from_numpy(weights).float()
     found = torch.zeros(len(chosen) + 1, classes, requires_grad=True)  # the last row are biases
     optimiser = torch.optim.LBFGS([found], max_iter=STEPS, history_size=8, line_search_fn="strong_wolfe")
 
@@ -117,7 +118,9 @@ def _choose(examples: Examples, weights: np.ndarray, classes: int, blank: int, m
     return _Chosen(table.codes[chosen].tolist(), learned, spread)
 
 
-def weights(examples: Examples, config: Config, *, balance: bool, seed: int) -> tuple[dict[str, np.ndarray], float]:
+def weights(
+    examples: Examples, config: Config, *, balance: bool, teaching: float, seed: int
+) -> tuple[dict[str, np.ndarray], float]:
     """Weights of a network that begins with n-grams.
 
     conv1 has a channel for each n-gram, which is 1 where it stands. What it says for each class, and against it, conv2
@@ -128,6 +131,7 @@ def weights(examples: Examples, config: Config, *, balance: bool, seed: int) -> 
         examples: rows to learn from, of one label each.
         config: as a plan with n-grams has it: as many n-grams as conv1 has channels are looked for.
         balance: whether a rare class counts as much as a frequent one.
+        teaching: weight of what the examples were taught, where they were; their labels have the rest.
         seed: of the draw where rows are too many.
 
     Returns:
@@ -142,7 +146,8 @@ def weights(examples: Examples, config: Config, *, balance: bool, seed: int) -> 
     each = np.ones(len(examples)) if examples.weights is None else examples.weights.astype(float)
     if balance:
         each = each * (len(examples) / (classes * np.maximum(counts, 1)))[examples.labels]
-    found = _choose(examples, each, classes, blank, config.block_channels[0])
+    wanted = targets(examples.labels, classes, examples.taught, teaching)
+    found = _choose(examples, wanted, each, blank, config.block_channels[0])
     if not found.codes:
         raise ValueError("no two rows have a character in common: nothing to learn from")
     arrays = {name: np.zeros(shape, np.float32) for name, shape in config.parameter_shapes.items()}

@@ -33,8 +33,9 @@ class Recipe:
             die. It falls to 0 in a line, and the network that is kept has ReLU alone.
         leak_until: share of the epochs behind which it is 0.
         clip: the largest norm of a step's gradient, of all parameters together; 0 for no limit.
-        teaching: weight in the loss of what the teachers answer to the same changed texts, where there are teachers;
-            the labels have the rest (Hinton et al. 2015, arXiv:1503.02531).
+        teaching: weight in the loss of what teachers answer, where there are some; the labels have the rest (Hinton et
+            al. 2015, arXiv:1503.02531). Networks answer to the same changed texts, probabilities that are given to the
+            texts as they are.
         average: the weights that are measured and kept are a moving average over about so many epochs; 0 for none.
         balance: whether the loss weighs classes so that a rare one counts as much as a frequent one; not of classes
             that do not exclude each other.

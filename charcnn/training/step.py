@@ -26,22 +26,30 @@ _FIRST_RATE, _LAST_RATE = 1 / 25, 1 / 25e4  # of the largest
 _EAGER = 3  # steps before the capture: torch.compile and cuDNN do then what they do once
 
 
-def schedule(recipe: Recipe, steps: int) -> np.ndarray:
-    """What changes with the steps: float32 (recipe.epochs * steps, 4).
+def schedule(recipe: Recipe, steps: int, left: int | None = None, share: float = 0.0, done: int = 0) -> np.ndarray:
+    """What changes with the steps: float32 (left, 4).
 
     Its columns are the learning rate, the slope of the leak, the share of the changes that is made, and by how much
     the moving average follows the weights: fast at first, so that the first ones are soon forgotten.
+
+    Args:
+        recipe: how the network is trained.
+        steps: of an epoch.
+        left: steps until the end; None for those of all the recipe's epochs.
+        share: of the schedule, how much is over.
+        done: steps that it took.
     """
-    total = recipe.epochs * steps
-    step = np.arange(total)
+    left = recipe.epochs * steps if left is None else left
+    total = left / (1 - share)
+    step = total * share + np.arange(left)
     top = max(_WARM_UP * total, 1.0)
     rise = _FIRST_RATE + (1 - _FIRST_RATE) * _half_cosine(np.minimum(step / top, 1))
     fall = 1 + (_LAST_RATE - 1) * _half_cosine(np.clip((step - top) / max(total - top, 1), 0, 1))
     rate = recipe.rate * np.where(step < top, rise, fall)
     leak = recipe.leak * np.clip(1 - step / max(recipe.leak_until * total, 1), 0, 1)
     settled = max(recipe.settle * total, 1) if recipe.settle else math.inf
-    changes = np.clip((total - step) / settled, 0, 1) if recipe.settle else np.ones(total)
-    follow = 1 / (1 + np.minimum(recipe.average * steps, (step + 1) / 9))
+    changes = np.clip((total - step) / settled, 0, 1) if recipe.settle else np.ones(left)
+    follow = 1 / (1 + np.minimum(recipe.average * steps, (done + np.arange(left) + 1) / 9))
     return np.stack([rate, leak, changes, follow], 1).astype(np.float32)
 
 
@@ -60,7 +68,8 @@ class Trainer:
         device: where.
         dtype: of the arithmetic: torch.float32 or torch.bfloat16.
         compiled: whether torch.compile makes the kernels.
-        teachers: weights of networks of the same sizes, whose mean probabilities it also learns from.
+        teachers: weights of networks of the same sizes, whose mean probabilities it also learns from; what examples
+            were taught counts as one more.
         first: the weights to begin with; None for random ones.
     """
 
@@ -82,9 +91,8 @@ class Trainer:
         if device.type != "cuda" or examples.ids.nbytes < _RESIDENT * torch.cuda.mem_get_info(device)[0]:
             self._ids = self._ids.to(device)
         self._labels = torch.from_numpy(examples.labels).to(device)
-        self._given = None if examples.weights is None else torch.from_numpy(examples.weights).to(device)
         self._batch = min(recipe.batch, len(examples))
-        self._steps = -(-len(examples) // self._batch)
+        self.steps = self._each = -(-len(examples) // self._batch)
         self._weights = torch.tensor(weights, dtype=torch.float32, device=device)
 
         def prepared(network: TrainableNetwork) -> Any:
@@ -109,13 +117,23 @@ class Trainer:
             self._teachers.append(prepared(teacher.to(device).requires_grad_(False)))
 
         # What a step reads and adds to: at fixed places, as a captured graph has it.
-        self._schedule = torch.from_numpy(schedule(recipe, self._steps)).to(device)
-        self._done = 0
+        self._schedule = torch.from_numpy(schedule(recipe, self.steps)).to(device)
+        self._done, self._begun, self._before = 0, 0.0, 0
         self._now = self._schedule[0].clone()
         self._rate, self._network.leak, self._changes, self._follows = self._now.unbind()
         self._batch_ids = self._ids[: self._batch].to(device, copy=True)
+        self._beside: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def batch_of(values: np.ndarray | None) -> torch.Tensor | None:
+            if values is None:
+                return None
+            whole = torch.from_numpy(values).to(device)
+            self._beside.append((whole, whole[: self._batch].clone()))
+            return self._beside[-1][1]
+
+        self._batch_given, self._batch_taught = batch_of(examples.weights), batch_of(examples.taught)
         self._batch_labels = self._labels[: self._batch].clone()
-        self._batch_given = None if self._given is None else self._given[: self._batch].clone()
+        self._beside.append((self._labels, self._batch_labels))
         self._total = torch.zeros(2, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._eager = _EAGER if device.type == "cuda" and not recipe.mixup else math.inf  # a Beta is drawn by the host
@@ -133,27 +151,48 @@ class Trainer:
         """The learning rate of the next step."""
         return float(self._schedule[self._done, 0])
 
+    @property
+    def share(self) -> float:
+        """How much of the schedule is over."""
+        return self._begun + (1 - self._begun) * self._done / len(self._schedule)
+
+    def plan(self, passes: int, steps: int, share: float) -> None:
+        """From now on each pass has so many steps, at most those of an epoch, and the schedule ends with the last one.
+
+        Args:
+            passes: how many are left.
+            steps: of each.
+            share: of the schedule, how much counts as over.
+        """
+        self._before, self._begun, self._each = self._before + self._done, share, steps
+        planned = schedule(self._recipe, self.steps, passes * steps, share, self._before)
+        self._schedule, self._done = torch.from_numpy(planned).to(self._device), 0
+
     def epoch(self, number: int, log_every: float = LOG_EVERY) -> tuple[float, float]:
-        """One pass; the mean loss, and the share of examples answered right. `log_every` as of Progress."""
+        """One pass, of all rows where `plan` says no fewer steps; the mean loss, and the share of right answers.
+
+        Args:
+            number: of the pass, from 1.
+            log_every: as of Progress.
+        """
         self._network.train()
         torch.manual_seed(self._recipe.seed * 1_000_003 + number)
         order = torch.randperm(len(self._labels))
-        order = torch.cat([order, order])[: self._steps * self._batch]  # the last batch is filled from the first
+        order = torch.cat([order, order])[: self._each * self._batch]  # the last batch is filled from the first
         indices, on_device = order.to(self._ids.device), order.to(self._device)
         self._total.zero_()
         with Progress(f"epoch {number}", every=log_every) as progress:
-            progress.count(self._steps, "step", scaled=False)
-            for step in range(self._steps):
+            progress.count(self._each, "step", scaled=False)
+            for step in range(self._each):
                 part = slice(step * self._batch, (step + 1) * self._batch)
                 self._batch_ids.copy_(self._ids[indices[part]])
-                self._batch_labels.copy_(self._labels[on_device[part]])
-                if self._given is not None and self._batch_given is not None:
-                    self._batch_given.copy_(self._given[on_device[part]])
+                for whole, batch in self._beside:
+                    batch.copy_(whole[on_device[part]])
                 self._now.copy_(self._schedule[self._done])
                 self._run()
                 self._done += 1
                 progress.update(1)
-        loss, accuracy = (self._total / self._steps).tolist()
+        loss, accuracy = (self._total / self._each).tolist()
         return loss, accuracy
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -167,6 +206,7 @@ class Trainer:
             "average": self.average.state_dict(),
             "optimiser": self._optimiser.state_dict(),
             "steps": self._done,
+            "before": self._before,
         }
 
     def restore(self, state: Record) -> None:
@@ -175,7 +215,7 @@ class Trainer:
         self.average.load_state_dict(state["average"])
         self._optimiser.load_state_dict(state["optimiser"])
         self._optimiser.param_groups[0]["lr"] = self._rate
-        self._done = state["steps"]
+        self._done, self._before = state["steps"], state["before"]
 
     def _run(self) -> None:
         """One step: as written at first, then captured, then replayed."""
@@ -222,7 +262,7 @@ class Trainer:
         recipe = self._recipe
         if not recipe.mixup and not recipe.cut:
             logits = self._forward(ids)
-            return logits, self._taught(self._loss(logits, labels), logits, ids)
+            return logits, self._taught(self._loss(logits, labels), logits, None, ids)
         inputs: tuple[torch.Tensor, ...]
         partners, others = ids.roll(1, 0), labels.roll(1, 0)  # the batch's order is random
         if recipe.cut:
@@ -235,7 +275,7 @@ class Trainer:
             inputs = (ids, partners, share)
             logits = self._forward(*inputs)
         losses = share * self._loss(logits, labels) + (1 - share) * self._loss(logits, others)
-        return logits, self._taught(losses, logits, *inputs)
+        return logits, self._taught(losses, logits, share, *inputs)
 
     def _right(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Whether each example's answer is right; of several labels, all of them."""
@@ -247,13 +287,18 @@ class Trainer:
             return F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(1)
         return F.cross_entropy(logits, labels, self._weights, label_smoothing=self._recipe.smoothing, reduction="none")
 
-    def _taught(self, losses: torch.Tensor, logits: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
-        """The losses, with what the teachers answer to the same inputs."""
-        if not self._teachers:
-            return losses
+    def _taught(
+        self, losses: torch.Tensor, logits: torch.Tensor, share: torch.Tensor | None, *inputs: torch.Tensor
+    ) -> torch.Tensor:
+        """The losses, with what the teachers answer to the same inputs, of which `share` is each example's own."""
         with torch.no_grad():
-            answers = sum(teacher(*inputs).softmax(1) for teacher in self._teachers) / len(self._teachers)
-        taught = F.cross_entropy(logits, answers, reduction="none")
+            answers = [teacher(*inputs).softmax(1) for teacher in self._teachers]
+            if self._batch_taught is not None:
+                own = self._batch_taught
+                answers.append(own if share is None else torch.lerp(own.roll(1, 0), own, share[:, None]))
+        if not answers:
+            return losses
+        taught = F.cross_entropy(logits, torch.stack(answers).mean(0), reduction="none")
         return (1 - self._recipe.teaching) * losses + self._recipe.teaching * taught
 
     @torch.no_grad()

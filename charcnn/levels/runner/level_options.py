@@ -19,7 +19,7 @@ from charcnn.layers import Node
 from charcnn.levels.runner import options
 from charcnn.levels.runner.options import EMULATED_INPUTS, SHOWN, SIMULATED_INPUTS, Job, check
 from charcnn.levels.runner.work import products_of_level
-from charcnn.model import original, params, validation
+from charcnn.model import original, params, shipped, validation
 from charcnn.text import encodings
 from charcnn.text.texts import Texts, read_texts, sample
 
@@ -72,7 +72,7 @@ def prepare(level: catalog.Program, options: argparse.Namespace) -> Job:
     tiny = config_of("tiny", level)
     config = config_of(options.config, level) if options.config else None
     if options.params is not None:
-        weights = params.load(options.params, config)
+        weights = shipped.load(options.params, config)
     else:
         weights = params.init(config or (tiny if simulated else SMALL), options.seed)
     config = weights.config

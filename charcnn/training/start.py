@@ -1,0 +1,70 @@
+"""A model whose convolutions another network begins with. Needs no PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from charcnn.aliases import Record
+from charcnn.config import Config
+from charcnn.files import Path
+from charcnn.model import params, shipped
+from charcnn.text.encodings import Encoding
+
+HEAD = "fc"
+"""How the names of those layers begin that are not taken: classes and lengths decide them."""
+
+
+def read(name: Path, encoding: Encoding, config: Config | None) -> params.Params:
+    """The model, which ships under this name, or is a file's.
+
+    Args:
+        name: of a model that ships, or a file.
+        encoding: of the texts that are learned from.
+        config: the sizes that are asked for; None for the model's own.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no model, has another encoding, or convolutions of other sizes.
+    """
+    model = shipped.load(name)
+    if model.encoding not in (None, encoding):
+        raise ValueError(f"init {name}: the model has the encoding {model.encoding.name}, not {encoding.name}")
+    if config is not None:
+        own, other = _convolutions(config), _convolutions(model.config)
+        if own != other:
+            what = ", ".join(f"{key} {other[key]}, not {own[key]}" for key in own if own[key] != other[key])
+            raise ValueError(f"init {name}: the model's convolutions have {what}")
+    model.metadata["name"] = str(name)
+    return model
+
+
+def _convolutions(config: Config) -> Record:
+    return {
+        "kernel_sizes": config.kernel_sizes,
+        "channels": config.block_channels,
+        "alphabet": config.alphabet,
+        "layernorm": config.layernorm,
+    }
+
+
+def sizes(model: params.Params) -> Config:
+    """The model's sizes for one label a text; classes follow from the rows."""
+    return replace(model.config, multi_label=False)
+
+
+def begun(arrays: Mapping[str, np.ndarray], model: params.Params) -> dict[str, np.ndarray]:
+    """The arrays with the model's convolutions and their LayerNorms; these as far as both networks are long."""
+    found = {name: value.copy() for name, value in arrays.items()}
+    for name, value in found.items():
+        if not name.startswith(HEAD):
+            same = tuple(slice(min(a, b)) for a, b in zip(value.shape, model[name].shape, strict=True))
+            value[same] = model[name][same]
+    return found
+
+
+def credited(model: params.Params) -> Record:
+    """What a model that began so says of it."""
+    return {"convolutions": model.metadata["name"], "digest": params.digest(model)}
