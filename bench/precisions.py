@@ -22,11 +22,11 @@ import raw
 
 from charcnn import catalog
 from charcnn.classify import engine
-from charcnn.model.shipped import FILES
 from charcnn.gpu.device import DeviceError
 from charcnn.host import machine
 from charcnn.host.arguments import HelpFormatter
 from charcnn.model import params, validation
+from charcnn.model.shipped import FILES
 from charcnn.text import encodings
 from charcnn.text.texts import Texts, read_texts
 

@@ -53,12 +53,19 @@ SIZES = [  # n, length, c_in, c_out, k, pool_size
     (4, 256, 8, 96, 3, 3),
 ]
 
-TILED = [
-    (1, 40, 64, 48, 3, 1),  # tiles of 16 rows twice, and once with rows that were computed
-    (3, 1, 128, 32, 1, 1),  # fewer rows than a tile has
-    (20, 2, 40, 70, 1, 1),  # a depth that ends in a line, and columns that end in a tile
-    (3, 100, 64, 64, 7, 3),  # tasks that begin in one input and end in the next
-]
+TILED = {  # by the kernel of AMX: a tile's rows are 16, a line 64 bytes
+    ("int8", "int8", 3): [
+        (1, 14, 6, 17, 2, 3),  # fewer rows than a tile has, a depth within a line, one column more than a tile
+        (2, 40, 16, 16, 7, 3),  # positions that no window has, rows that begin in one input and end in the next
+        (1, 90, 8, 16, 3, 3),  # four tiles at once, and what is left, some of it computed twice
+        (1, 420, 8, 48, 3, 3),  # several tasks
+    ],
+    ("bf16", "float32", 1): [
+        (3, 1, 33, 18, 1, 1),  # fewer rows than a tile has, a depth that ends in a line
+        (33, 1, 64, 40, 1, 1),  # two tiles of rows, and a row
+        (20, 1, 32, 33, 1, 1),  # rows that are computed twice, columns that end in a tile
+    ],
+}
 
 
 def widen(bits):
@@ -129,14 +136,13 @@ def test_products_are_exact_and_what_is_stored_is_rounded_once(size, precision):
     assert (buffer[-margin:] == 77).all()
 
 
-@pytest.mark.parametrize(("precision", "result", "pool_size"), [("int8", "int8", 3), ("bf16", "float32", 1)])
-def test_tiles_of_amx_emulated(precision, result, pool_size, monkeypatch):
+@pytest.mark.parametrize("kernel", TILED)
+def test_tiles_of_amx_emulated(kernel, monkeypatch):
+    precision, result, _ = kernel
     monkeypatch.setattr(cpu_amx, "form", lambda precision: "emulated")
     monkeypatch.setattr(cpu_dot_gemm, "require", cpu_dot.DOT_FORMATS.get)
     rng = np.random.default_rng(0)
-    for n, length, c_in, c_out, k, pool in (*SIZES, *TILED):
-        if pool != pool_size:
-            continue
+    for n, length, c_in, c_out, k, pool in TILED[kernel]:
         x, values = features((n, length, c_in), precision, rng)
         weight, bias, multiplied = weights_of(c_out, c_in, k, precision, rng)
         expected = convolved(values, multiplied, bias, pool).clip(0)

@@ -16,7 +16,7 @@ from charcnn.config import POOL_SIZE
 from charcnn.model import calibrate
 from charcnn.offload import static
 from charcnn.ops.common import threads
-from charcnn.ops.common.cpu_amx_gemm import empty
+from charcnn.ops.common.aligned import empty
 from charcnn.ops.common.cpu_dot import require
 from charcnn.ops.conv1d.cpu_dot import CpuDotConv
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool

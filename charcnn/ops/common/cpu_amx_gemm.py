@@ -13,24 +13,22 @@ import numpy as np
 from numba import njit, prange, types
 
 from charcnn.ops.common import threads
+from charcnn.ops.common.aligned import aligned
 from charcnn.ops.common.cpu_amx import HEIGHT, LINE, STATE, TILE, configure, multiply_tiles, release, store_sums
 from charcnn.ops.common.tasks import share_out
 
-TASK_ROWS = 96
-"""Rows that a task takes: their sums, of the columns of a step, stay in cache L1."""
+TASK_ROWS = 192
+"""Rows that a task takes at most: their sums, of the columns of a step, stay in cache L1."""
 
-SHAPE = (2, 2)
-"""Tiles of features and of weights that a step multiplies."""
+SHAPES = {"convolution": (4, 1), "linear": (2, 2)}
+"""Tiles of features and of weights that a step multiplies.
+
+A convolution has many rows: four tiles of them use a tile of weights four times, so that those of 16 columns stay in
+cache L1. A linear layer has a row an input: two tiles are a batch of 32.
+"""
 
 AHEAD = 2
 """Steps before which weights are fetched from cache L2."""
-
-
-def empty(size: int) -> np.ndarray:
-    """uint8 (size,) that begins with a line of the cache: a row of a tile that lies in two takes twice as long."""
-    whole = np.empty(size + LINE, np.uint8)
-    first = -whole.ctypes.data % LINE
-    return whole[first : first + size]
 
 
 @cache
@@ -78,7 +76,7 @@ def _compiled(form, precision, result, pool, shape, ahead):
                 while r < rows:
                     left = rows - r
                     after = right if left > UP * HEIGHT else right + ACROSS * to_column
-                    if left > (UP - 1) * HEIGHT and rows >= (UP - 1) * HEIGHT + height:
+                    if left > HEIGHT and rows >= (UP - 1) * HEIGHT + height:
                         # The last rows are computed again where they fill no tile.
                         between = min(HEIGHT, (rows - HEIGHT) // max(1, UP - 1))
                         top = min(r, rows - HEIGHT - between * (UP - 1))
@@ -131,27 +129,28 @@ class AmxProduct:
     """Weights in tiles, and the convolution with them.
 
     Args:
-        numbers: s8 or bits of bf16 (C_out, depth).
+        numbers: s8 or bits of bf16 (C_out, K, C_in).
         scale, bias: float32 (C_out,).
         floor: below which no result is.
         form: "amx" or "emulated".
+        precision, result, pool: as of `DotWeights`.
     """
 
-    def __init__(self, numbers, scale, bias, floor, *, form, precision, result, pool, shape=SHAPE, ahead=AHEAD):
-        c_out, depth = numbers.shape
-        each, across = 4 // numbers.itemsize, shape[1]
+    def __init__(self, numbers, scale, bias, floor, *, form, precision, result, pool):
+        c_out, taps, c_in = numbers.shape
+        depth, each = taps * c_in, 4 // numbers.itemsize
+        self._shape = SHAPES["linear" if taps == 1 else "convolution"]
+        across = self._shape[1]
         columns, steps = -(-c_out // (HEIGHT * across)) * across, -(-depth * numbers.itemsize // LINE)
         whole = np.zeros((columns * HEIGHT, steps * LINE // numbers.itemsize), numbers.dtype)
-        whole[:c_out, :depth] = numbers
+        whole[:c_out, :depth] = numbers.reshape(c_out, depth)
         # (column, step, 32 bits of a line of features, output channel, number of these bits)
         tiles = whole.reshape(columns, HEIGHT, steps, HEIGHT, each).transpose(0, 2, 3, 1, 4)
-        self._weights = empty(whole.nbytes).reshape(columns, steps, TILE)
-        self._weights[:] = np.ascontiguousarray(tiles).view(np.uint8).reshape(columns, steps, TILE)
+        self._weights = aligned(np.ascontiguousarray(tiles).view(np.uint8).reshape(columns, steps, TILE))
         self._scale, self._bias = np.zeros((2, columns * HEIGHT), np.float32)
         self._scale[:c_out], self._bias[:c_out] = scale, bias
         self._floor, self._pool, self._depth = floor, pool, depth * numbers.itemsize
-        self._shape = shape
-        self._kernel = _compiled(form, precision, result, pool, shape, ahead)
+        self._kernel = _compiled(form, precision, result, pool, self._shape, AHEAD)
 
     @property
     def nbytes(self) -> int:
