@@ -4,8 +4,9 @@ Since level 11, the last CPU level with direct products: features and weights ha
 multiplies four, or two, of them per lane and adds up the products, in the time of one float32 product. Their bytes are
 a quarter, or half. In int8, features after ReLU are u8 with one scale per tensor, calibrated at build from texts
 (`model.calibrate`) and put into the weights; weights are s8 with one scale per output channel; sums are int32. Sums
-leave the registers pooled and rounded. Block 1 gathers int16 rows; LayerNorm 6 reads float32. The logits are int8's or
-bf16's: with the shipped weights, more than 99 of 100 texts keep float32's label.
+leave the registers pooled and rounded. Where the processor has AMX, its tiles multiply instead. Block 1 gathers int16
+rows; LayerNorm 6 reads float32. The logits are int8's or bf16's: with the shipped weights, more than 99 of 100 texts
+keep float32's label.
 """
 
 import math
@@ -23,7 +24,7 @@ from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
 from charcnn.ops.token_conv1d.cpu_dot import CpuDotTokenConvNormReluPool
 from charcnn.runtime.monitor import Monitor
 
-TITLE = "On the CPU in 8 and 16 bits: dot products of AVX-512, scaled by texts"
+TITLE = "On the CPU in 8 and 16 bits: dot products of AVX-512 or AMX, scaled by texts"
 
 OFFLOAD = static
 

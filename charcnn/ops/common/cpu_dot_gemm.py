@@ -16,7 +16,7 @@ from charcnn.gpu.arrays import apart
 from charcnn.ops.common import cpu_amx, threads
 from charcnn.ops.common.aligned import aligned
 from charcnn.ops.common.cpu_amx_gemm import AmxProduct
-from charcnn.ops.common.cpu_dot import DEEPEST, PANEL, ROWS, dot_tiles, require
+from charcnn.ops.common.cpu_dot import DEEPEST, PANEL, ROWS, dot_tiles, missing, require
 from charcnn.ops.common.precision import LARGEST_S8
 from charcnn.ops.common.tasks import share_out
 
@@ -97,6 +97,11 @@ def narrow(values: np.ndarray) -> np.ndarray:
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
     return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
+
+
+def unit(precision: str) -> str | None:
+    """What multiplies in this precision of DOT_FORMATS: "AMX", "AVX-512", or None where this processor cannot."""
+    return None if missing(precision) else "AMX" if cpu_amx.form(precision) else "AVX-512"
 
 
 class _Avx512Product:
