@@ -137,7 +137,6 @@ PEERS = (
     *(_torch("PyTorch eager, channels last", "torch-last", ("cuda",), one, **LAST) for one in ("tf32", "fp16")),
     _torch("PyTorch eager, channels last", "torch-last", BOTH, "bf16", **LAST),
     _torch("PyTorch eager, conv1 as embedding_bag", "torch-bag", ("cpu",), conv1="bag", **LAST),
-    _torch("PyTorch eager, conv1 as gather", "torch-gather", ("cpu",), "bf16", conv1="gather", **LAST),
     _torch("torch.compile max-autotune", "torch-compile", ("cpu",), **COMPILED),
     *(_torch("torch.compile max-autotune", "torch-compile", ("cuda",), one, **COMPILED) for one in ("tf32", "fp16")),
     _torch("torch.compile, conv1 as gather", "torch-compile-gather", ("cpu",), conv1="gather", **COMPILED),
