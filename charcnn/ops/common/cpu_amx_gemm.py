@@ -166,8 +166,7 @@ class AmxProduct:
             (1, 1, n * length), max(TASK_ROWS, block), block * (1 if TASK_ROWS % (block * self._pool) else self._pool),
             block, len(self._weights) // self._shape[1], 0.02, numba.get_num_threads(),
         )  # fmt: skip
-        flat = np.ascontiguousarray(x).view(np.uint8).reshape(-1)
         threads.launch(
-            self._kernel, flat, (n, length, windows, to_row, self._depth), self._weights, self._scale, self._bias,
-            self._floor, (most, split), out.view(np.uint8).reshape(n * windows, -1),
+            self._kernel, x.reshape(-1).view(np.uint8), (n, length, windows, to_row, self._depth), self._weights,
+            self._scale, self._bias, self._floor, (most, split), out.view(np.uint8).reshape(n * windows, -1),
         )  # fmt: skip
