@@ -27,8 +27,9 @@
 - networks, network_techniques, networks_beside: networks of images, how they run, and beside other libraries;
 - mma_steps, wgmma_steps: a ladder of small kernels: what each step can reach, and what it reached beside cuBLAS;
 - agreement: what each precision does to a trained network's labels, from bench/precisions.py;
-- accuracy PART: what the model that ships reached on its "validation" or "test" rows;
-- training: the command that trained it, and what it ran on;
+- accuracy MODEL PART: what a model that ships, "fast" or "accurate", reached on its "validation" or "test" rows;
+- compared: the models beside other ways to label short texts, from bench/compare.py;
+- training MODEL: the command that trained it, and what it ran on;
 - layer_costs: parameters, multiplications and bytes of a convolution, an FFN and attention;
 - fused_layers, half_chain, fused_alexnet: fused4's convolutions, blocks 3 to 6's, AlexNet's first two, in few kernels;
 - op_times, op_times_here: the course project's op times and rates; ours. calls: what a call takes the host.

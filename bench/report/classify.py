@@ -1,4 +1,4 @@
-"""Blocks of docs/classify.md and of the model's card: from file to file, and what the model that ships reached."""
+"""Blocks of docs/classify.md and of the model's card: from file to file, and what the models that ship reached."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ ENGINES = {
 
 
 def engines(document: Path) -> str:
-    """The programs of docs/engines.md beside one process, with a network of next to no work and the one that ships."""
+    """The programs of docs/engines.md beside one process, with a network of next to no work and with `accurate`."""
     file = RESULTS / "designs" / "cpu-2-cores-engines.json"
     runs = {(run["network"], run["engine"]): run for run in read(file)["runs"]}
     if wrong := [run["engine"] for run in runs.values() if run["labels_that_differ"]]:
         raise ReportError(f"{file.name}: labels differ: {', '.join(wrong)}")
     head, alone = ["rows/s, start to end"], {name: runs[name, "classify"] for name in ("TINY", "as shipped")}
-    for name, said in (("TINY", "a tiny network"), ("as shipped", "the model that ships")):
+    for name, said in (("TINY", "a tiny network"), ("as shipped", "`accurate`")):
         if len(counts := {run["rows"] for (network, _), run in runs.items() if network == name}) > 1:
             raise ReportError(f"{file.name}: {name} has runs of {sorted(counts)} rows: need one number")
         head.append(f"{said}, {alone[name]['rows']:,} rows")
@@ -85,6 +85,33 @@ def engines(document: Path) -> str:
         rows.append([label, *(f"{number(rate)} ({rate / one:.0%})" for rate, one in rates)])
     where, level = machine_called(alone["TINY"]["machine"]), alone["as shipped"]["level"]
     return table(head, rows, right=1) + f"\n{where}; {level}. [Raw result]({os.path.relpath(file, document.parent)}).\n"
+
+
+def compared(document: Path) -> str:
+    """charcnn's models beside other ways to label short texts, from bench/compare.py."""
+    file = RESULTS / "designs" / "cpu-2-cores-compare.json"
+    result = read(file)
+    shares = [share for share in result["ways"][0]["accuracy"] if share != "0"]
+    head = ["way", "right", *(f"{float(share):.0%} of characters changed" for share in shares)]
+    rows = []
+    for way in result["ways"]:
+        seconds = way["training_s"]
+        rows.append(
+            [
+                way["way"],
+                *(f"{100 * way['accuracy'][share]:.2f} %" for share in ("0", *shares)),
+                number(way["texts_per_second"]),
+                f"{way['bytes'] / 1e6:,.1f} MB",
+                "on a GPU" if seconds is None else f"{seconds:,.0f} s",
+            ]
+        )
+    count = result["ways"][0]["rows"]
+    where = os.path.relpath(file, document.parent)
+    left = "".join(f" Left out: {way} ({why})." for way, why in result["left_out"].items())
+    return (
+        table([*head, "texts/s", "size", "training"], rows, right=1)
+        + f"\n{count:,} texts; {machine_called(result['machine'])}. [Raw result]({where}).{left}\n"
+    )
 
 
 def accuracy(document: Path, name: str, part: str) -> str:

@@ -13,7 +13,7 @@ from report.calls import calls
 from report.cards import cards, portable
 from report.checks import agreement, dram, gpus, precisions, sanitizer, validation
 from report.claims import layer_costs, op_times, op_times_here
-from report.classify import accuracy, classify, engines, training
+from report.classify import accuracy, classify, compared, engines, training
 from report.code import change, code
 from report.fused import fused_alexnet
 from report.ideas import ideas
@@ -38,7 +38,7 @@ _BLOCKS = (
     image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted,
-    parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
+    compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 
