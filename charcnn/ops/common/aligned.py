@@ -9,14 +9,22 @@ LINE = 64
 
 
 def empty(size: int) -> np.ndarray:
-    """uint8 (size,), not filled."""
+    """uint8 (size,), not filled.
+
+    Args:
+        size: bytes.
+    """
     whole = np.empty(size + LINE, np.uint8)
     first = -whole.ctypes.data % LINE
     return whole[first : first + size]
 
 
 def aligned(values: np.ndarray) -> np.ndarray:
-    """A C-contiguous copy."""
+    """A C-contiguous copy that begins with a line.
+
+    Args:
+        values: of any dtype, shape and strides.
+    """
     copy = empty(values.nbytes).view(values.dtype).reshape(values.shape)
     copy[...] = values
     return copy
