@@ -89,7 +89,7 @@ class _Amx:
 
 
 class _Emulated:
-    """The same in loops, a function of LLVM each. What a tile has beyond its rows is not read, nor written."""
+    """AMX in loops, a function of LLVM each. What a tile has beyond its rows is not read, nor written."""
 
     def __init__(self, builder, state):
         self._builder, self._state = builder, state

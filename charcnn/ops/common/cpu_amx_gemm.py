@@ -158,7 +158,7 @@ class AmxProduct:
         return self._weights.nbytes + self._scale.nbytes + self._bias.nbytes
 
     def multiply(self, x: np.ndarray, out: np.ndarray) -> None:
-        """As `DotWeights.multiply`."""
+        """`DotWeights.multiply` with these weights."""
         n, windows, _ = out.shape
         length, to_row = x.shape[1], x.shape[2] * x.itemsize
         block = self._shape[0] * HEIGHT

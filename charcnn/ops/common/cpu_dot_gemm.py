@@ -126,7 +126,7 @@ class _Avx512Product:
         return self._weights.nbytes + self._scale.nbytes + self._bias.nbytes
 
     def multiply(self, x: np.ndarray, out: np.ndarray) -> None:
-        """As `DotWeights.multiply`."""
+        """`DotWeights.multiply` with these weights."""
         n, windows, _ = out.shape
         if self._beyond:  # the last step of the last row reads as many features more, and multiplies them by 0
             x = np.concatenate([x.reshape(-1), np.zeros(self._beyond, x.dtype)])[: x.size].reshape(x.shape)
