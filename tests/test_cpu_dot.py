@@ -18,7 +18,7 @@ from charcnn.classify import engine
 from charcnn.config import SMALL, TINY
 from charcnn.levels import l11, l20
 from charcnn.model import calibrate, params
-from charcnn.ops.common import cpu_dot
+from charcnn.ops.common import cpu_amx, cpu_dot, cpu_dot_gemm
 from charcnn.ops.common.cpu_dot_gemm import DotWeights, narrow, quantised
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.precision import LARGEST_S8, LARGEST_U8
@@ -52,6 +52,20 @@ SIZES = [  # n, length, c_in, c_out, k, pool_size
     (5, 260, 8, 64, 3, 1),  # several tasks
     (4, 256, 8, 96, 3, 3),
 ]
+
+TILED = {  # by the kernel of AMX: a tile's rows are 16, a line 64 bytes
+    ("int8", "int8", 3): [
+        (1, 14, 6, 17, 2, 3),  # fewer rows than a tile has, a depth within a line, one column more than a tile
+        (2, 40, 16, 16, 7, 3),  # positions that no window has, rows that begin in one input and end in the next
+        (1, 90, 8, 16, 3, 3),  # four tiles at once, and what is left, some of it computed twice
+        (1, 420, 8, 48, 3, 3),  # several tasks
+    ],
+    ("bf16", "float32", 1): [
+        (3, 1, 33, 18, 1, 1),  # fewer rows than a tile has, a depth that ends in a line
+        (33, 1, 64, 40, 1, 1),  # two tiles of rows, and a row
+        (20, 1, 32, 33, 1, 1),  # rows that are computed twice, columns that end in a tile
+    ],
+}
 
 
 def widen(bits):
@@ -120,6 +134,26 @@ def test_products_are_exact_and_what_is_stored_is_rounded_once(size, precision):
         np.testing.assert_array_equal(stored, np.floor(np.minimum(out, 255) + np.float32(0.5)))
     assert (buffer[:margin] == 77).all()
     assert (buffer[-margin:] == 77).all()
+
+
+@pytest.mark.parametrize("kernel", TILED)
+def test_tiles_of_amx_emulated(kernel, monkeypatch):
+    precision, result, _ = kernel
+    monkeypatch.setattr(cpu_amx, "form", lambda precision: "emulated")
+    monkeypatch.setattr(cpu_dot_gemm, "require", cpu_dot.DOT_FORMATS.get)
+    rng = np.random.default_rng(0)
+    for n, length, c_in, c_out, k, pool in TILED[kernel]:
+        x, values = features((n, length, c_in), precision, rng)
+        weight, bias, multiplied = weights_of(c_out, c_in, k, precision, rng)
+        expected = convolved(values, multiplied, bias, pool).clip(0)
+        dtype = np.float32 if result == "float32" else cpu_dot.DOT_FORMATS[precision].dtype
+        buffer = np.full(expected.size + 128, 77, dtype)
+        out = buffer[64:-64].reshape(expected.shape)
+        dot(weight, bias, precision=precision, results=result, pool_size=pool)(x, out)
+        off = abs(out - (expected if result == "float32" else np.floor(expected.clip(0, 255) + 0.5)))
+        assert off.max() < 1e-5, (n, length, c_in, c_out, k)
+        assert (buffer[:64] == 77).all()
+        assert (buffer[-64:] == 77).all()
 
 
 @each_precision

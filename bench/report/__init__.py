@@ -14,7 +14,7 @@
 - operators: the table of operators and techniques;
 - steps OPERATOR LAYER [TECHNIQUE ...]: one operator's techniques at one layer;
 - beside: levels on a GPU as so many times the fastest other library;
-- peers: other libraries beside the levels, a table for each machine;
+- peers [lK]: other libraries beside the levels, or beside level K, a table for each machine;
 - chain METHOD: the plan of blocks 3 to 6, fused by this method, on an H200;
 - image_chain METHOD PRECISION: the same of AlexNet's first two layers; pyramid: these by tile of their result;
 - scaling, ranks, mixed, path, strikes, overhead, forecasts: the offload, from bench/results/offload;

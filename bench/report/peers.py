@@ -34,9 +34,13 @@ def _beside(document: Path, file: Path) -> str:
     return table(head, rows, 1) + sources(document, [file])
 
 
-def peers(document: Path) -> str:
-    """Other libraries beside the levels, a table for each machine and device."""
-    blocks = [machine_table(os.path.relpath(file, document.parent), raw) for file, raw in results().peers.items()]
+def peers(document: Path, level: str = "") -> str:
+    """Other libraries beside the levels, a table for each machine and device; beside one level, where it has a name."""
+    blocks = [
+        machine_table(os.path.relpath(file, document.parent), raw)
+        for file, raw in results().peers.items()
+        if not level or level in raw["order"]
+    ]
     return "\n".join(blocks) or UNMEASURED + "\n"
 
 

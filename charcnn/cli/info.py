@@ -38,7 +38,8 @@ def run(options: argparse.Namespace) -> int:
     from charcnn.classify import engine
     from charcnn.host import machine
     from charcnn.model import shipped
-    from charcnn.ops.common import cpu_tile, threads
+    from charcnn.ops.common import cpu_dot, cpu_tile, threads
+    from charcnn.ops.common.cpu_dot_gemm import unit
 
     described = machine.describe()
     device, reason = engine.default_device()
@@ -50,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
         "reason": reason,
         "precisions": runs,
         "cpu_tile": tile,
+        "cpu_dot_products": {precision: unit(precision) for precision in cpu_dot.DOT_FORMATS},
         "threading_layer": threads.layer(),
     }
     path = options.file or options.model
@@ -66,6 +68,8 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(report, indent=1, allow_nan=False))
         return DONE
     print(f"cpu       {described['cpu']}, {described['cores']} cores, {tile} tile, threads by {threads.layer()}")
+    units = ", ".join(f"{precision} by {name or 'none'}" for precision, name in report["cpu_dot_products"].items())
+    print(f"products  {units}")
     print(f"gpus      {', '.join(described['gpus']) or 'none'}")
     print(f"driver    {described['driver'] or 'none'}")
     print(f"versions  {', '.join(f'{name} {version}' for name, version in described['versions'].items())}")

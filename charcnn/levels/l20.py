@@ -4,8 +4,9 @@ Since level 11, the last CPU level with direct products: features and weights ha
 multiplies four, or two, of them per lane and adds up the products, in the time of one float32 product. Their bytes are
 a quarter, or half. In int8, features after ReLU are u8 with one scale per tensor, calibrated at build from texts
 (`model.calibrate`) and put into the weights; weights are s8 with one scale per output channel; sums are int32. Sums
-leave the registers pooled and rounded. Block 1 gathers int16 rows; LayerNorm 6 reads float32. The logits are int8's or
-bf16's: with the shipped weights, more than 99 of 100 texts keep float32's label.
+leave the registers pooled and rounded. Where the processor has AMX, its tiles multiply instead. Block 1 gathers int16
+rows; LayerNorm 6 reads float32. The logits are int8's or bf16's: with the shipped weights, more than 99 of 100 texts
+keep float32's label.
 """
 
 import math
@@ -16,13 +17,14 @@ from charcnn.config import POOL_SIZE
 from charcnn.model import calibrate
 from charcnn.offload import static
 from charcnn.ops.common import threads
+from charcnn.ops.common.aligned import empty
 from charcnn.ops.common.cpu_dot import require
 from charcnn.ops.conv1d.cpu_dot import CpuDotConv
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
 from charcnn.ops.token_conv1d.cpu_dot import CpuDotTokenConvNormReluPool
 from charcnn.runtime.monitor import Monitor
 
-TITLE = "On the CPU in 8 and 16 bits: dot products of AVX-512, scaled by texts"
+TITLE = "On the CPU in 8 and 16 bits: dot products of AVX-512 or AMX, scaled by texts"
 
 OFFLOAD = static
 
@@ -58,7 +60,7 @@ def build(params, config, *, batch=48, gpus=None, monitor=None, precision="int8"
     fc2, fc3 = conv("fc2"), conv("fc3", results="float32")
 
     largest = 4 * batch * max(config.channels * max(pooled[0], *lengths[2:]), config.units)
-    buffers = [np.empty(largest, np.uint8) for _ in range(2)]  # of features: operators read one and write the other
+    buffers = [empty(largest) for _ in range(2)]  # of features: operators read one and write the other
 
     def space(*shape, dtype=dtype):
         buffers.reverse()

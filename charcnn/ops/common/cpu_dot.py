@@ -180,17 +180,22 @@ def _dot_tiles(builder, precision, result, pool, rows, a, starts, count, b, step
             offset = builder.load(at(builder, bias, lanes, vector(F32)), align=4)
             factor = builder.load(at(builder, scale, lanes, vector(F32)), align=4) if integer else None
             for group in range(rows // pool):
-                value = updated[group * pool, v]
-                for r in range(group * pool + 1, (group + 1) * pool):
-                    value = _larger(builder, value, updated[r, v], integer)
-                if integer:
-                    value = builder.fmul(builder.sitofp(value, vector(F32)), factor)
-                value = builder.fadd(value, offset)
-                below = builder.fcmp_ordered("<", value, floors)  # NaN is not, and stays
-                value = builder.select(below, floors, value)
-                value = narrowed(builder, value, result)
+                sums_of = [updated[r, v] for r in range(group * pool, (group + 1) * pool)]
+                value = stored(builder, sums_of, factor, offset, floors, result)
                 place = builder.add(done, builder.add(builder.mul(I64(group), to_row), I64(size * WIDTH * v)))
                 builder.store(value, at(builder, y, place, value.type), align=1)
+
+
+def stored(builder, sums, factor, offset, floors, result):
+    """What is stored of a window's sums: the largest * factor + offset, not below floors; float32 has no factor."""
+    value = sums[0]
+    for other in sums[1:]:
+        value = _larger(builder, value, other, factor is not None)
+    if factor is not None:
+        value = builder.fmul(builder.sitofp(value, vector(F32)), factor)
+    value = builder.fadd(value, offset)
+    below = builder.fcmp_ordered("<", value, floors)  # NaN is not, and stays
+    return narrowed(builder, builder.select(below, floors, value), result)
 
 
 def narrowed(builder, value, result, *, half=False):
@@ -201,7 +206,18 @@ def narrowed(builder, value, result, *, half=False):
         top = ir.Constant(vector(F32), [float(LARGEST_U8)] * WIDTH)
         value = builder.select(builder.fcmp_ordered("<", value, top), value, top)
         return builder.trunc(builder.fptosi(value, vector(I32)), vector(ir.IntType(8)))
-    return builder.fptrunc(value, vector(BFLOAT)) if result == "bf16" else value
+    if result != "bf16":
+        return value
+    if "avx512bf16" in _features(config.CPU_FEATURES):
+        return builder.fptrunc(value, vector(BFLOAT))
+    # LLVM would call a function of a library that is not there.
+    bits, shift = builder.bitcast(value, vector(I32)), ir.Constant(vector(I32), [16] * WIDTH)
+    odd = builder.and_(builder.lshr(bits, shift), ir.Constant(vector(I32), [1] * WIDTH))
+    even = builder.add(builder.add(bits, odd), ir.Constant(vector(I32), [0x7FFF] * WIDTH))
+    even = builder.select(
+        builder.fcmp_unordered("uno", value, value), ir.Constant(vector(I32), [0x7FC00000] * WIDTH), even
+    )
+    return builder.trunc(builder.lshr(even, shift), vector(ir.IntType(16)))
 
 
 def _larger(builder, one, other, integer):

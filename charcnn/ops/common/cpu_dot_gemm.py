@@ -13,8 +13,10 @@ import numpy as np
 from numba import njit, prange, types
 
 from charcnn.gpu.arrays import apart
-from charcnn.ops.common import threads
-from charcnn.ops.common.cpu_dot import DEEPEST, PANEL, ROWS, dot_tiles, require
+from charcnn.ops.common import cpu_amx, threads
+from charcnn.ops.common.aligned import aligned
+from charcnn.ops.common.cpu_amx_gemm import AmxProduct
+from charcnn.ops.common.cpu_dot import DEEPEST, PANEL, ROWS, dot_tiles, missing, require
 from charcnn.ops.common.precision import LARGEST_S8
 from charcnn.ops.common.tasks import share_out
 
@@ -97,8 +99,54 @@ def narrow(values: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
 
 
+def unit(precision: str) -> str | None:
+    """What multiplies in this precision of DOT_FORMATS: "AMX", "AVX-512", or None where this processor cannot."""
+    return None if missing(precision) else "AMX" if cpu_amx.form(precision) else "AVX-512"
+
+
+class _Avx512Product:
+    """Weights in panels, and the convolution with them. Arguments are those of `AmxProduct`."""
+
+    def __init__(self, numbers, scale, bias, floor, *, precision, result, pool):
+        c_out, taps, c_in = numbers.shape
+        depth, each = taps * c_in, 4 // numbers.itemsize
+        panels, steps = -(-c_out // PANEL), -(-depth // each)
+        whole = np.zeros((panels * PANEL, steps * each), numbers.dtype)
+        whole[:c_out, :depth] = numbers.reshape(c_out, depth)
+        by_step = whole.reshape(panels, PANEL, steps, each).transpose(0, 2, 1, 3)
+        self._weights = aligned(np.ascontiguousarray(by_step).view(np.uint8).reshape(panels, steps, 4 * PANEL))
+        self._scale, self._bias = np.zeros((2, panels * PANEL), np.float32)
+        self._scale[:c_out], self._bias[:c_out] = scale, bias
+        self._floor, self._pool, self._beyond = floor, pool, steps * each - depth
+        self._kernel = _compiled(precision, result, pool)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the packed weights."""
+        return self._weights.nbytes + self._scale.nbytes + self._bias.nbytes
+
+    def multiply(self, x: np.ndarray, out: np.ndarray) -> None:
+        """`DotWeights.multiply` with these weights."""
+        n, windows, _ = out.shape
+        if self._beyond:  # the last step of the last row reads as many features more, and multiplies them by 0
+            x = np.concatenate([x.reshape(-1), np.zeros(self._beyond, x.dtype)])[: x.size].reshape(x.shape)
+        to_position = x.shape[2] * x.itemsize
+        strides = (windows, x.shape[1] * to_position, self._pool * to_position, to_position)
+        flat = np.ascontiguousarray(x).view(np.uint8).reshape(-1)
+        rows = out.view(np.uint8).reshape(n * windows, -1)
+        *_, lines, split = share_out(
+            (1, 1, len(rows)), TASK_ROWS // self._pool, ROWS // self._pool, ROWS // self._pool, len(self._weights),
+            0.02, numba.get_num_threads(),
+        )  # fmt: skip
+        threads.launch(
+            self._kernel, flat, strides, self._weights, self._scale, self._bias, self._floor, (lines, split), rows
+        )
+
+
 class DotWeights:
     """Weights of 8 or 16 bits in the order in which the micro-kernel reads them, and the convolution with them.
+
+    AMX multiplies them where the processor has it, AVX-512 elsewhere (`cpu_amx.form`).
 
     Args:
         weight: float32 (C_out, K, C_in), any strides.
@@ -122,37 +170,28 @@ class DotWeights:
         relu: bool = True,
         pool_size: int = 1,
     ) -> None:
-        self.format, self.result = require(precision), result or precision
-        integer = precision == "int8"
+        require(precision)
+        integer, result = precision == "int8", result or precision
         c_out, taps, c_in = weight.shape
-        depth, unit = taps * c_in, self.format.each
         scale = np.ones(c_out, np.float32)
         if integer:
             if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
                 raise ValueError("weight or bias is not finite: int8 has neither infinities nor NaN; use fp32")
-            if depth > DEEPEST:
-                raise ValueError(f"weight: {depth} terms a sum, of which int32 holds {DEEPEST}; use bf16 or fp32")
+            if taps * c_in > DEEPEST:
+                raise ValueError(f"weight: {taps * c_in} terms a sum, of which int32 holds {DEEPEST}; use bf16 or fp32")
             numbers, scale = quantised(weight)
         else:
             numbers = narrow(weight)
-        panels, steps = -(-c_out // PANEL), -(-depth // unit)
-        whole = np.zeros((panels * PANEL, steps * unit), numbers.dtype)
-        whole[:c_out, :depth] = numbers.reshape(c_out, depth)
-        by_step = whole.reshape(panels, PANEL, steps, unit).transpose(0, 2, 1, 3)
-        self._weights = np.ascontiguousarray(by_step).view(np.uint8).reshape(panels, steps, 4 * PANEL)
-        self._scale, self._bias = np.zeros((2, panels * PANEL), np.float32)
-        self._scale[:c_out] = scale
-        self._bias[:c_out] = bias
-        if self.result == "int8":
-            self._bias += np.float32(0.5)
-        self._floor = np.float32(0 if relu or self.result == "int8" else -np.inf)
-        self._pool, self._taps, self._c_out, self._beyond = pool_size, taps, c_out, steps * unit - depth
-        self._kernel = _compiled(precision, self.result, pool_size)
+        bias = bias + np.float32(0.5) if result == "int8" else bias
+        floor = np.float32(0 if relu or result == "int8" else -np.inf)
+        given, how = (numbers, scale, bias, floor), {"precision": precision, "result": result, "pool": pool_size}
+        form = cpu_amx.form(precision)
+        self._product = AmxProduct(*given, form=form, **how) if form else _Avx512Product(*given, **how)
 
     @property
     def nbytes(self) -> int:
         """Of the packed weights."""
-        return self._weights.nbytes + self._scale.nbytes + self._bias.nbytes
+        return self._product.nbytes
 
     def multiply(self, x: np.ndarray, out: np.ndarray) -> None:
         """The convolution, its maximum over a window, and ReLU; the same bits for any number of threads.
@@ -162,19 +201,5 @@ class DotWeights:
             out: (N, (L - K + 1) // pool_size, C_out), C-contiguous.
         """
         apart("out", out, {"x": x})
-        if out.size == 0:
-            return
-        n, windows, _ = out.shape
-        if self._beyond:  # the last step of the last row reads as many features more, and multiplies them by 0
-            x = np.concatenate([x.reshape(-1), np.zeros(self._beyond, x.dtype)])[: x.size].reshape(x.shape)
-        to_position = x.shape[2] * x.itemsize
-        strides = (windows, x.shape[1] * to_position, self._pool * to_position, to_position)
-        flat = np.ascontiguousarray(x).view(np.uint8).reshape(-1)
-        rows = out.view(np.uint8).reshape(n * windows, -1)
-        *_, lines, split = share_out(
-            (1, 1, len(rows)), TASK_ROWS // self._pool, ROWS // self._pool, ROWS // self._pool, len(self._weights),
-            0.02, numba.get_num_threads(),
-        )  # fmt: skip
-        threads.launch(
-            self._kernel, flat, strides, self._weights, self._scale, self._bias, self._floor, (lines, split), rows
-        )
+        if out.size:
+            self._product.multiply(x, out)

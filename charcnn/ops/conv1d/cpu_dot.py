@@ -1,4 +1,4 @@
-"""Convolutions and linear layers of int8 or bf16 on all CPU cores, by the dot-product instructions of AVX-512."""
+"""Convolutions and linear layers of int8 or bf16 on all CPU cores, by dot products of AVX-512 or tiles of AMX."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ class CpuDotConv(PreparedCpuConv):
             pool_size=self.epilogue.pool_size,
         )  # fmt: skip
 
-    def _multiply(self, x: np.ndarray, out: np.ndarray) -> None:
-        rows = 0 if isinstance(self.product, Linear) else 1  # the axis of one row
-        self._weights.multiply(x.squeeze(rows), out.squeeze(rows))
+    def __call__(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Write the result of x; out. A linear layer's rows are positions of one input."""
+        self._weights.multiply(*(each if each.ndim == 3 else each[None] for each in (x, out)))
+        return out
 
 
 def __getattr__(name: str) -> Function:

@@ -82,12 +82,10 @@ def norm_relu_pool(y, standard, gamma, beta, pool, first, out):
                 gain, shift = gamma[t], beta[t]
                 for c in range(best.size):
                     value = ((row[c] - high) - low) * factor * gain[c] + shift[c]
-                    if value > best[c] or value != value:  # NaN wins, and nothing is greater
-                        best[c] = value
+                    best[c] = np.maximum(best[c], value)  # NaN where either is
             else:
                 for c in range(best.size):
-                    if row[c] > best[c] or row[c] != row[c]:
-                        best[c] = row[c]
+                    best[c] = np.maximum(best[c], row[c])
         store(best, out[j])
 
 

@@ -12,6 +12,7 @@ from numba import float32, njit, prange
 
 from charcnn.gpu.arrays import apart
 from charcnn.ops.common import threads
+from charcnn.ops.common.aligned import aligned
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
 from charcnn.ops.token_conv1d.cpu_position import WIDE, store_window, take_position
 
@@ -34,7 +35,7 @@ def _blocked(values: np.ndarray) -> np.ndarray:
     blocks = -(-channels // WIDE)
     whole = np.zeros((*shape, blocks * WIDE), values.dtype)
     whole[..., :channels] = values
-    return np.ascontiguousarray(np.moveaxis(whole.reshape(*shape, blocks, WIDE), -2, 0))
+    return aligned(np.moveaxis(whole.reshape(*shape, blocks, WIDE), -2, 0))
 
 
 def _sums_of_windows(table: np.ndarray, taps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -67,16 +68,17 @@ def _standardising(ids, singles, pairs, windows, channels, step, eps):
         a = min(np.int64(ids[i]), blank)
         low, high = max(0, i - windows + 1), min(i, taps - 1)  # taps that meet this id
         total += singles[0, high, a]
-        square += singles[1, high, a]
+        own = singles[1, high, a]  # summed apart, so that ids need not wait for one another
         if low > 0:
             total -= singles[0, low - 1, a]
-            square -= singles[1, low - 1, a]
+            own -= singles[1, low - 1, a]
         for lag in range(1, taps - low):
             last = min(high, taps - 1 - lag)
             b = min(np.int64(ids[i + lag]), blank)
-            square += pairs[lag - 1, last, a, b]
+            own += pairs[lag - 1, last, a, b]
             if low > 0:
-                square -= pairs[lag - 1, low - 1, a, b]
+                own -= pairs[lag - 1, low - 1, a, b]
+        square += own
     size = windows * channels
     mean = total / size
     factor = step / np.sqrt(max(square / size - mean * mean, 0.0) * step * step + eps)
