@@ -154,7 +154,13 @@ def main() -> int:
             continue
         rows.append(json.loads(done.stdout.splitlines()[-1]))
         print(rows[-1], flush=True)
-    result = {"ways": rows, "left_out": left_out, "machine": machine.describe(), "commit": machine.commit()}
+    result = {
+        "schema": "compare",
+        "ways": rows,
+        "left_out": left_out,
+        "machine": machine.describe(),
+        "commit": machine.commit(),
+    }
     with replacing(options.json, "w") as file:
         file.write(json.dumps(result, indent=1) + "\n")
     return 0

@@ -177,3 +177,23 @@ def test_the_page_prints_what_it_shows(tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert (done.stdout, done.stderr) == (printed, "")
+
+
+@cuda.jit
+def reads_more_than_it_uses(x, y, used):
+    """y = 2 x; the last thread also reads what nobody wrote, which counts where `used`."""
+    shared = cuda.shared.array(8, float32)
+    i = cuda.threadIdx.x
+    shared[i] = x[i]
+    cuda.syncthreads()
+    behind = shared[i + 1]
+    y[i] = 2 * shared[i] + (behind if used or i + 1 < x.shape[0] else float32(0)) * (1 if used else 0)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_read_that_no_result_depends_on_is_no_mistake(used):
+    x, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    found = emulator.run(reads_more_than_it_uses, 1, 4, (x, y, used))
+    assert [one.kind for one in found] == ["uninitialised read"] * used
+    if not used:
+        assert np.array_equal(y, 2 * x)

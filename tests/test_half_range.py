@@ -182,3 +182,8 @@ def test_many_classes_take_no_more_than_a_few(monkeypatch):
     monkeypatch.setattr(half_range, "forward_with_sigma", lambda *given: seen.append(forward(*given)) or seen[-1])
     assert half_range.held(weights(config), config, "tf32")[1] == "fp16"
     assert [sigma.shape for _, sigmas in seen for sigma in sigmas] == [(half_range.TEXTS, half_range.LOGITS)] * 2
+
+
+def test_planes_are_of_seven_taps_alone():
+    config = Config(length=384, channels=8, units=8, kernel_sizes=(7, 3, 3, 3, 3, 3))
+    assert half_range.held(params.init(config), config, "tf32")[1] == "tf32"

@@ -21,7 +21,7 @@ from charcnn.model import calibrate
 from charcnn.model.network import forward_with_sigma
 from charcnn.model.rounding import FP16, Grid, Rounding
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.conv1d.toom_cook.transforms import FEATURES, WEIGHTS
+from charcnn.ops.conv1d.toom_cook.transforms import FEATURES, TAPS, WEIGHTS
 from charcnn.ops.token_conv1d.plane_gather import short_table
 
 LARGEST = 65504 / 1.05
@@ -45,9 +45,10 @@ def scaled(params: Mapping[str, np.ndarray], config: Config) -> dict[str, np.nda
     """Weights of the same network whose features fp16 has room for, whatever is read.
 
     What a layer gives is divided by the least power of two that makes room, 1 for most, so that the logits are the same
-    to the last bit. The arrays are new. None where fp16 has no room for weights, or too few digits.
+    to the last bit. The arrays are new. None where fp16 has no room for weights, or too few digits, and where conv2 has
+    not the taps that planes are of.
     """
-    if not all(np.isfinite(value).all() for value in params.values()):
+    if config.kernel_sizes[1] != TAPS or not all(np.isfinite(value).all() for value in params.values()):
         return None
     new, givers = {name: np.array(value, np.float32) for name, value in params.items()}, calibrate.givers_of(config)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -6,6 +6,9 @@ import os
 from types import FrameType
 from typing import NamedTuple
 
+UNINITIALISED = "uninitialised read"
+"""The kind that is dropped where no result depends on what was read."""
+
 _HERE = os.path.dirname(__file__)
 _PTX = os.path.join(os.path.dirname(_HERE), "ptx", "")
 

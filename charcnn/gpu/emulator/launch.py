@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 from greenlet import getcurrent
@@ -16,10 +17,14 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKe
 
 from charcnn.aliases import Array, Function, Kernel, Stream, Value
 from charcnn.gpu.emulator import kernel_api, lockstep
-from charcnn.gpu.emulator.findings import Finding, Findings
+from charcnn.gpu.emulator.findings import UNINITIALISED, Finding, Findings
 from charcnn.gpu.emulator.order import Actor
 from charcnn.gpu.emulator.overlap import GlobalArray, Launches, results_of, written
+from charcnn.gpu.emulator.results import Results
 from charcnn.gpu.emulator.threads import LANES, Cluster, Dim3, Gate, LaunchConfig, Size, Thread, ThreadBlock, run, sizes
+
+OTHERWISE = 0x3C
+"""What each byte of shared memory holds before it is written, the second time: no NaN, and not 0."""
 
 
 def start(function: Function, launch: LaunchConfig, args: Sequence[Array]) -> None:
@@ -33,7 +38,9 @@ def start(function: Function, launch: LaunchConfig, args: Sequence[Array]) -> No
     arrays = [one for one in given if isinstance(one, np.ndarray) and launch.findings is not None]
     before = [array.copy() for array in arrays]
     if not lockstep.run(function, launch, given):
+        known = len(launch.findings or ())
         one_by_one(function, launch, given)
+        _forget_unused(function, launch, given, before, known)
     written(arrays, before, launch.results)
     for land in landed:
         land()
@@ -49,6 +56,41 @@ def one_by_one(function: Function, launch: LaunchConfig, given: Sequence[Array])
             threads = [thread for rank in range(launch.cluster)
                        for thread in _threads(function, given, Dim3(x + rank, y, z), rank, cluster)]  # fmt: skip
             run(threads, random.Random(repr((launch.seed, x, y, z))))
+
+
+def _forget_unused(
+    function: Function, launch: LaunchConfig, given: Sequence[Array], before: Sequence[np.ndarray], known: int
+) -> None:
+    """Drop this launch's findings of uninitialised reads where no result depends on what was read.
+
+    The launch runs again by the same schedule, with other bytes where nobody wrote. Where it writes by addresses, its
+    results are not seen here, and the findings stay.
+
+    Args:
+        function, launch, given: what has run.
+        before: the arguments' arrays before it.
+        known: findings that were there before.
+    """
+    found = launch.findings
+    if found is None or not any(one.kind == UNINITIALISED for one in found[known:]):
+        return
+    arrays = [one for one in given if isinstance(one, np.ndarray)]
+    by_address = any(isinstance(one, int) and one >> 32 for one in given)
+    if by_address:
+        return
+    results = [array.copy() for array in arrays]
+    for array, held in zip(arrays, before, strict=True):
+        array[...] = held
+    again = replace(launch, findings=Findings(), results=Results(), unwritten=OTHERWISE)
+    one_by_one(function, again, given)
+    if not any(map(_differ, arrays, results)):
+        found[known:] = [one for one in found[known:] if one.kind != UNINITIALISED]
+    for array, held in zip(arrays, results, strict=True):
+        array[...] = held
+
+
+def _differ(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.tobytes() != other.tobytes()
 
 
 def _threads(function: Function, args: Sequence[Array], index: Dim3, rank: int, cluster: Cluster) -> list[Thread]:

@@ -21,17 +21,17 @@ STATIC = 48 * 1024
 
 _ALIGNED = 16
 _TILE = 1024
-_UNWRITTEN = 0xFF
-"""What shared memory holds before it is written: NaN, as floats of any format."""
+UNWRITTEN = 0xFF
+"""What each byte of shared memory holds before it is written: NaN, as floats of any format."""
 
 
 class SharedMemory:
     """Bytes, of which dynamic ones come first, then arrays of known sizes in the order in which they are met."""
 
-    def __init__(self, dynamic: int) -> None:
+    def __init__(self, dynamic: int, unwritten: int = UNWRITTEN) -> None:
         self.dynamic = dynamic
         self._first = self._used = -(-dynamic // _TILE) * _TILE
-        self.bytes: np.ndarray = np.full(self._first + STATIC, _UNWRITTEN, np.uint8)
+        self.bytes: np.ndarray = np.full(self._first + STATIC, unwritten, np.uint8)
         self._arrays: dict[tuple[CodeType, int], np.ndarray] = {}
 
     @property

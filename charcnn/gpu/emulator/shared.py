@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from charcnn.gpu.emulator.findings import place_of
+from charcnn.gpu.emulator.findings import UNINITIALISED, place_of
 from charcnn.gpu.emulator.memory import BASE, RANK
 from charcnn.gpu.emulator.order import WORD, Actor, Knowledge, Mistake, Shadow
 from charcnn.gpu.emulator.swizzle import ROW
@@ -132,7 +132,7 @@ def report(found: Mistake | None, where: tuple[str, int], *, copies: bool = Fals
         return
     thread, before = current(), f"{found.where[0]}:{found.where[1]}"
     if found.kind == "unwritten":
-        thread.report("uninitialised read", "reads shared memory that nobody wrote", where)
+        thread.report(UNINITIALISED, "reads shared memory that nobody wrote", where)
     elif found.kind == "unfenced":
         thread.report("missing proxy fence", f"reads what {before} wrote with no fence_proxy_async between", where)
     elif found.kind == "under way":

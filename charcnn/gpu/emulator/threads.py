@@ -19,7 +19,7 @@ from greenlet import getcurrent, greenlet
 
 from charcnn.aliases import Value
 from charcnn.gpu.emulator.findings import EmulatorError, Findings, place_of
-from charcnn.gpu.emulator.memory import SharedMemory
+from charcnn.gpu.emulator.memory import UNWRITTEN, SharedMemory
 from charcnn.gpu.emulator.order import Actor, History, Shadow, Where
 from charcnn.gpu.emulator.results import Results
 from charcnn.gpu.emulator.swizzle import Pieces
@@ -167,6 +167,7 @@ class LaunchConfig:
     """Whether a thread has waited for them."""
     releases_early: bool = False
     """Whether one let the next kernel begin before it had waited."""
+    unwritten: int = UNWRITTEN
 
     @classmethod
     def of(
@@ -185,7 +186,7 @@ class ThreadBlock:
         self.launch, self.index, self.rank, self.cluster = launch, index, rank, cluster
         checked = cluster.actors is not None
         self.gate, self.size = Gate(threads, History() if checked else None), threads
-        self.memory = SharedMemory(launch.shared)
+        self.memory = SharedMemory(launch.shared, launch.unwritten)
         self.shadow = Shadow(len(self.memory.bytes), cluster.actors) if cluster.actors is not None else None
         """Of what is checked: who wrote and read last."""
         self.pieces = Pieces(len(self.memory.bytes)) if checked else None

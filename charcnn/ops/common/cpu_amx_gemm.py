@@ -17,18 +17,15 @@ from charcnn.ops.common.aligned import aligned
 from charcnn.ops.common.cpu_amx import HEIGHT, LINE, STATE, TILE, configure, multiply_tiles, release, store_sums
 from charcnn.ops.common.tasks import share_out
 
-TASK_ROWS = 192
+TASK_ROWS = 96
 """Rows that a task takes at most: their sums, of the columns of a step, stay in cache L1."""
 
-SHAPES = {"convolution": (4, 1), "linear": (2, 2)}
-"""Tiles of features and of weights that a step multiplies.
+SHAPE = 2, 2
+"""Tiles of features and of weights that a step multiplies. Four by one reads half as much of cache L2, and is slower
+(docs/levels/l20.md)."""
 
-A convolution has many rows: four tiles of them use a tile of weights four times, so that those of 16 columns stay in
-cache L1. A linear layer has a row an input: two tiles are a batch of 32.
-"""
-
-AHEAD = 2
-"""Steps before which weights are fetched from cache L2."""
+AHEAD = 0
+"""Steps before which weights are fetched from cache L2, 0 for the processor's own: 2 were no faster."""
 
 
 @cache
@@ -139,8 +136,7 @@ class AmxProduct:
     def __init__(self, numbers, scale, bias, floor, *, form, precision, result, pool):
         c_out, taps, c_in = numbers.shape
         depth, each = taps * c_in, 4 // numbers.itemsize
-        self._shape = SHAPES["linear" if taps == 1 else "convolution"]
-        across = self._shape[1]
+        across = SHAPE[1]
         columns, steps = -(-c_out // (HEIGHT * across)) * across, -(-depth * numbers.itemsize // LINE)
         whole = np.zeros((columns * HEIGHT, steps * LINE // numbers.itemsize), numbers.dtype)
         whole[:c_out, :depth] = numbers.reshape(c_out, depth)
@@ -150,7 +146,7 @@ class AmxProduct:
         self._scale, self._bias = np.zeros((2, columns * HEIGHT), np.float32)
         self._scale[:c_out], self._bias[:c_out] = scale, bias
         self._floor, self._pool, self._depth = floor, pool, depth * numbers.itemsize
-        self._kernel = _compiled(form, precision, result, pool, self._shape, AHEAD)
+        self._kernel = _compiled(form, precision, result, pool, SHAPE, AHEAD)
 
     @property
     def nbytes(self) -> int:
@@ -161,10 +157,10 @@ class AmxProduct:
         """`DotWeights.multiply` with these weights."""
         n, windows, _ = out.shape
         length, to_row = x.shape[1], x.shape[2] * x.itemsize
-        block = self._shape[0] * HEIGHT
+        block = SHAPE[0] * HEIGHT
         *_, most, split = share_out(
             (1, 1, n * length), max(TASK_ROWS, block), block * (1 if TASK_ROWS % (block * self._pool) else self._pool),
-            block, len(self._weights) // self._shape[1], 0.02, numba.get_num_threads(),
+            block, len(self._weights) // SHAPE[1], 0.02, numba.get_num_threads(),
         )  # fmt: skip
         threads.launch(
             self._kernel, x.reshape(-1).view(np.uint8), (n, length, windows, to_row, self._depth), self._weights,
