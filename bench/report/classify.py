@@ -107,7 +107,9 @@ def compared(document: Path) -> str:
         )
     count = result["ways"][0]["rows"]
     where = os.path.relpath(file, document.parent)
-    left = "".join(f" Left out: {way} ({why.split(': ')[-1].split(';')[0]})." for way, why in result["left_out"].items())
+    left = "".join(
+        f" Left out: {way} ({why.split(': ')[-1].split(';')[0]})." for way, why in result["left_out"].items()
+    )
     return (
         table([*head, "texts/s", "size", "training"], rows, right=1)
         + f"\n{count:,} texts; {machine_called(result['machine'])}. [Raw result]({where}).{left}\n"

@@ -17,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from charcnn.ops.common.cpu_dot import F32, I32, I64, WIDTH, at, missing, splat, stored, vector
-from charcnn.ops.common.cpu_tile import _features, literal_values
+from charcnn.ops.common.cpu_tile import enabled_features, literal_values
 
 HEIGHT, LINE = 16, 64
 """Rows of a tile, and bytes of a row."""
@@ -56,7 +56,7 @@ def form(precision: str) -> str | None:
     """
     if os.environ.get("CHARCNN_CPU_TILE") or missing(precision):
         return None
-    return "amx" if _features(config.CPU_FEATURES).issuperset(NEEDS[precision]) and _permitted() else None
+    return "amx" if enabled_features(config.CPU_FEATURES).issuperset(NEEDS[precision]) and _permitted() else None
 
 
 class _Amx:

@@ -15,7 +15,7 @@ from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from charcnn.ops.common.cpu_tile import _features, literal_values
+from charcnn.ops.common.cpu_tile import enabled_features, literal_values
 from charcnn.ops.common.precision import LARGEST_S8, LARGEST_U8
 
 ROWS, VECTORS, WIDTH = 12, 2, 16
@@ -55,7 +55,7 @@ FLOAT32 = "float32"
 
 def missing(precision: str) -> list[str]:
     """The processor's features that a precision of DOT_FORMATS needs and Numba does not compile for."""
-    return sorted(set(DOT_FORMATS[precision].needs) - _features(config.CPU_FEATURES))
+    return sorted(set(DOT_FORMATS[precision].needs) - enabled_features(config.CPU_FEATURES))
 
 
 def require(precision: str) -> DotFormat:
@@ -208,7 +208,7 @@ def narrowed(builder, value, result, *, half=False):
         return builder.trunc(builder.fptosi(value, vector(I32)), vector(ir.IntType(8)))
     if result != "bf16":
         return value
-    if "avx512bf16" in _features(config.CPU_FEATURES):
+    if "avx512bf16" in enabled_features(config.CPU_FEATURES):
         return builder.fptrunc(value, vector(BFLOAT))
     # LLVM would call a function of a library that is not there.
     bits, shift = builder.bitcast(value, vector(I32)), ir.Constant(vector(I32), [16] * WIDTH)

@@ -47,8 +47,8 @@ TILES = {
 
 
 @cache
-def _features(text: str | None) -> set[str]:
-    # Asked once: the host's take as long as a small convolution.
+def enabled_features(text: str | None) -> set[str]:
+    """Those of a list as of LLVM, +one,-other; None: the host's, asked once, as that takes long."""
     text = get_host_cpu_features() if text is None else text
     return {part[1:] for part in text.split(",") if part.startswith("+")}
 
@@ -60,7 +60,7 @@ def choose_tile(name: str | None = None) -> CpuTile:
         ValueError: no tile has this name, or the processor lacks what it needs.
     """
     # What Numba compiles for, which NUMBA_CPU_FEATURES can make less than the processor has.
-    features = _features(config.CPU_FEATURES)
+    features = enabled_features(config.CPU_FEATURES)
     name = name or os.environ.get("CHARCNN_CPU_TILE") or None
     if name is None:
         return next(tile for tile in TILES.values() if features.issuperset(tile.needs or ()))
