@@ -23,7 +23,8 @@ from charcnn.host.garbage import uncollected
 from charcnn.host.interrupts import keep
 from charcnn.host.openmetrics import OpenMetrics, Sample
 from charcnn.host.progress import Progress, told_where_slow
-from charcnn.host.terminal import counted, tell
+from charcnn.host.terminal import counted, printable, tell
+from charcnn.model import shipped
 from charcnn.runtime import ordered
 from charcnn.text.columns import columns
 from charcnn.text.readers.base import Block, Reader
@@ -357,12 +358,12 @@ class LabellingRun:
         streams = job.alone and job.tasks[0].stream
         if streams and not sys.stderr.isatty():
             return
-        engine = labelling.classifier.engine
+        engine, model = labelling.classifier.engine, os.path.basename(job.model.model or shipped.DEFAULT)
         tell(
             *labelling.unsure_rows(),
             counted(labelling.rows, "row")
             + ("" if job.alone else f" of {counted(len(self.files) - wrong - before, 'file')}")
-            + f" in {labelling.seconds:.1f} s, {labelling.rate():,.0f} rows/s, with {engine.choice}"
+            + f" in {labelling.seconds:.1f} s, {labelling.rate():,.0f} rows/s, with {printable(model)}, {engine.choice}"
             + (f": {job.tasks[0].output}" if job.alone and not streams else "")
             + (f"; {counted(before, 'file')} done before" if before else "")
             + (f"; {wrong:,} could not be labelled" if wrong else ""),
