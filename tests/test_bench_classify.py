@@ -82,13 +82,13 @@ def test_the_card_of_a_model(monkeypatch):
     model = params.init(TINY)
     model.classes = ("World", "Sports", "Business", "Sci/Tech")
     model.metadata = {"training": said, "test": {"confusion": confusion}}
-    monkeypatch.setattr(blocks, "_shipped", lambda: model)
+    monkeypatch.setattr(blocks, "_shipped", lambda name: model)
     document = schema.WEIGHTS / "README.md"
-    lines = blocks.training(document).splitlines()
+    lines = blocks.training(document, "accurate").splitlines()
     assert lines[1] == "charcnn train --data a.csv --classes World,Sci/Tech --decay 0.1 --out ag_news.safetensors"
     assert "Seed 3; 28,079 rows to learn from; bf16 on one NVIDIA H200 with PyTorch 2.11." in lines
-    found = blocks.accuracy(document, "test")
+    found = blocks.accuracy(document, "accurate", "test")
     assert "Right for 358 of 400 test rows, **89.50%**, 95 % interval 86.11% to 92.14% (Wilson)." in found
     assert "| Business | 100 | 80.0% | 86.0% | Sci/Tech (16) |" in found
     with pytest.raises(schema.ReportError, match="says nothing of its validation rows"):
-        blocks.accuracy(document, "validation")
+        blocks.accuracy(document, "accurate", "validation")
