@@ -24,13 +24,13 @@ import numpy as np
 import raw
 
 from charcnn import catalog
-from charcnn.classify.classifier import SHIPPED
 from charcnn.config import SMALL, TINY, Config
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.host.arguments import HelpFormatter
 from charcnn.model import calibrate, network, params, validation
 from charcnn.model.rounding import Rounding
+from charcnn.model.shipped import FILES
 from charcnn.ops.conv1d.layers import SPREAD
 from charcnn.ops.token_conv1d.layers import ALONE
 from charcnn.text import encodings, texts
@@ -250,7 +250,7 @@ def measure(options: argparse.Namespace, chosen: Sequence[Row]) -> list[dict[str
     config, reference, result = options.size, Reference(options.at_once), []
     models = [(f"random, seed {seed}", params.init(config, seed)) for seed in options.seeds]
     if config == SMALL:
-        models.append((SHIPPED, params.load(WEIGHTS / SHIPPED)))
+        models.append((FILES["accurate"], params.load(WEIGHTS / FILES["accurate"])))
     ids, kinds = draw(options.inputs, config)
     some = slice(None, None, max(1, len(ids) // SPOILED))
     for title, weights in models:

@@ -25,10 +25,13 @@ RUNNER = {"params", "text", "input", "answer", "images"}, {"json", "trace", "che
 """Of levels and networks: what is read, and what is written."""
 
 FILES = {
-    "classify": ({"input", "model"}, {"output", "report", "json"}),
+    "classify": ({"input", "model"}, {"output", "report", "json", "openmetrics"}),
     "evaluate": ({"input", "model"}, {"json", "png"}),
     "explain": ({"model"}, {"html"}),
-    "train": ({"data", "valid", "test", "teachers"}, {"out", "metrics", "curve", "checkpoint"}),
+    "train": (
+        {"data", "valid", "test", "teachers", "teacher_probabilities", "init"},
+        {"out", "metrics", "curve", "checkpoint", "openmetrics"},
+    ),
     "convert": ({"input"}, {"output"}),
     "compact": ({"model", "data", "test"}, {"out"}),
     "info": ({"file", "model"}, set()),
@@ -41,8 +44,8 @@ FILES = {
 
 WORDS = {
     "as", "batch", "capability", "classes", "config", "delimiter", "diff", "encoding", "label", "label_column",
-    "label_separator", "layer", "level", "levels", "name", "network", "networks", "precision", "repeat", "techniques",
-    "text_columns", "types", "unsure_label", "variant",
+    "label_separator", "layer", "level", "levels", "name", "network", "networks", "precision", "repeat",
+    "teacher_license", "teacher_name", "techniques", "text_columns", "types", "unsure_label", "variant",
 }  # fmt: skip
 """Options that take a text and name no file."""
 
