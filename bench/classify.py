@@ -43,7 +43,7 @@ from charcnn.classify.classifier import Classifier
 from charcnn.text import encodings
 from charcnn.text.texts import read_texts
 model, source, seconds, options = sys.argv[1], sys.argv[2], float(sys.argv[3]), json.loads(sys.argv[4])
-classifier = Classifier.load(model or None, **options)
+classifier = Classifier.load(model, **options)
 texts = read_texts(source, classifier.encoding).texts
 ids = encodings.encode([texts[n % len(texts)] for n in range(4 * classifier.rows)], classifier.encoding)
 classifier.engine.logits(ids[: classifier.rows])
@@ -122,7 +122,7 @@ def main() -> None:
         default=Path(encodings.__file__).parent / "sample.csv",
         help="rows to repeat (default: the shipped sample)",
     )
-    add("--model", metavar="FILE", help="default: the shipped model")
+    add("--model", default="accurate", metavar="MODEL", help="of a file, or that ships (default: accurate)")
     add("--file", metavar="FILE", type=Path, help="write the file here unless it exists, and keep it")
     add("--format", choices=("csv", "jsonl", "parquet"), default="csv", help="default csv")
     add("--device", choices=("cpu", "cuda"), help="default: the command's")

@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--data", type=Path, metavar="FILE", help="CSV with labels (default: $CHARCNN_AG_NEWS/test.csv)"
     )
-    parser.add_argument("--model", type=Path, metavar="FILE", help="default: the shipped model")
+    parser.add_argument("--model", default="accurate", metavar="MODEL", help="default: accurate, which ships")
     parser.add_argument("--joined", type=int, default=8, metavar="N", help="rows per text (default 8)")
     parser.add_argument("--json", metavar="FILE", help="also write what is printed")
     options = parser.parse_args(argv)

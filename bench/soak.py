@@ -204,7 +204,7 @@ def main() -> None:
         default=Path(encodings.__file__).parent / "sample.csv",
         help="rows to repeat (default: the shipped sample)",
     )
-    add("--model", metavar="FILE", help="default: the shipped model")
+    add("--model", default="accurate", metavar="MODEL", help="of a file, or that ships (default: accurate)")
     add("--device", choices=("cpu", "cuda"), help="default: the command's")
     add("--precision", metavar="P", help="default: the command's")
     rate, growth = (

@@ -163,7 +163,7 @@ SCHEMAS = (
     "precisions", "validation", "networks", "op_times", "fused_layers", "half_chain",
     "fused_alexnet",
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
-    "compare", "amx", "wgmma_trace", "calls",
+    "compare", "amx", "models", "wgmma_trace", "calls",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits, cores and dot; a picture the last."""
 

@@ -43,7 +43,7 @@ that ship are stored in fp16, too."""
 
 _NONE = np.empty(0, np.intp)
 
-INT8_GAIN, INT8_AGREEMENT = "more than twice", "99.9 of 100"
+INT8_GAIN, INT8_AGREEMENT = "about twice", "99.9 of 100"
 """int8 beside fp32 on a CPU: docs/levels/l20.md has the measurement."""
 
 
@@ -142,7 +142,7 @@ def faster(choice: Choice) -> str | None:
     if choice.level.device != "cpu" or obstacle(other) is not None:
         return None
     return (
-        f"precision int8 ({other.level.name}) labels {INT8_GAIN} as many texts a second; of the model that ships, "
+        f"precision int8 ({other.level.name}) labels {INT8_GAIN} as many texts a second; of the models that ship, "
         f"{INT8_AGREEMENT} keep their label"
     )
 

@@ -51,7 +51,11 @@ exit status: 0 logits passed their check; 1 they did not, or a crash; 2 unusable
     precisions = f"{', '.join(level.precisions)} (default {level.precision()})"
     options.add_work(add, "texts", f"default {inspect.signature(build).parameters['batch'].default}", precisions)
     add("--config", choices=CONFIGS, help="the network's size (default small, the paper's; tiny in the simulator)")
-    add("--params", metavar="FILE", help="weights: .safetensors, .pt or the original's params.bin (default: random)")
+    add(
+        "--params",
+        metavar="FILE",
+        help="weights: fast or accurate, which ship, .safetensors, .pt or params.bin (default: random)",
+    )
     source = found.add_mutually_exclusive_group()
     texts = "CSV, JSON Lines or Parquet, by the suffix, else one text per line (default: the shipped sample)"
     source.add_argument("--text", metavar="FILE", help=texts)
