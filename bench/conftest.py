@@ -38,7 +38,9 @@ class Plan:
         self.no_gpu = _no_gpu(self.gpus)
         too_small = "too small for tensor cores" if self.tiny else None
         self.no_tensor_cores = {
-            hopper: self.no_gpu or _no_tensor_cores(hopper) or too_small for hopper in (False, True)
+            (hopper, turing): self.no_gpu or _no_tensor_cores(hopper, turing) or too_small
+            for hopper in (False, True)
+            for turing in (False, True)
         }
         self.partial = [Path(arg).resolve() for arg in config.args] != [HERE]
         self._folder: Path | None = config.getoption("results_dir")
@@ -75,10 +77,10 @@ def _no_gpu(gpus: int) -> str | None:
     return None
 
 
-def _no_tensor_cores(hopper: bool) -> str | None:
-    """Why rows that need tensor cores, or Hopper's, cannot run here, or None."""
+def _no_tensor_cores(hopper: bool, turing: bool) -> str | None:
+    """Why rows that need tensor cores, or Hopper's, or for which Turing's will do, cannot run here, or None."""
     try:
-        device.require_tensor_cores("a row", hopper=hopper, emulated=False)
+        device.require_tensor_cores("a row", hopper=hopper, turing=turing, emulated=False)
     except device.DeviceError as error:
         return str(error)
     return None
@@ -130,8 +132,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         row = variant or item.callspec.params.get("level")
         if row.device == "cuda" and plan.no_gpu:
             item.add_marker(pytest.mark.skip(reason=plan.no_gpu))
-        elif row.tensor_cores and plan.no_tensor_cores[row.hopper]:
-            item.add_marker(pytest.mark.skip(reason=plan.no_tensor_cores[row.hopper]))
+        elif row.tensor_cores and plan.no_tensor_cores[row.hopper, row.turing]:
+            item.add_marker(pytest.mark.skip(reason=plan.no_tensor_cores[row.hopper, row.turing]))
         elif row.tensor_cores and (reason := _not_multiplied(row.precision if variant else row.precision())):
             item.add_marker(pytest.mark.skip(reason=reason))
         elif plan.gpus > 1 and (row.device == "cpu" or isinstance(row, catalog.Variant) or row.gpus == 1):

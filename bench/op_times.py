@@ -88,7 +88,7 @@ def contestants(node: Node, x: np.ndarray, weight: np.ndarray, where: str) -> It
 
 def runs(row: Variant) -> bool:
     """Whether the GPU has what it needs."""
-    return not row.tensor_cores or device.has_tensor_cores(hopper=row.hopper)
+    return not row.tensor_cores or device.has_tensor_cores(hopper=row.hopper, turing=row.turing)
 
 
 def moves(node: Node) -> dict[str, Any]:

@@ -267,7 +267,8 @@ def runs_here(row: Variant | Level) -> bool:
     except device.DeviceError:
         return False
     names = [row.precision] if isinstance(row, Variant) else row.precisions
-    return device.has_tensor_cores(hopper=row.hopper) and any(map(multiplied_here, names))
+    cores = device.has_tensor_cores(hopper=row.hopper, turing=getattr(row, "turing", False))
+    return cores and any(map(multiplied_here, names))
 
 
 CPU_LEVELS = [row for row in LEVELS if row.device == "cpu" and "fp32" in row.precisions]

@@ -14,15 +14,18 @@ from charcnn.gpu import copy_kernel
 FOR_ADA = "l14 fp8"
 """All that this level launches in this precision, for GPUs that have FP8 and no wgmma."""
 
+FOR_TURING = "l14 fp16"
+"""All that this level launches in this precision, for GPUs without cp.async."""
+
 FEW_PORTABLE = "few inputs of l21"
 """What few inputs launch there, in all precisions that the GPU has and of which they have kernels of their own."""
 
-OF_LEVELS = FOR_ADA, FEW_PORTABLE
+OF_LEVELS = FOR_ADA, FOR_TURING, FEW_PORTABLE
 
 
 def of_level(name: str, target: Target, recorder: Recorder) -> None:
     """Hand over what one of OF_LEVELS launches, with LayerNorm and without."""
-    rows, sizes = [tuple(FOR_ADA.split())], [4096]
+    rows, sizes = [tuple(name.split())], [4096]
     if name == FEW_PORTABLE:
         rows = [row for row in runnable(target) if row[0] == "l21" and row[1] != "fp16x3"]  # whose are l14's kernels
         sizes = [1, 16, 64]
@@ -32,7 +35,7 @@ def of_level(name: str, target: Target, recorder: Recorder) -> None:
             recorder.launch(kernel, kinds)
 
     for row in rows:
-        recorder.variant = name if name == FOR_ADA else f"{name}, {row[1]}"
+        recorder.variant = f"{name}, {row[1]}" if name == FEW_PORTABLE else name
         for layernorm in (True, False) if row is rows[0] else (True,):
             record(BuiltLevel(*row, replace(SMALL, layernorm=layernorm)), target, launched, sizes)
 

@@ -340,7 +340,7 @@ def test_both_ways_of_a_first_convolution_give_the_same():
     ],
 )  # fmt: skip
 def test_the_technique_where_none_is_asked_for(name, capability, precision, expected_, monkeypatch):
-    def has_tensor_cores(*, hopper=False):
+    def has_tensor_cores(*, hopper=False, turing=False):
         return capability[0] == 9 if hopper else capability[0] >= 8
 
     monkeypatch.setattr(device, "SIMULATED", False)

@@ -21,7 +21,7 @@ hoppers = small_batch_machine
 def machine(hoppers, monkeypatch):
     """One that has clusters."""
     if device.SIMULATED:
-        monkeypatch.setattr(device, "has_tensor_cores", lambda *, hopper=False: hopper)
+        monkeypatch.setattr(device, "has_tensor_cores", lambda *, hopper=False, turing=False: hopper)
 
 
 def check(n, length, depth, channels, taps, mean=0.0):
@@ -75,7 +75,7 @@ def test_of_the_network(n, length, depth, machine):
 def test_which_inputs_take_it(hopper, monkeypatch):
     taken, (weight, bias) = [], draw(2, 3, 4)
     made = SharedPairTables(weight, bias)
-    monkeypatch.setattr(device, "has_tensor_cores", lambda *, hopper=False, has=hopper: has)
+    monkeypatch.setattr(device, "has_tensor_cores", lambda *, hopper=False, turing=False, has=hopper: has)
     monkeypatch.setattr(cluster_moments, "launch", lambda call, ids, *tables: taken.append(len(ids)))
     for n in (1, CLUSTER_INPUTS, CLUSTER_INPUTS + 1):
         made(np.zeros((n, 3), np.uint8))

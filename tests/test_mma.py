@@ -71,13 +71,17 @@ EMULATED = {
 """Emulation is slow: each epilogue and precision once, and what differs in how they store."""
 
 
-@simulated
-@pytest.mark.parametrize(("name", "sizes"), EMULATED.items(), ids=EMULATED)
-def test_variant(name, sizes, machine):
+def check_variant(name, sizes):
     row = next(row for row in catalog.VARIANTS if row.name == name)
     case = CASES[row.operator].build(sizes, normal=True)
     expected = case.oracle(catalog.operator(row.operator).reference)
     check(row, row.launcher(**case.inputs, **case.options), expected)
+
+
+@simulated
+@pytest.mark.parametrize(("name", "sizes"), EMULATED.items(), ids=EMULATED)
+def test_variant(name, sizes, machine):
+    check_variant(name, sizes)
 
 
 def test_launches_ask_for_their_method_and_precision():
@@ -252,7 +256,7 @@ def test_fp8_below_its_compute_capability(machine, monkeypatch, ended):
             prepared(layer.MmaConv, one, bias, precision="fp8")
     with pytest.raises(ValueError, match=message):
         l14.build(params.init(config, seed=3), config, batch=1, streams=1, precision="fp8")
-    monkeypatch.setattr(device, "has_tensor_cores", lambda hopper=False: not hopper)
+    monkeypatch.setattr(device, "has_tensor_cores", lambda hopper=False, turing=False: not hopper)
     assert engine.obstacle(engine.Choice(catalog.level("l14"), "fp16")) is None
     assert re.match(message, engine.obstacle(engine.Choice(catalog.level("l14"), "fp8")))
     assert [options.serves(catalog.level("l14"), of) for of in (None, "bf16", "fp8")] == [True, True, False]

@@ -50,8 +50,8 @@ PARTS = 48
 LEVEL_17, TOOM_COOK, FOR_ADA = BESIDE = "l17", "toom_cook", "l14 fp8"
 """What these launch beside the variants (`offline_build`)."""
 
-FEW_PORTABLE = "few inputs of l21"
-"""And that, which machine_code.json has no row for: on Hopper these kernels are l16's."""
+FEW_PORTABLE, FOR_TURING = "few inputs of l21", "l14 fp16"
+"""And these, which machine_code.json has no row for: on Hopper these kernels are l16's, or have other tiles."""
 
 TILES = ("tiles of l12", "tiles of l14", "tiles of l15", "few rows of l15")
 """And what tuning may launch in place of what ships."""
@@ -224,6 +224,7 @@ def test_no_kernel_has_grown(kernels, known):
 
 MMA = "conv1d_relu_maxpool1d_nlc_mma_fp16x3", "mma steps"  # the first takes the most registers
 PORTABLE = {
+    "7.5": ((FOR_TURING, FEW_PORTABLE), {FOR_TURING, FEW_PORTABLE}),  # 64 KiB of shared memory, and no cp.async
     "8.0": ((*MMA, FEW_PORTABLE), {MMA[0], FEW_PORTABLE, *(f"{MMA[1]}: {step}" for step in LADDERS[MMA[1]])}),
     "8.9": ((FOR_ADA, FEW_PORTABLE), {FOR_ADA, FEW_PORTABLE}),  # 8.9 has an instruction for e4m3, as 9.0a has not
     "12.0": ((FEW_PORTABLE,), {FEW_PORTABLE}),

@@ -29,7 +29,7 @@ class Card(NamedTuple):
 
 
 CARDS = (
-    Card("T4", (7, 5), 8.1, "T4's data sheet"),
+    Card("T4", (7, 5), 65, "T4's data sheet"),
     Card("A10G", (8, 6), 70, "A10G's data sheet"),
     Card("L4", (8, 9), 121, "L4's data sheet, less sparsity"),
     Card("A100", (8, 0), 312, "A100's data sheet"),

@@ -114,7 +114,7 @@ LEVELS = (
     Level("l12", "cuda", after="l10", copies=True, tuned=("double_buffered",) * 2,
           differs="from here on a level lists layers, and no longer spells each call"),
     Level("l13", "cuda", gathered=True, copies=True, filtered=True, tuned=("winograd", "double_buffered")),
-    Level("l14", "cuda", gathered=True, precisions=ALL, ampere=True, tuned=("mma", "mma")),
+    Level("l14", "cuda", gathered=True, precisions=ALL, ampere=True, turing=True, tuned=("mma", "mma")),
     Level("l15", "cuda", gathered=True, precisions=UNSCALED, hopper=True, tuned=("wgmma", "wgmma")),
     Level("l16", "cuda", gathered=True, precisions=UNSCALED, hopper=True, small_batches=True, tuned=("wgmma", "wgmma")),
     Level("l17", "cuda", gathered=True, precisions=("fp8",), hopper=True, small_batches=True, tuned=("wgmma", "wgmma")),
@@ -123,7 +123,7 @@ LEVELS = (
           small_batches=True, tuned=("wgmma", "wgmma")),
     Level("l20", "cpu", gathered=True, after="l11", precisions=DOT,
           differs="a layer has a precision, and says what it stores"),
-    Level("l21", "cuda", gathered=True, after="l14", precisions=ALL, ampere=True, small_batches=True,
+    Level("l21", "cuda", gathered=True, after="l14", precisions=ALL, ampere=True, turing=True, small_batches=True,
           tuned=("mma", "mma")),
 )  # fmt: skip
 

@@ -28,6 +28,8 @@ class Program:
     """Needs Hopper's tensor cores: no other GPU will do; the simulator emulates them."""
     ampere: bool = field(default=False, kw_only=True)
     """Needs tensor cores of compute capability 8.0 or later; the simulator emulates them."""
+    turing: bool = field(default=False, kw_only=True)
+    """Whether those of compute capability 7.5 will do, in fp16."""
     copies: bool = field(default=False, kw_only=True)
     """Needs asynchronous copies, of compute capability 8.0 or later; the simulator has them."""
     filtered: bool = field(default=False, kw_only=True)

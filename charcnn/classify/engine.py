@@ -112,7 +112,8 @@ def obstacle(choice: Choice) -> str | None:
 
         try:
             if choice.level.tensor_cores:
-                device.require_tensor_cores(choice.level.name, hopper=choice.level.hopper, emulated=False)
+                row = choice.level
+                device.require_tensor_cores(row.name, hopper=row.hopper, turing=row.turing, emulated=False)
                 device.require_precision(choice.precision, catalog.PRECISIONS[choice.precision].capability)
             else:
                 device.require_capability((8, 0), choice.level.name, "l9 and earlier levels run on it")

@@ -91,7 +91,7 @@ def _levels(options: argparse.Namespace) -> list[str]:
     if options.levels:
         for row in (catalog.level(name) for name in options.levels if name in LEVELS):
             if row.tensor_cores:  # whose times the emulator does not have
-                device.require_tensor_cores(row.name, hopper=row.hopper, emulated=False)
+                device.require_tensor_cores(row.name, hopper=row.hopper, turing=row.turing, emulated=False)
         return list(dict.fromkeys(options.levels))
     rows = [catalog.level(name) for name in LEVELS]
     if options.precision is not None:

@@ -106,7 +106,8 @@ def runnable_techniques(target: Target) -> Iterator[tuple[str, str]]:
 def _runnable(rows: Sequence[catalog.Program], target: Target) -> Iterator[tuple[str, str]]:
     for row in rows:
         copies = not row.copies or target.capability >= (8, 0)
-        if row.device == "cuda" and copies and (not row.tensor_cores or target.has_tensor_cores(hopper=row.hopper)):
+        cores = not row.tensor_cores or target.has_tensor_cores(hopper=row.hopper, turing=row.turing)
+        if row.device == "cuda" and copies and cores:
             needs = {name: row.number_format(name).capability for name in row.precisions} if row.tensor_cores else {}
             yield from ((row.name, name) for name in row.precisions if target.capability >= needs.get(name, (0, 0)))
 

@@ -58,9 +58,9 @@ class Target:
         """numba-cuda's name of it: from 9.0 on with the instructions that only this capability has."""
         return (*self.capability, "a" if self.capability >= (9, 0) else "")
 
-    def has_tensor_cores(self, *, hopper: bool = False) -> bool:
+    def has_tensor_cores(self, *, hopper: bool = False, turing: bool = False) -> bool:
         """See `device.has_tensor_cores`."""
-        return self.capability[0] == 9 if hopper else self.capability[0] >= 8
+        return self.capability[0] == 9 if hopper else turing or self.capability >= device.AMPERE
 
     @staticmethod
     def current() -> Target:
@@ -184,8 +184,8 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
             has_tensor_cores=target.has_tensor_cores,
             has_capability=lambda least: target.capability >= least,
             require_capability=lambda least, what, way_out: need(target.capability >= least, f"{what} needs {least}"),
-            require_tensor_cores=lambda what, *, hopper=False, emulated=True, way_out="": need(
-                target.has_tensor_cores(hopper=hopper), f"{what} needs tensor cores"
+            require_tensor_cores=lambda what, *, hopper=False, turing=False, emulated=True, way_out="": need(
+                target.has_tensor_cores(hopper=hopper, turing=turing), f"{what} needs tensor cores"
             ),
             require_memory=lambda size, purpose: None,
             on_device=lambda array: isinstance(array, np.ndarray),

@@ -22,7 +22,10 @@ SIMULATED: bool = bool(config.ENABLE_CUDASIM)
 """Whether kernels run in Numba's simulator, a mode of the whole process (NUMBA_ENABLE_CUDASIM=1)."""
 
 OLDEST = (7, 5)
-"""The lowest compute capability that CUDA 13 compiles for."""
+"""The lowest compute capability that CUDA 13 compiles for: Turing's."""
+
+AMPERE, HOPPER = (8, 0), (9, 0)
+"""Those that brought instructions which kernels here use."""
 
 SHARED_LIMIT = 232_448
 """Bytes of shared memory that a block of an H100 or H200 may use: what plans assume where no GPU is seen."""
@@ -290,24 +293,32 @@ def require_precision(precision: str, least: tuple[int, int]) -> None:
         )
 
 
-def has_tensor_cores(*, hopper: bool = False) -> bool:
+def has_tensor_cores(*, hopper: bool = False, turing: bool = False) -> bool:
     """Whether the current GPU has tensor cores that kernels here can use: Hopper's own, or any since 8.0.
 
-    None in the simulator, so that nothing chooses them: what names them runs there, emulated.
+    Args:
+        hopper: whether Hopper's own are needed.
+        turing: whether those of 7.5 will do, too, which multiply fp16 alone.
+
+    Returns:
+        False in the simulator, so that nothing chooses them: what names them runs there, emulated.
     """
     if SIMULATED:
         return False
-    major, _ = capability()
-    return major == 9 if hopper else major >= 8  # those after Hopper have others instead of its own
+    if hopper:
+        return capability()[0] == 9  # those after Hopper have others instead of its own
+    return capability() >= (OLDEST if turing else AMPERE)
 
 
 def require_tensor_cores(
-    what: str, *, hopper: bool = False, emulated: bool = True, way_out: str = "use a technique without them"
-) -> None:
+    what: str, *, hopper: bool = False, turing: bool = False, emulated: bool = True,
+    way_out: str = "use a technique without them",
+) -> None:  # fmt: skip
     """Raise DeviceError, which says what to do, unless the GPU `has_tensor_cores`, or if `emulated` the simulator."""
-    if has_tensor_cores(hopper=hopper) or (SIMULATED and emulated):
+    if has_tensor_cores(hopper=hopper, turing=turing) or (SIMULATED and emulated):
         return
-    need = f"{what} needs tensor cores of compute capability {'9.0' if hopper else '8.0 or later'}"
+    least = "9.0" if hopper else "7.5 or later" if turing else "8.0 or later"
+    need = f"{what} needs tensor cores of compute capability {least}"
     if SIMULATED:
         raise DeviceError(f"{need}, which the simulator only emulates; {way_out}")
     major, minor = capability()
@@ -333,9 +344,9 @@ def multiprocessors() -> int:
     return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
 
-TENSOR_FLOP = {(8, 0): 2048, (8, 6): 1024, (8, 9): 1024, (9, 0): 4096}
+TENSOR_FLOP = {(7, 5): 1024, (8, 0): 2048, (8, 6): 1024, (8, 9): 1024, (9, 0): 4096}
 """FLOP a clock of a multiprocessor's tensor cores on numbers of 16 bits, by compute capability: NVIDIA's white papers
-of GA100, GA102, AD102 and GH100."""
+of TU102, GA100, GA102, AD102 and GH100."""
 
 
 def peaks(*, tensor_cores: bool = False) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Level 14: tensor cores of any GPU since compute capability 8.0.
+"""Level 14: tensor cores of any GPU since compute capability 8.0, and in fp16 of those of 7.5.
 
 Since level 13: convolutions and linear layers run on tensor cores with float32 sums (`charcnn.ops.conv1d.mma`).
 cp.async brings tiles to shared memory some stages ahead. Each warp loads matrices from there (ldmatrix), multiplies

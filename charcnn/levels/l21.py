@@ -1,4 +1,4 @@
-"""Level 21: level 16's graph and small batches, on every GPU since compute capability 8.0.
+"""Level 21: level 16's graph and small batches, on every GPU since compute capability 8.0, and in fp16 on 7.5.
 
 Since level 14: the kernels of a batch are recorded once for each number of inputs, and started by one call
 (`runtime.stream.GraphWorker`); before, Python started each. Copies stay outside, on three streams by turns. Batches of

@@ -430,8 +430,8 @@ def conv1d_nlc_mma(
 
     conv1d on channels-last features.
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
 
@@ -458,8 +458,9 @@ def conv1d_nlc_mma(
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+            does not hold what so many taps read; a GPU that does not multiply the precision: compute capability 7.5 has
+            fp16 alone, and fp8 needs 8.9.
+        DeviceError: no usable GPU; one of compute capability 7.5 where stride, padding and dilation are not 1, 0, 1.
     """
 
 def conv1d_nlc_wgmma(
@@ -739,8 +740,8 @@ def conv1d_relu_nlc_mma(
 
     conv1d_relu on channels-last features.
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
 
@@ -767,8 +768,9 @@ def conv1d_relu_nlc_mma(
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+            does not hold what so many taps read; a GPU that does not multiply the precision: compute capability 7.5 has
+            fp16 alone, and fp8 needs 8.9.
+        DeviceError: no usable GPU; one of compute capability 7.5 where stride, padding and dilation are not 1, 0, 1.
     """
 
 def conv1d_relu_nlc_wgmma(
@@ -1189,8 +1191,8 @@ def linear_nlc_mma(
 
     linear on channels-last features.
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
 
@@ -1214,8 +1216,9 @@ def linear_nlc_mma(
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+            does not hold what so many taps read; a GPU that does not multiply the precision: compute capability 7.5 has
+            fp16 alone, and fp8 needs 8.9.
+        DeviceError: no usable GPU; one of compute capability 7.5 where stride, padding and dilation are not 1, 0, 1.
     """
 
 def linear_nlc_wgmma(
@@ -1348,8 +1351,8 @@ def linear_relu_nlc_mma(
 
     linear_relu on channels-last features.
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
 
@@ -1373,8 +1376,9 @@ def linear_relu_nlc_mma(
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+            does not hold what so many taps read; a GPU that does not multiply the precision: compute capability 7.5 has
+            fp16 alone, and fp8 needs 8.9.
+        DeviceError: no usable GPU; one of compute capability 7.5 where stride, padding and dilation are not 1, 0, 1.
     """
 
 def linear_relu_nlc_wgmma(
@@ -1527,8 +1531,8 @@ def conv1d_stat_nlc_mma(
 
     (y, stat(y)) of y = conv1d_nlc(...).
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
 
@@ -1552,8 +1556,9 @@ def conv1d_stat_nlc_mma(
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+            does not hold what so many taps read; a GPU that does not multiply the precision: compute capability 7.5 has
+            fp16 alone, and fp8 needs 8.9.
+        DeviceError: no usable GPU; one of compute capability 7.5 where stride, padding and dilation are not 1, 0, 1.
     """
 
 def conv1d_stat_nlc_wgmma(
@@ -1824,8 +1829,8 @@ def conv1d_relu_maxpool1d_nlc_mma(
 
     The maximum of each pool_size positions of conv1d_relu_nlc(...): (N, L_out // pool_size, C_out).
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
 
@@ -1850,8 +1855,9 @@ def conv1d_relu_maxpool1d_nlc_mma(
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
-            does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+            does not hold what so many taps read; a GPU that does not multiply the precision: compute capability 7.5 has
+            fp16 alone, and fp8 needs 8.9.
+        DeviceError: no usable GPU; one of compute capability 7.5 where stride, padding and dilation are not 1, 0, 1.
     """
 
 def conv1d_relu_maxpool1d_nlc_wgmma(
@@ -2989,8 +2995,8 @@ def conv2d_nhwc_mma(
 
     conv2d on channels-last features.
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, casts the features and the result; the layer `MmaConv` leaves all that out.
 
@@ -4605,8 +4611,8 @@ def conv2d_relu_nhwc_mma(
 
     conv2d_relu on channels-last features.
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, casts the features and the result; the layer `MmaConv` leaves all that out.
 

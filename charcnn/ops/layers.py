@@ -31,7 +31,7 @@ class LayerRow:
     hopper: bool = False
     """Needs Hopper's tensor cores."""
     ampere: bool = False
-    """Needs tensor cores of compute capability 8.0 or later."""
+    """Needs tensor cores of compute capability 8.0 or later; of fp16, what l14 and l21 have needs 7.5."""
     device: str = "cuda"
     """cpu or cuda"""
     technique: str = ""

@@ -135,7 +135,7 @@ def prepare(
         gpu = _gpu()
         gpu.gpu_count()
         if row.tensor_cores:
-            gpu.require_tensor_cores(row.technique, hopper=row.hopper)
+            gpu.require_tensor_cores(row.technique, hopper=row.hopper, turing=row.turing)
         arrays = tuple(map(gpu.to_device, arrays))
     launch: Any = launch_of(row)
     how: Record = {"precision": row.precision} if row.precision else {}
@@ -227,7 +227,8 @@ def _choose(
         if device is None and {row.device for row in rows} == {"cpu", "cuda"}:
             rows = [row for row in rows if row.device == ("cuda" if _has_gpu() else "cpu")]
         if rows and rows[0].device == "cuda":
-            rows = [row for row in rows if not row.tensor_cores or _gpu().has_tensor_cores(hopper=row.hopper)]
+            has = _gpu().has_tensor_cores
+            rows = [row for row in rows if not row.tensor_cores or has(hopper=row.hopper, turing=row.turing)]
         if not rows:
             raise ValueError(f"pattern={said}: no technique is chosen for it automatically here; name one")
         rows.sort(key=lambda row: FASTEST.index(row.technique))

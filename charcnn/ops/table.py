@@ -101,7 +101,13 @@ class Variant:
         """The least compute capability of a GPU that runs it; None of any."""
         if self.hopper:
             return 9, 0
-        return (8, 0) if self.precision or self.technique in ASYNCHRONOUS else None
+        needs = (self.precision and not self.turing) or self.technique in ASYNCHRONOUS
+        return (8, 0) if needs else None
+
+    @property
+    def turing(self) -> bool:
+        """Whether tensor cores of compute capability 7.5 will do."""
+        return self.technique == "mma" and self.precision == "fp16" and self.operator not in IMAGES
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -172,7 +178,7 @@ TECHNIQUES = {
     "warp_gather": "CUDA, as gather, each warp by itself, with sums, LayerNorm and features in the precision",
     "lags": "CUDA, for token ids: sums looked up by character, and by pair of characters and their distance",
     "lag_sums": "CUDA, as lags, with a warp an input, and tables in float32 in shared memory",
-    "mma": "CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32",
+    "mma": "CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too",
     "wgmma": "Hopper's tensor cores, by wgmma, fed by TMA; sums in float32",
     "small_batch": "tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once",
 }

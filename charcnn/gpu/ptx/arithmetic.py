@@ -7,7 +7,8 @@ from functools import cache
 import numpy as np
 
 from charcnn.aliases import Intrinsic
-from charcnn.gpu.ptx.intrinsics import instruction
+from charcnn.gpu.device import AMPERE
+from charcnn.gpu.ptx.intrinsics import ALWAYS, instruction
 from charcnn.gpu.ptx.simulated import bits, bytes_of, float_of, maximum, on_pairs
 
 
@@ -43,11 +44,22 @@ def mul_hi_u32(a, b):
     """
 
 
-@instruction("max.NaN.f32 $0, $1, $2;", "f", "ff", pure=True, simulated=maximum)
+@instruction(
+    "max.NaN.f32 $0, $1, $2;",
+    "f",
+    "ff",
+    before={
+        AMPERE: "{.reg .pred p;\n.reg .f32 m, n;\nmax.f32 m, $1, $2;\nadd.rn.f32 n, $1, $2;\n"
+        "setp.nan.f32 p, $1, $2;\nselp.f32 $0, n, m, p;}"
+    },
+    pure=True,
+    simulated=maximum,
+)
 def max_nan_f32(a, b):
     """The greater of two float32; NaN where either is NaN.
 
-    PTX: max.NaN.f32; section "Floating Point Instructions: max". Since compute capability 8.0.
+    PTX: max.NaN.f32; section "Floating Point Instructions: max". Since compute capability 8.0; before, max.f32, which
+    takes a number rather than NaN, and where setp.nan.f32 finds one, their sum.
     """
 
 
@@ -85,14 +97,25 @@ def rsqrt_approx_f32(a):
     """
 
 
+_SELECTED = (
+    "{.reg .pred p, q, u, v;\n.reg .b16 a, b, c, d;\nmov.b32 {a, b}, $1;\nmov.b32 {c, d}, $2;\n"
+    "setp.gtu.f16x2 p|q, $1, $2;\nsetp.nan.f16x2 u|v, $2, $2;\nselp.b16 a, a, c, p;\nselp.b16 b, b, d, q;\n"
+    "selp.b16 a, c, a, u;\nselp.b16 b, d, b, v;\nmov.b32 $0, {a, b};}"
+)
+"""The first of two f16 where it is greater or NaN, the second where that is NaN."""
+
+
 @cache
 def max_nan_f16x2(ptx_type: str) -> Intrinsic:
     """peak(a, b): the greater of each of two f16 or, by `ptx_type`, bf16; NaN where either is NaN.
 
-    PTX: max.NaN.{ptx_type}x2; section "Half Precision Floating Point Instructions: max". Since compute capability 8.0.
+    PTX: max.NaN.{ptx_type}x2; section "Half Precision Floating Point Instructions: max". Since compute capability 8.0;
+    before, of f16, two setp.f16x2 and selp.b16, which take either of two zeros.
     """
+    text = f"max.NaN.{ptx_type}x2 $0, $1, $2;"
+    before = {AMPERE: _SELECTED} if ptx_type == "f16" else ALWAYS
 
-    @instruction(f"max.NaN.{ptx_type}x2 $0, $1, $2;", "r", "rr", pure=True, simulated=on_pairs(np.maximum, ptx_type))
+    @instruction(text, "r", "rr", before=before, pure=True, simulated=on_pairs(np.maximum, ptx_type))
     def peak(a, b):
         """See `max_nan_f16x2`."""
 

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 
 from charcnn.aliases import Intrinsic
-from charcnn.gpu.ptx.intrinsics import instruction
+from charcnn.gpu.device import AMPERE
+from charcnn.gpu.ptx.intrinsics import ALWAYS, instruction
 from charcnn.gpu.ptx.simulated import e4m3x4_of, float_of_e4m3, floats_of, tf32_of, word_of, words_by_form
+
+_RECTIFY = "setp.lt.f32 p, f, 0f00000000;\nselp.f32 f, 0f00000000, f, p;\n"
 
 
 @cache
@@ -21,15 +24,22 @@ def cvt_f16x2(ptx_type: str, rectified: bool = False) -> Intrinsic:
 
     Where `rectified`, ReLU of them: a negative one is 0, and NaN stays NaN.
 
-    PTX: cvt.rn{.relu}.{ptx_type}x2.f32 word, high, low; section "cvt". Since compute capability 8.0.
+    PTX: cvt.rn{.relu}.{ptx_type}x2.f32 word, high, low; section "cvt". Since compute capability 8.0; before, of f16,
+    setp.lt.f32 and selp.f32 where `rectified`, and two cvt.rn.f16.f32.
     """
 
     def simulated(low: Any, high: Any) -> Any:
         return word_of(ptx_type, *(np.maximum(value, np.float32(0)) if rectified else value for value in (low, high)))
 
     text = f"cvt.rn{'.relu' * rectified}.{ptx_type}x2.f32 $0, $2, $1;"
+    one_by_one = "".join(
+        f"mov.b32 f, {value};\n{_RECTIFY * rectified}cvt.rn.f16.f32 {half}, f;\n"
+        for half, value in (("x", "$1"), ("y", "$2"))
+    )
+    older = f"{{.reg .pred p;\n.reg .f32 f;\n.reg .b16 x, y;\n{one_by_one}mov.b32 $0, {{x, y}};}}"
+    before = {AMPERE: older} if ptx_type == "f16" else ALWAYS
 
-    @instruction(text, "r", "ff", pure=True, simulated=simulated)
+    @instruction(text, "r", "ff", before=before, pure=True, simulated=simulated)
     def pack(low, high):
         """See `cvt_f16x2`."""
 

@@ -6,39 +6,12 @@ PTX ISA: "Special Registers", "griddepcontrol".
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
-from charcnn.aliases import Function
-from charcnn.gpu.device import SIMULATED
-from charcnn.gpu.ptx.intrinsics import instruction, instruction_code, typed
+from charcnn.gpu.device import HOPPER
+from charcnn.gpu.ptx.intrinsics import instruction
 
-if not SIMULATED:
-    from numba.cuda.core.targetconfig import ConfigStack
-
-_HOPPER = (9, 0)
-
-
-def _on_hopper(text: str) -> Callable[[Function], Function]:
-    """`instruction`, of no operands; in code for a GPU before compute capability 9.0, which lacks it, nothing."""
-
-    def declare(declared: Function) -> Function:
-        def typing(typingctx, *kinds):
-            signature, written = instruction_code(text, "", "", [], kinds, False, False)
-
-            def codegen(context, builder, signature, arguments):
-                if tuple(ConfigStack().top().compute_capability)[:2] < _HOPPER:
-                    return context.get_dummy_value()
-                return written(context, builder, signature, arguments)
-
-            return signature, codegen
-
-        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
-            setattr(typing, name, getattr(declared, name))
-        made = typed(text, declared=declared)(typing)
-        made.text, made.outs, made.ins = text, "", ""
-        return made
-
-    return declare
+_NOTHING = {HOPPER: ""}
+"""Before Hopper."""
 
 
 @instruction("mov.u32 $0, %tid.x;", "r")
@@ -99,7 +72,7 @@ def cluster_sync_relaxed():
     """
 
 
-@_on_hopper("griddepcontrol.wait;")
+@instruction("griddepcontrol.wait;", before=_NOTHING)
 def griddepcontrol_wait():
     """Until the kernel before this one on the stream has ended, and what it wrote can be read.
 
@@ -108,7 +81,7 @@ def griddepcontrol_wait():
     """
 
 
-@_on_hopper("griddepcontrol.launch_dependents;")
+@instruction("griddepcontrol.launch_dependents;", before=_NOTHING)
 def griddepcontrol_launch():
     """Let the kernel after this one begin, as far as this block goes.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -20,6 +20,7 @@ from charcnn.gpu.device import SIMULATED
 
 if not SIMULATED:
     from llvmlite import ir
+    from numba.cuda.core.targetconfig import ConfigStack
     from numba.cuda.extending import intrinsic
 
 REGISTERS = {"r": types.uint32, "l": types.uint64, "f": types.float32}
@@ -33,11 +34,19 @@ EMULATED: dict[str, Function] = {}
 operands, or of the constants that they are made with, which gives that one. `charcnn.gpu.emulator` fills it."""
 
 
+Before = Mapping[tuple[int, int], str]
+"""By compute capability, the assembly for GPUs before it, which lack an instruction."""
+
+ALWAYS: Before = {}
+"""Of an instruction that every GPU has on which kernels with it run."""
+
+
 def instruction(
     text: str,
     outs: str = "",
     ins: str = "",
     *,
+    before: Before = ALWAYS,
     pure: bool = False,
     early: bool = False,
     simulated: Function | None = None,
@@ -51,6 +60,8 @@ def instruction(
             and the index of an element. One in shared memory, s, is a 32-bit address, or an array, an index and an
             offset to it: a constant offset goes into the instruction. With a, it is an array that only the simulator
             looks at, an address in it, and in loads an offset in bytes. Arrays are contiguous, and have any axes.
+        before: what stands in for the text on older GPUs, of one compute capability at most; nothing does where that is
+            empty and there is no result.
         pure: the result depends on the operands alone. Else the instruction is neither dropped nor moved over another
             one or over memory accesses.
         early: results are written before all operands are read, and get registers of their own.
@@ -63,12 +74,13 @@ def instruction(
             sizes = operand_sizes(ins, kinds)
             if sizes is None:
                 return None  # for Numba to say that there is no such function of these types
-            return instruction_code(text, outs, ins, sizes, kinds, pure, early)
+            return instruction_code(text, outs, ins, sizes, kinds, before, pure, early)
 
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(typing, name, getattr(declared, name))  # but not the signature: Numba goes by that
-        made = typed(text, outs, ins, pure, early, declared=declared, simulated=simulated, maker=maker)(typing)
-        made.text, made.outs, made.ins = text, outs, ins
+        key = text, outs, ins, *before.items(), pure, early
+        made = typed(*key, declared=declared, simulated=simulated, maker=maker)(typing)
+        made.text, made.outs, made.ins, made.before = text, outs, ins, before
         return made
 
     return declare
@@ -136,9 +148,15 @@ def operand_sizes(ins: str, kinds: Sequence[NumbaType]) -> list[int] | None:
     return sizes if at == len(kinds) else None
 
 
+def compiles_before(capability: tuple[int, int]) -> bool:
+    """Whether what Numba compiles now is for a GPU before this compute capability."""
+    return tuple(ConfigStack().top().compute_capability)[:2] < capability
+
+
 def instruction_code(
-    text: str, outs: str, ins: str, sizes: Sequence[int], kinds: Sequence[NumbaType], pure: bool, early: bool
-) -> Any:
+    text: str, outs: str, ins: str, sizes: Sequence[int], kinds: Sequence[NumbaType], before: Before, pure: bool,
+    early: bool,
+) -> Any:  # fmt: skip
     """The signature of an instruction, of one tuple of arguments, and its code."""
     taken: list[Any] = []
     for letter, size in zip(ins, sizes, strict=True):
@@ -148,13 +166,16 @@ def instruction_code(
     returned = types.void if not results else results[0] if len(results) == 1 else types.UniTuple(results[0], len(outs))
 
     def codegen(context, builder, signature, arguments):
+        written = next((older for least, older in before.items() if compiles_before(least)), text)
+        if not written:
+            return context.get_dummy_value()
         given = [builder.extract_value(arguments[0], i) for i in range(len(taken))]
         operands, at = [], 0
         for letter, size in zip(ins, sizes, strict=True):
             operands.append(_address(context, builder, letter, taken[at], given[at : at + size]))
             at += size
         letters = [PLACES.get(letter, letter)[0] for letter in ins]
-        values = asm(builder, text, outs, letters, operands, volatile=not pure, memory=not pure, early=early)
+        values = asm(builder, written, outs, letters, operands, volatile=not pure, memory=not pure, early=early)
         if len(values) == 1:
             return values[0]
         return context.make_tuple(builder, signature.return_type, values) if values else context.get_dummy_value()

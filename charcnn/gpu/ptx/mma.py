@@ -1,4 +1,7 @@
-"""Products by warps on tensor cores, since compute capability 8.0. PTX ISA: "Warp Level Matrix Instructions"."""
+"""Products by warps on tensor cores. PTX ISA: "Warp Level Matrix Instructions".
+
+Since compute capability 8.0; f16 since 7.5, whose instruction has half the depth: there two are one.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from functools import cache
 from itertools import pairwise
 
 from charcnn.aliases import Intrinsic
-from charcnn.gpu.device import SIMULATED
-from charcnn.gpu.ptx.intrinsics import asm, elements, instruction, typed
+from charcnn.gpu.device import AMPERE, SIMULATED
+from charcnn.gpu.ptx.intrinsics import asm, compiles_before, elements, instruction, typed
 
 if not SIMULATED:
     from llvmlite import ir
@@ -26,6 +29,16 @@ def mma_text(ptx_type: str, words: int = 2) -> str:
         f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{ptx_type}.{ptx_type}.f32 "
         f"{{$0, $1, $2, $3}}, {{{a}}}, {{{b}}}, {{{c}}};"
     )
+
+
+def _in_two(ptx_type: str) -> dict[tuple[int, int], str]:
+    """Assembly of `mma_sync` before compute capability 8.0, of f16: a product of half the depth, then of the rest."""
+    if ptx_type != "f16":
+        return {}
+    half = "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32"
+    first = f"{half} {{d0, d1, d2, d3}}, {{$4, $5}}, {{$8}}, {{$10, $11, $12, $13}};"
+    second = f"{half} {{$0, $1, $2, $3}}, {{$6, $7}}, {{$9}}, {{d0, d1, d2, d3}};"
+    return {AMPERE: f"{{.reg .f32 d<4>;\n{first}\n{second}}}"}
 
 
 @instruction(LDMATRIX, "rrrr", "r")
@@ -48,11 +61,11 @@ def mma_sync(ptx_type: str) -> Intrinsic:
     2 (l % 4) and the next. Depth: the 32 bytes of a row.
 
     PTX: mma.sync.aligned.m16n8k16.row.col.f32.type.type.f32, for tf32 m16n8k8, for e4m3 m16n8k32; section "mma". Since
-    compute capability 8.0, e4m3 since 8.9. For 9.0 the compiler makes two products in f16 of one in e4m3, which keeps
-    all digits of the sums.
+    compute capability 8.0, e4m3 since 8.9, f16 since 7.5: there two m16n8k8. For 9.0 the compiler makes two products in
+    f16 of one in e4m3, which keeps all digits of the sums.
     """
 
-    @instruction(mma_text(ptx_type), "ffff", "rrrrrrffff")
+    @instruction(mma_text(ptx_type), "ffff", "rrrrrrffff", before=_in_two(ptx_type))
     def multiply(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
         """See `mma_sync`."""
 
@@ -101,15 +114,16 @@ def mma_tile(
 
     PTX: ldmatrix.sync.aligned.m8n8.x4.shared.b16 and mma.sync.aligned.m16n8k16.row.col.f32.type.type.f32, for tf32
     m16n8k8, for e4m3 m16n8k32; with `split` also mul.rn.f16x2; sections "ldmatrix" and "mma". Since compute capability
-    8.0, e4m3 since 8.9.
+    8.0, e4m3 since 8.9, f16 since 7.5: there two m16n8k8.
     """
-    text = mma_text(ptx_type)
+    text, in_two = mma_text(ptx_type), _in_two(ptx_type).get(AMPERE)
 
     @typed(text, down, across, phases, split, quarters)
     def multiply(typingctx, acc, a, b):
 
         def codegen(context, builder, signature, arguments):
             zero = ir.Constant(ir.FloatType(), 0.0)
+            written = in_two if in_two and compiles_before(AMPERE) else text
 
             def load(address, turned, further):
                 address = builder.xor(address, ir.Constant(ir.IntType(32), turned))
@@ -117,7 +131,7 @@ def mma_tile(
                 return asm(builder, LDMATRIX, "rrrr", "r", [address])
 
             def product(x, y, onto):
-                return asm(builder, text, "ffff", "rrrrrrffff", [*x, *y, *onto], memory=False)
+                return asm(builder, written, "ffff", "rrrrrrffff", [*x, *y, *onto], memory=False)
 
             def scaled(value):
                 return asm(builder, TIMES_2_11, "r", "r", [value], memory=False)[0]

@@ -186,7 +186,7 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
     if program.tensor_cores or program.copies:
         way_out = _way_out(program, options.precision)
         if program.tensor_cores:
-            device.require_tensor_cores(program.name, hopper=program.hopper, way_out=way_out)
+            device.require_tensor_cores(program.name, hopper=program.hopper, turing=program.turing, way_out=way_out)
             of = program.number_format(options.precision)
             device.require_precision(of.name, of.capability)
         else:
@@ -226,6 +226,6 @@ def serves(program: catalog.Program, precision: str | None) -> bool:
         return False
     if not program.tensor_cores:
         return True
-    return device.has_tensor_cores(hopper=program.hopper) and device.has_capability(
+    return device.has_tensor_cores(hopper=program.hopper, turing=program.turing) and device.has_capability(
         program.number_format(precision).capability
     )

@@ -47,6 +47,8 @@ class PreparedConv(NoScratch):
     """Whether it needs Hopper's tensor cores."""
     tensor_cores: ClassVar[bool] = True
     """Whether it multiplies on tensor cores what these can."""
+    turing: ClassVar[tuple[type, ...]] = ()
+    """What a pattern may begin with on compute capability 7.5, too, in fp16."""
     longest: ClassVar[int] = 1 << 31
     """The most taps of a sequence."""
 
@@ -70,10 +72,12 @@ class PreparedConv(NoScratch):
             return False
         if precision not in cls.precisions_of(pattern[0]):
             return False
-        of = TENSOR_PRECISIONS.get(precision)
-        least = of.capability if of else (8, 0)
+        of, turing = TENSOR_PRECISIONS.get(precision), isinstance(pattern[0], cls.turing)
+        least = of.capability if of else device.AMPERE
+        if not turing:
+            least = max(least, device.AMPERE)
         if capability is None:
-            cores = not (of and cls.tensor_cores) or device.has_tensor_cores(hopper=cls.hopper)
+            cores = not (of and cls.tensor_cores) or device.has_tensor_cores(hopper=cls.hopper, turing=turing)
             return cores and device.has_capability(least)
         return capability >= least and (capability[0] == 9 or not cls.hopper)
 

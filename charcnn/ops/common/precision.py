@@ -51,7 +51,9 @@ class NumberFormat:
 
     @property
     def capability(self) -> tuple[int, int]:
-        """The lowest compute capability whose tensor cores multiply it."""
+        """The lowest compute capability whose tensor cores multiply it; sums of split numbers are known since 8.0."""
+        if self.ptx_type == "f16" and self.terms == 1:
+            return 7, 5
         return (8, 9) if self.ptx_type == "e4m3" else (8, 0)
 
 

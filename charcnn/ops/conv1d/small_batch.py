@@ -249,8 +249,8 @@ class SmallBatchConv(PreparedConv):
         stream: a CUDA stream; the default stream where None.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0; of images, none of Hopper's (9.0).
+        ValueError: an argument's shape, dtype, layout or side does not fit, or the GPU does not multiply the precision.
+        DeviceError: no usable GPU, or one of compute capability below 7.5; of images, none of Hopper's (9.0).
     """
 
     products, hopper, longest = (Conv1d, Conv2d), True, 7  # a thread's registers hold the operands of so many taps
@@ -262,10 +262,11 @@ class SmallBatchConv(PreparedConv):
         moments: bool = False, x_unit: float = 1.0, stream: Stream = None,
     ) -> None:  # fmt: skip
         product, _ = self.check(pattern)
-        device.require_tensor_cores("small_batch", hopper=isinstance(product, Conv2d))
-        of = choose(precision, {name: TENSOR_PRECISIONS[name] for name in self.precisions_of(product)})
-        made = FP32 if results == FP32.name else choose(results or precision)
         images = isinstance(product, Conv2d)
+        device.require_tensor_cores("small_batch", hopper=images, turing=not images)
+        of = choose(precision, {name: TENSOR_PRECISIONS[name] for name in self.precisions_of(product)})
+        device.require_precision(precision, of.capability)
+        made = FP32 if results == FP32.name else choose(results or precision)
         weight, bias = self._read(
             pattern, weights, of, made, images_of.OCTET if images else lane_numbers(of), moments=moments
         )  # fmt: skip

@@ -112,7 +112,7 @@ class FewOutputsLinear(PreparedConv):
 
     Raises:
         ValueError: it does not compute the pattern, there is no such precision, or an argument's shape does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0, for fp8 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0 for bf16, 8.9 for fp8.
     """
 
     products, precisions, tensor_cores, writes_host = (Linear,), tuple(TAKEN), False, True

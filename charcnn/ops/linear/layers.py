@@ -26,8 +26,9 @@ class SmallBatchLinear:
         most: int, default 64: inputs of a call at most.
 
     Raises:
-        ValueError: an argument's shape does not fit, or there is no such precision.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+        ValueError: an argument's shape does not fit, there is no such precision, or the GPU does not multiply it:
+            compute capability 7.5 has fp16 alone.
+        DeviceError: no usable GPU.
     """
 
     writes_host = True

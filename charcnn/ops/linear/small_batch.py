@@ -293,16 +293,18 @@ class SmallBatchMlp:
         stream: a CUDA stream; the default stream where None.
 
     Raises:
-        ValueError: an argument's shape does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+        ValueError: an argument's shape does not fit, or the GPU does not multiply the precision: compute
+            capability 7.5 has fp16 alone.
+        DeviceError: no usable GPU.
     """
 
     def __init__(
         self, weights: Array, biases: Any, *, precision: str = "fp16", most: int = MOST, stream: Stream = None
     ) -> None:
-        device.require_tensor_cores("small_batch")
+        device.require_tensor_cores("small_batch", turing=True)
         self.most = most
         self.precision = choose(precision)
+        device.require_precision(precision, self.precision.capability)
         together = max(8, lane_numbers(self.precision))
         sizes = [weights[0].shape[0], *(weight.shape[1] for weight in weights)]
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):

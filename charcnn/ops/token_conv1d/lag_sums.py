@@ -160,14 +160,10 @@ class SharedPairTables(PairTables):
     together: the fewer they are, the more threads share one. Lags whose tables shared memory does not hold
     are read from global memory. On Hopper's GPUs up to CLUSTER_INPUTS inputs take the exact tables, a cluster of blocks
     each (`cluster_moments`): an error of about 1e-14, and the same bits whatever comes with an input. Arguments, result
-    and errors as there; and:
-
-    Raises:
-        DeviceError: a GPU of compute capability below 8.0.
+    and errors as there.
     """
 
     def _make(self, call: Call, weight: Array, bias: Array) -> None:
-        device.require_capability((8, 0), "lag_sums", "use lags")
         super()._make(call, weight, bias)
         self.tables = call.scratch((_floats(self.kernel_size - 1, self.depth),), np.float32)
         blocks = -(-self.tables.size // WARP)

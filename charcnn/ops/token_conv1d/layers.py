@@ -36,7 +36,7 @@ class TokenConvNormReluPool:
 
     Raises:
         ValueError: an argument's shape does not fit, or there is no such precision.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+        DeviceError: no usable GPU, or in another precision than fp16 one of compute capability below 8.0.
     """
 
     def __init__(

@@ -210,9 +210,9 @@ def conv_block_1(
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0; for clusters, none of Hopper's (9.0).
+        DeviceError: no usable GPU; for clusters, none of Hopper's (9.0).
     """
-    device.require_tensor_cores("small_batch", hopper=sums is None)
+    device.require_tensor_cores("small_batch", hopper=sums is None, turing=True)
     n, length = shapes.ranked("ids", ids, "N, L")
     (taps, depth, channels), of = weights.shape, weights.precision
     if channels % OCTET:

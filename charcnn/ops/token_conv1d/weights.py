@@ -38,7 +38,7 @@ class TokenConvWeights:
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+        DeviceError: no usable GPU, or in another precision than fp16 one of compute capability below 8.0.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TokenConvWeights:
             shapes.expect("beta", beta, shapes.ranked("gamma", gamma, "L_out, C_out"))
         more = {} if gamma is None else {"gamma": gamma, "beta": beta}
         call = Call(None, stream, (0,), weight=weight, bias=bias, **more)
-        device.require_capability((8, 0), "warp_gather", "use gather")
+        device.require_capability(min(of.capability, device.AMPERE), f"warp_gather in {precision}", "use gather")
         self.table, self.bias, *affine = call.inputs
         # An early launch reads table and bias before the kernel before has ended: none that a caller may still write,
         # and none before a launch has waited for what made them.

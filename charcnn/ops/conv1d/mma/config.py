@@ -44,6 +44,11 @@ class MmaTile:
         return False
 
     @property
+    def held(self) -> bool:
+        """Whether registers hold the next step while this one is multiplied: `MmaHeldTile`."""
+        return False
+
+    @property
     def pack_n(self) -> int:
         """Output channels whose weights lie together."""
         return PACKED_N
@@ -67,6 +72,16 @@ class MmaTile:
     def b_bytes(self) -> int:
         """Of a stage of B."""
         return self.block_n * ROW_BYTES
+
+
+@dataclass(frozen=True)
+class MmaHeldTile(MmaTile):
+    """A tile for GPUs without cp.async: a thread loads its part of the next step, multiplies, and then stores it."""
+
+    @property
+    def held(self) -> bool:
+        """That it is so."""
+        return True
 
 
 @dataclass(frozen=True)

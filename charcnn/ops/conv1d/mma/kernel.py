@@ -18,7 +18,7 @@ from charcnn.ops.common.moments import PART_VALUES
 from charcnn.ops.common.precision import FP32, NumberFormat
 from charcnn.ops.conv1d.mma.config import NO_ROW, POOL, ROW_BYTES, Stages
 from charcnn.ops.conv1d.mma.im2col import GEOMETRY_BYTES
-from charcnn.ops.conv1d.mma.loads import make_copy_rows, make_im2col
+from charcnn.ops.conv1d.mma.loads import make_copies, make_im2col
 
 
 @cache
@@ -58,18 +58,16 @@ def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_sto
     a_bytes, b_bytes, b_at = uint32(stages.a_bytes), uint32(config.b_bytes), uint32(stages.b_at)
     all_a_bytes, all_b_bytes = b_at, uint32(config.b_stages * config.b_bytes)
     threads, prefetch = config.threads, config.b_stages - 1
-    b_copies, packed_blocks = config.block_n * ROW_BYTES // 16 // threads, config.block_n // config.pack_n
-    b_copies_of_block = b_copies // packed_blocks
     block_m, window = config.block_m // phases, phases
     warps_m, warp_n = config.warps_m, uint32(config.warp_n)
     warp_m = config.warp_m // phases
     block_n, packed_n = uint32(config.block_n), config.pack_n
     piece_shift = 1 if two_terms else 0  # of a piece's number, where every second one is of low halves
     lanes, row_size = 31, uint32(ROW_BYTES)
-    no_row, copied = uint32(NO_ROW), uint32(16)
-    size, block_step = uint64(4 if wide else of.size), uint64(config.pack_n * ROW_BYTES)
+    no_row, size = uint32(NO_ROW), uint64(4 if wide else of.size)
     float_size, moments_bytes = uint64(4), uint64(4 * PART_VALUES)
-    im2col, applied, copy_rows = config.im2col, bool(epilogue.function), make_copy_rows(stages)
+    im2col, applied, held = config.im2col, bool(epilogue.function), config.held
+    copy_rows, copy_weights, words_held, put = make_copies(stages)
     apply = in_place(epilogue.function, acc_size) if applied else None
     prepare, copy_pixels = make_im2col(stages) if im2col else (None, None)
     pixels_at, step_bytes, geometry_bytes = stages.pixels_at, uint64(16), uint64(GEOMETRY_BYTES)
@@ -85,6 +83,7 @@ def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_sto
         means = cuda.local.array(thread_rows, float32)
         squares = cuda.local.array(thread_rows, float32)
         a_rows_at = cuda.local.array(phases, types.uint32)
+        under_way = cuda.local.array(words_held, types.uint32)
         base = ptx.cvta_to_shared(shared)
         thread, block = thread_idx_x(), block_idx_x()
         lane, warp = thread & lanes, thread >> 5
@@ -116,17 +115,11 @@ def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_sto
                         at = moments + geometry_bytes + uint64(k_block) * step_bytes
                         copy_pixels(base + a_slot, base + pixels_at, x, again, at, row_bytes, image)
                     else:
-                        copy_rows(base + a_slot, x, again, first_position, k_block, row_bytes, positions)
+                        copy_rows(under_way, base + a_slot, x, again, first_position, k_block, row_bytes, positions)
                     a_slot += a_bytes
                     if a_slot == all_a_bytes:
                         a_slot = uint32(0)
-                to = base + b_at + b_slot + (again << 4)
-                source = weight + uint64(first_step + step) * block_step + uint64(again << 4)
-                for i in range(b_copies):
-                    at = source + uint64(i % b_copies_of_block * threads * 16)
-                    if i >= b_copies_of_block:
-                        at += uint64(i // b_copies_of_block) * uint64(steps) * block_step
-                    ptx.cp_async_16(to + i * threads * 16, at, copied)
+                copy_weights(under_way, base + b_at + b_slot, weight, again, first_step + step, steps)
             ptx.cp_async_commit_group()
             step, tap, b_slot = step + 1, tap + 1, b_slot + b_bytes
             if tap == taps:
@@ -147,6 +140,8 @@ def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_sto
         to_load = uint32(0), uint32(0), uint32(0), uint32(0), uint32(0)
         for _ in range(prefetch):
             to_load = load(to_load[0], to_load[1], to_load[2], to_load[3], to_load[4])
+        if held:
+            put(under_way, base, thread, True, 0, 0)
 
         # Sums begin with the bias; a thread's columns are the eight channels of an octet, two a matrix.
         column = warp_column * warp_n + (lane & 3) * 8 + first_column
@@ -162,6 +157,7 @@ def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_sto
         while left > 0:
             wait()
             cuda.syncthreads()  # the step is there for all, and nobody still reads what is filled next
+            _, k_block, next_tap, next_a, next_b = to_load
             to_load = load(to_load[0], to_load[1], to_load[2], to_load[3], to_load[4])
             piece = ((ptx.tid_x() >> 4) & 1) << piece_shift
             for p in range(phases):
@@ -169,6 +165,8 @@ def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_sto
                 swizzled = (piece ^ (at & 7)) << 4
                 a_rows_at[p] = base + a_slot + at * row_size + swizzled
             multiply(acc, a_rows_at, b_row_at + b_slot)
+            if held and k_block < k_blocks:
+                put(under_way, base, ptx.tid_x(), next_tap == 0, next_a, next_b)
             b_slot, tap, left = b_slot + b_bytes, tap + 1, left - 1
             if b_slot == all_b_bytes:
                 b_slot = uint32(0)
@@ -238,13 +236,13 @@ def make_kernel(of: NumberFormat, stages: Stages, epilogue: Epilogue, vector_sto
         if measured:  # partial moments: of a warp's columns of a row their mean, and squared deviations from that
             n_tile = column // warp_n
             start, n_tiles_of_row = n_tile * warp_n, (c_out + warp_n - 1) // warp_n
-            held = float32(min(warp_n, c_out - start))
+            columns = float32(min(warp_n, c_out - start))
             for r in range(thread_rows):
                 total = float32(0)
                 for j in range(n_tiles):
                     k = (r // 2 * n_tiles + j) * 4 + r % 2 * 2
                     total += acc[k] + acc[k + 1]  # zeros where there is no column
-                means[r], squares[r] = ptx.quad_sum(total) / held, float32(0)
+                means[r], squares[r] = ptx.quad_sum(total) / columns, float32(0)
             for q in range(octets):
                 for u in range(4):
                     for e in range(2):

@@ -10,16 +10,16 @@ import numpy as np
 from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
-from charcnn.layers import Conv2d
+from charcnn.layers import Conv1d, Conv2d, Linear
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.cast import x_unit_of
 from charcnn.ops.common.conv import PreparedConv
 from charcnn.ops.common.epilogues import Pattern, pattern_of
 from charcnn.ops.common.mma_layout import OCTET, encode, together
-from charcnn.ops.common.precision import FP32, choose
+from charcnn.ops.common.precision import FP32, NumberFormat, choose
 from charcnn.ops.conv1d.mma import windows
-from charcnn.ops.conv1d.mma.config import PACKED_N, MmaTile, Stages
+from charcnn.ops.conv1d.mma.config import PACKED_N, MmaHeldTile, MmaTile, Stages
 from charcnn.ops.conv1d.mma.im2col import tile_time
 from charcnn.ops.conv1d.mma.kernel import make_kernel
 from charcnn.ops.conv1d.mma.pack import packed
@@ -43,6 +43,10 @@ POOLED = (
     MmaTile(96, 128, 48, 64, 4, 2),
 )
 """With pooling, and of split numbers: products that are summed apart leave no registers to sums of 64 x 64."""
+
+HELD = (MmaHeldTile(96, 128, 48, 64, 2, 1), MmaHeldTile(64, 128, 32, 64, 2, 1))
+"""Instead of PLAIN and POOLED before compute capability 8.0, in 64 KiB of shared memory: the second reads more bytes a
+product, and leaves half of the registers for what is on its way. With pooling there is the first alone."""
 
 CONVERTED = MmaTile(128, 128, 32, 64, 5, 1)
 """Before PLAIN, of e4m3. Compute capabilities 9.0 and 10.0 multiply f16 instead, whose words take registers. Those that
@@ -69,11 +73,12 @@ class MmaConv(PreparedConv):
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit, shared memory does not hold what so many
-            taps read, a group has no multiple of 32 output channels, or of 8 input channels, in fp8 of 16; or in fp8, a
-            GPU of compute capability below 8.9.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+            taps read, a group has no multiple of 32 output channels, or of 8 input channels, in fp8 of 16; or a GPU
+            that does not multiply the precision: compute capability 7.5 has fp16 alone, and fp8 needs 8.9.
+        DeviceError: no usable GPU, or one of compute capability below 8.0; of sequences and linear layers below 7.5.
     """
 
+    turing = Conv1d, Linear
     tiles: tuple[Any, ...]
     """Those to choose from: of images `Im2colTile`, else `MmaTile`."""
 
@@ -82,7 +87,8 @@ class MmaConv(PreparedConv):
         length: int | None = None, moments: bool = False, x_unit: float = 1.0, fills: bool = False,
         stream: Stream = None,
     ) -> None:  # fmt: skip
-        device.require_tensor_cores("mma")
+        product, _ = self.check(pattern)
+        device.require_tensor_cores("mma", turing=isinstance(product, self.turing))
         self._fills = fills
         of = choose(precision)
         device.require_precision(precision, of.capability)
@@ -96,9 +102,7 @@ class MmaConv(PreparedConv):
             self.windows, self.tiles = found, found.tiles
         else:
             columns, pack_n, used = -(-self.c_out // PACKED_N) * PACKED_N, PACKED_N, 4
-            plain = (CONVERTED, *PLAIN) if of.ptx_type == "e4m3" else PLAIN
-            pooled = self.epilogue.pool or of.terms == 2
-            self.tiles = fitting(POOLED if pooled else plain, self.taps, columns)
+            self.tiles = fitting(tiles_for(of, self.epilogue.pool is not None), self.taps, columns)
         self.part = self.tiles[0].warp_n
         laid = packed(weight, bias, of, pack_n, columns, stream, used, x_unit)
         self._weight, self._bias, self._factor, self._k_blocks, self.nbytes = *laid, laid.nbytes
@@ -160,6 +164,15 @@ def compute(call: Call, x: Array, weight: Array, bias: Array, precision: str, *,
     conv = MmaConv(pattern_of(weight, epilogue, **moves), {"weight": weight, "bias": bias}, **options)
     rows = encode(call, x.reshape((n * height, width, c_in)), width, conv.width, conv.precision, unit)
     conv.into(call, rows, x.shape)
+
+
+def tiles_for(of: NumberFormat, pooled: bool) -> tuple[MmaTile, ...]:
+    """Those of sequences and linear layers for the current GPU, whatever shared memory holds."""
+    if not device.has_capability(device.AMPERE):
+        return HELD[:1] if pooled else HELD
+    if pooled or of.terms == 2:
+        return POOLED
+    return (CONVERTED, *PLAIN) if of.ptx_type == "e4m3" else PLAIN
 
 
 def fitting(configs: tuple[MmaTile, ...], taps: int, columns: int) -> tuple[MmaTile, ...]:

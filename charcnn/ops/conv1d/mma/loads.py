@@ -1,11 +1,12 @@
-"""The copies of features in the kernel of `mma`: of the rows of a sequence, or of the pixels that a tap touches."""
+"""What the kernel of `mma` copies to shared memory: weights, and a sequence's rows or the pixels that a tap touches."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 from numba import cuda
 
+from charcnn.aliases import Function
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.conv1d.mma.config import PIXEL_BYTES, ROW_BYTES, Stages
@@ -14,14 +15,30 @@ OUTSIDE = 0x80000000
 """A row of an image that none has, whatever is added for a tap."""
 
 
-def make_copy_rows(stages: Stages) -> Any:
-    """The device function copy_rows: of a k block, all that all taps read of a tile of positions."""
-    threads = stages.config.threads
+class Copies(NamedTuple):
+    """Device functions that bring a step to shared memory. Where cp.async copies, `put` is none."""
+
+    rows: Function
+    """Of a k block, copies all that all taps read of a tile of positions; or loads it."""
+    weights: Function
+    """Copies a step's weights, or loads them."""
+    words: int = 1
+    """That a thread holds of what was loaded; where cp.async copies, one that nobody needs."""
+    put: Function | None = None
+    """Stores what was loaded."""
+
+
+def make_copies(stages: Stages) -> Copies:
+    """Those of a tile."""
+    config, inline = stages.config, cuda.jit(device=True, forceinline=True)
+    threads, packed_blocks = config.threads, config.block_n // config.pack_n
     rows_at_once, copies_bytes = threads * 16 // ROW_BYTES, threads * 16
     a_bytes, row_size, copied = stages.a_bytes, ROW_BYTES, uint32(16)
+    b_copies, block_step = config.block_n * ROW_BYTES // 16 // threads, uint64(config.pack_n * ROW_BYTES)
+    b_copies_of_block = b_copies // packed_blocks
 
-    @cuda.jit(device=True, forceinline=True)
-    def copy_rows(begin, x, thread, first_position, k_block, row_bytes, positions):
+    @inline
+    def copy_rows(under_way, begin, x, thread, first_position, k_block, row_bytes, positions):
         row, piece = thread >> 3, thread & 7  # pieces of 16 bytes, of one column of them
         to = (piece ^ row & 7) << 4
         to = begin + row * row_size + to
@@ -32,10 +49,64 @@ def make_copy_rows(stages: Stages) -> Any:
             source += uint64(row_bytes * rows_at_once)
             to, row = to + copies_bytes, row + rows_at_once
 
-    return copy_rows
+    @inline
+    def copy_weights(under_way, begin, weight, thread, step, steps):
+        to = begin + (thread << 4)
+        source = weight + uint64(step) * block_step + uint64(thread << 4)
+        for i in range(b_copies):
+            at = source + uint64(i % b_copies_of_block * threads * 16)
+            if i >= b_copies_of_block:
+                at += uint64(i // b_copies_of_block) * uint64(steps) * block_step
+            ptx.cp_async_16(to + i * threads * 16, at, copied)
+
+    return make_held(stages) if config.held else Copies(copy_rows, copy_weights)
 
 
-def make_im2col(stages: Stages) -> tuple[Any, Any]:
+def make_held(stages: Stages) -> Copies:
+    """Those of a tile whose next step is in registers: it has as many columns as lie together."""
+    config, inline = stages.config, cuda.jit(device=True, forceinline=True)
+    copies_bytes, row_size, stage_rows, b_at = config.threads * 16, ROW_BYTES, stages.a_rows, stages.b_at
+    rows_at_once, block_step = copies_bytes // ROW_BYTES, uint64(config.b_bytes)
+    a_copies, b_copies = -(-stages.a_bytes // copies_bytes), config.b_bytes // copies_bytes
+    whole, first = stages.a_bytes % copies_bytes == 0, 4 * a_copies
+
+    @inline
+    def load_rows(under_way, begin, x, thread, first_position, k_block, row_bytes, positions):
+        row, piece = first_position + (thread >> 3), k_block * row_size + ((thread & 7) << 4)
+        source = x + uint64(row) * uint64(row_bytes) + uint64(piece)
+        for i in range(a_copies):
+            k, wanted = 4 * i, 1 if piece < row_bytes and row < positions else 0
+            under_way[k], under_way[k + 1], under_way[k + 2], under_way[k + 3] = ptx.ld_cg(source, wanted)
+            source += uint64(row_bytes * rows_at_once)
+            row += rows_at_once
+
+    @inline
+    def load_weights(under_way, begin, weight, thread, step, steps):
+        source = weight + uint64(step) * block_step + uint64(thread << 4)
+        for i in range(b_copies):
+            k, at = first + 4 * i, source + uint64(i * copies_bytes)
+            under_way[k], under_way[k + 1], under_way[k + 2], under_way[k + 3] = ptx.ld_global_v4_b32(at)
+
+    @inline
+    def put(under_way, base, thread, rows, a_slot, b_slot):
+        """Stores weights, and features where `rows`."""
+        row = thread >> 3
+        to = base + a_slot + row * row_size + ((thread & 7 ^ row & 7) << 4)
+        if rows:
+            for i in range(a_copies):
+                k = 4 * i
+                if whole or row + i * rows_at_once < stage_rows:
+                    at = to + i * copies_bytes
+                    ptx.st_shared_v4_b32(at, under_way[k], under_way[k + 1], under_way[k + 2], under_way[k + 3])
+        to = base + b_at + b_slot + (thread << 4)
+        for i in range(b_copies):
+            k, at = first + 4 * i, to + i * copies_bytes
+            ptx.st_shared_v4_b32(at, under_way[k], under_way[k + 1], under_way[k + 2], under_way[k + 3])
+
+    return Copies(load_rows, load_weights, first + 4 * b_copies, put)
+
+
+def make_im2col(stages: Stages) -> tuple[Function, Function]:
     """Device functions prepare and copy_pixels, where windows move over images; what they read is `im2col.Geometry`.
 
     prepare writes for each row of a tile, an output, where its window begins: pixel, row and column of the image, which

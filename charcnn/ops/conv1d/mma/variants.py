@@ -50,7 +50,9 @@ launch, launch_pooled, launch_stat, launch_linear = one_shot.launches(
     maximum of 3.
 
     Raises:
-        ValueError: shared memory does not hold what so many taps read; in fp8, a GPU of compute capability below 8.9.
+        ValueError: shared memory does not hold what so many taps read; a GPU that does not multiply the precision:
+            compute capability 7.5 has fp16 alone, and fp8 needs 8.9.
+        DeviceError: one of compute capability 7.5 where stride, padding and dilation are not 1, 0, 1.
     """,
     compute,
 )
