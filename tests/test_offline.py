@@ -105,22 +105,22 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
 }
 
 
-def build(*words):
+def build(*words, limit=1800):
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("offline_build.py"), "--jobs", str(os.cpu_count() or 1), *words],
-        capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, check=False, timeout=1800 if "PYTEST_CURRENT_TEST" in os.environ else None,
+        capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, check=False, timeout=limit,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def compiled(known, *words):
+def compiled(known, *words, **limit):
     """All kernels; those that had to be compiled with their costs."""
     with NamedTemporaryFile("w", suffix=".json") as file:
         digests = {name: {function: row[-1] for function, row in own.items()} for name, own in known.items()}
         json.dump(digests, file)
         file.flush()
-        return build("--known", file.name, *words, *(row.name for row in CUDA), *TILES, *BESIDE, *LADDERS)
+        return build("--known", file.name, *words, *(row.name for row in CUDA), *TILES, *BESIDE, *LADDERS, **limit)
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +252,7 @@ def test_portable_tensor_cores(capability, request):
 def main():
     """Write the record; what has the same digest still keeps its own."""
     known = json.loads(RECORD.read_text())
-    kernels = compiled({} if "--all" in sys.argv else known)
+    kernels = compiled({} if "--all" in sys.argv else known, limit=None)
     wrong = {name: found for name, row in kernels.items() if "costs" in row and (found := faults(row["costs"]))}
     if wrong:
         sys.exit(f"these must not be: {wrong}")
