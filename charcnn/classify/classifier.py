@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from itertools import chain
@@ -235,9 +235,9 @@ class Classifier:
 
     def _finite(self, texts: PackedStrings, first: int = 0) -> np.ndarray:
         """`logits`, checked as `probabilities` says."""
-        blank = texts.blank()
-        if blank.any():
-            raise ValueError(f"texts[{first + int(blank.argmax())}] is empty or blank: it has no label")
+        blank = texts.first_blank()
+        if blank is not None:
+            raise ValueError(f"texts[{first + blank}] is empty or blank: it has no label")
         logits = self.logits(texts)
         wrong = overflowed(logits)
         if wrong.size:
@@ -245,18 +245,17 @@ class Classifier:
         return logits
 
     def shares(self, logits: np.ndarray) -> np.ndarray:
-        """Logits, float32 (N, C), as probabilities, which may take their memory."""
-        return sigmoid(logits) if self.config.multi_label else ops.softmax_loops(logits, out=logits)
+        """Logits, float32 (N, C), as probabilities."""
+        return sigmoid(logits) if self.config.multi_label else ops.softmax_loops(logits)
 
-    def _each(self, texts: Any, give: Callable[..., np.ndarray] | None = None) -> Iterator[np.ndarray]:
+    def _each(self, texts: Any, give: Callable[..., np.ndarray] | None = None) -> Iterable[np.ndarray]:
         give = give or self.probabilities  # what is asked for of each block of texts
         if isinstance(texts, (list, tuple)) and len(texts) <= FEW:
-            yield from [give(PackedStrings(*encodings.pack(texts)))] if texts else []
-            return
+            return (give(PackedStrings(*encodings.pack(texts))),) if texts else ()
         blocks = _numbered(columns(texts, self.rows))
         if (first := next(blocks, None)) is None:
-            return
-        yield from ordered.ordered(chain([first], blocks), lambda block: give(*block), self.engine.threads)
+            return ()
+        return ordered.ordered(chain([first], blocks), lambda block: give(*block), self.engine.threads)
 
     def predict_proba(self, texts: Any) -> np.ndarray:
         """Each text's probability of each class, in the order of `classes_`.

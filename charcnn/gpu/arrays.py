@@ -59,7 +59,9 @@ def apart(name: str, out: Array, inputs: Mapping[str, Any], in_place: str = "") 
     """Raise ValueError where what is written shares memory with what is read, but for an input that may be `out`."""
     for other, array in inputs.items():
         here = other == in_place
-        if array is not None and _overlap(out, array) and not (here and _begin(out) == _begin(array)):
+        if array is None or (here and array is out):
+            continue
+        if _overlap(out, array) and not (here and _begin(out) == _begin(array)):
             raise ValueError(
                 f"{name} shares memory with {other}: need memory of its own{f', or {other} itself' if here else ''}"
             )

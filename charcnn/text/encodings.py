@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -191,13 +192,23 @@ def _encoded(buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray, encoding:
     return ids
 
 
+@njit(cache=True, nogil=True)
+def _rise_within(offsets, size):
+    last = np.int64(0)
+    for n in range(offsets.size):
+        if offsets[n] < last:
+            return False
+        last = np.int64(offsets[n])
+    return last <= size
+
+
 def check_buffer(buffer: np.ndarray, offsets: np.ndarray) -> None:
     """Raise ValueError unless these are texts one after the other, as `encode_buffer` takes them."""
     if buffer.dtype != np.uint8 or buffer.ndim != 1 or not buffer.flags.c_contiguous:
         raise ValueError(f"buffer is {buffer.dtype} of shape {buffer.shape}: need contiguous uint8 (B,)")
     if offsets.dtype not in (np.int64, np.int32) or offsets.ndim != 1 or not offsets.size:
         raise ValueError(f"offsets is {offsets.dtype} of shape {offsets.shape}: need int64 or int32 (N + 1,)")
-    if offsets[0] < 0 or offsets[-1] > buffer.size or (offsets[1:] < offsets[:-1]).any():
+    if not _rise_within(offsets, buffer.size):
         raise ValueError(f"offsets leave the buffer or fall: need 0 <= rising values <= {buffer.size}")
 
 
@@ -272,6 +283,5 @@ def pack(texts: Iterable[str | bytes], first: int = 0) -> tuple[np.ndarray, np.n
         elif not isinstance(text, bytes):
             raise ValueError(f"texts[{index}] is a {type(text).__name__}: need str or bytes")
         parts.append(text)
-    offsets = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
+    offsets = np.fromiter(accumulate(map(len, parts), initial=0), np.int64, len(parts) + 1)
     return np.frombuffer(b"".join(parts), np.uint8), offsets

@@ -43,6 +43,11 @@ class PackedStrings:
         _find_blank(self.buffer, self.offsets, found)
         return found
 
+    def first_blank(self) -> int | None:
+        """The index of the first text that is empty or blank, as `blank` has them; None where there is none."""
+        found: int = _first_blank(self.buffer, self.offsets)
+        return found if found < len(self) else None
+
     def taken(self: Strings, wanted: np.ndarray) -> Strings:
         """The texts that are wanted, bool (N,); all of them in the same buffer."""
         if wanted.all():
@@ -68,12 +73,25 @@ def _blank_bytes(buffer, i, stop):
 
 
 @njit(cache=True, nogil=True)
+def _is_blank(buffer, offsets, n):
+    i, stop = np.int64(offsets[n]), np.int64(offsets[n + 1])
+    while i < stop:
+        size = _blank_bytes(buffer, i, stop)
+        if size == 0:
+            break
+        i += size
+    return i >= stop
+
+
+@njit(cache=True, nogil=True)
 def _find_blank(buffer, offsets, found):
     for n in range(found.size):
-        i, stop = np.int64(offsets[n]), np.int64(offsets[n + 1])
-        while i < stop:
-            size = _blank_bytes(buffer, i, stop)
-            if size == 0:
-                break
-            i += size
-        found[n] = i >= stop
+        found[n] = _is_blank(buffer, offsets, n)
+
+
+@njit(cache=True, nogil=True)
+def _first_blank(buffer, offsets):
+    for n in range(offsets.size - 1):
+        if _is_blank(buffer, offsets, n):
+            return n
+    return offsets.size - 1
