@@ -40,12 +40,11 @@ Engine.logits = lambda self, ids: np.zeros((len(ids), self.config.classes), np.f
 LEVEL = """
 import json, sys, time
 from charcnn.classify.classifier import Classifier
-from charcnn.text import encodings
 from charcnn.text.texts import read_texts
 model, source, seconds, options = sys.argv[1], sys.argv[2], float(sys.argv[3]), json.loads(sys.argv[4])
 classifier = Classifier.load(model, **options)
 texts = read_texts(source, classifier.encoding).texts
-ids = encodings.encode([texts[n % len(texts)] for n in range(4 * classifier.rows)], classifier.encoding)
+ids = classifier.encode([texts[n % len(texts)] for n in range(4 * classifier.rows)])
 classifier.engine.logits(ids[: classifier.rows])
 rows, started = 0, time.perf_counter()
 while time.perf_counter() - started < seconds:

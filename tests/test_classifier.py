@@ -386,3 +386,9 @@ def test_the_model_that_ships_labels_the_sample():
 def test_load_of_no_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         Classifier.load(tmp_path / "none.safetensors")
+
+
+def test_token_ids_of_another_length_are_refused(classifier):
+    ids = np.zeros((2, TINY.length + 1), np.uint8)
+    with pytest.raises(ValueError, match=rf"ids has shape \(2, {TINY.length + 1}\): need \(N, {TINY.length}\)"):
+        classifier.engine.logits(ids)

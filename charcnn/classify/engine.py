@@ -261,11 +261,13 @@ class Engine:
         They are as the level gives them: `overflowed` finds those that are not finite.
 
         Raises:
-            ValueError: it is closed.
+            ValueError: it is closed, or token ids have another length than the network's.
             charcnn.host.forks.ForkedError: the process is a fork of the one that made it.
         """
         if self._closed:
             raise ValueError("the classifier is closed: load it again")
+        if isinstance(batch, np.ndarray) and batch.shape[1:] != (self.config.length,):
+            raise ValueError(f"ids has shape {batch.shape}: need (N, {self.config.length})")
         self._home.check()
         if self._submit is None:  # a level's buffers serve one call at a time
             with self._one_call:
