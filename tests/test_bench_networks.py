@@ -109,7 +109,6 @@ def test_pooling_in_one_kernel_and_in_two(pool, monkeypatch):
 
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: python bench/direct_plans.py")
-@pytest.mark.xfail(strict=True, raises=SystemExit, reason="emulated, a plan that stages its results stores some alone")
 def test_plans_of_few_channels(monkeypatch):
     fresh_kernels(monkeypatch)
     monkeypatch.setattr(graph, "Graph", lambda start, stream: SimpleNamespace(launch=lambda: start(stream)))

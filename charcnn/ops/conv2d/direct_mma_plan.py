@@ -302,11 +302,19 @@ class DirectMmaPlan:
     def grid(self, n: int) -> tuple[int, int]:
         """Blocks that take images by turns, as many in all as the GPU holds; and those that share one.
 
-        Of the latter each has 16 maps, and of few images a part of the tiles: it makes words of the whole image.
+        Of the latter each has 16 maps, and of few images a part of the tiles: it makes words of the whole image. A block
+        whose results leave as bulk copies has all tiles, as it copies all results of its maps.
         """
-        most = self.resident * device.multiprocessors()
-        parts = max(1, min(-(-self.tiles // self.warps), most // (n * self.map_blocks)))
-        return min(n, max(1, most // self.map_blocks)), self.map_blocks * parts
+        return min(n, max(1, self._most // self.map_blocks)), self.map_blocks * (1 if self.groups else self.parts(n))
+
+    @property
+    def _most(self) -> int:
+        """Blocks that the GPU holds."""
+        return self.resident * device.multiprocessors()
+
+    def parts(self, n: int) -> int:
+        """Blocks that the GPU has room for, for each of n images and 16 maps: 1 where there are many images."""
+        return max(1, min(-(-self.tiles // self.warps), self._most // (n * self.map_blocks)))
 
 
 def _warps(registers: int) -> int:
@@ -324,7 +332,7 @@ def plan(x: Shape, c_out: int, window: Window, precision: str, bulk: bool = Fals
             fit in registers, or an image not in shared memory.
     """
     straight, staged = _plan(x[1:], c_out, window, precision, device.shared_limit(), bulk)
-    return staged if staged and staged.grid(x[0])[1] == staged.map_blocks else straight
+    return staged if staged and staged.parts(x[0]) == 1 else straight
 
 
 @lru_cache(1024)
