@@ -302,8 +302,8 @@ class DirectMmaPlan:
     def grid(self, n: int) -> tuple[int, int]:
         """Blocks that take images by turns, as many in all as the GPU holds; and those that share one.
 
-        Of the latter each has 16 maps, and of few images a part of the tiles: it makes words of the whole image. A block
-        whose results leave as bulk copies has all tiles, as it copies all results of its maps.
+        Of the latter each has 16 maps, and of few images a part of the tiles: it makes words of the whole image. A
+        block whose results leave as bulk copies has all tiles, as it copies all results of its maps.
         """
         return min(n, max(1, self._most // self.map_blocks)), self.map_blocks * (1 if self.groups else self.parts(n))
 
