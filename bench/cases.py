@@ -117,6 +117,12 @@ class Draw:
         """What fc1 reads."""
         return Case((self.floats(self.n, self.config.channels, self.config.block_lengths[-1]),))
 
+    def heads(self) -> Case:
+        """Queries, keys and values of a layer of BERT-base, for texts of 128 tokens."""
+        shape = _, heads, positions, depth = self.n, 12, 128, 64
+        flops = 4 * self.n * heads * positions * positions * depth
+        return Case((self.floats(*shape), self.floats(*shape), self.floats(*shape)), batched=3, flops=flops)
+
     def logits(self) -> Case:
         """What fc3 leaves."""
         return Case((self.floats(self.n, self.config.classes),))
@@ -166,6 +172,7 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": (Layer("conv_block_1", lambda d: d.pooled(d.tokens_normalised())),),
     "softmax": (Layer("logits", Draw.logits),),
     "argmax": (Layer("logits", Draw.logits),),
+    "attention": (Layer("BERT-base's", Draw.heads),),
     **IMAGE_LAYERS,
 }
 """Where each operator of the catalogue is measured."""

@@ -117,5 +117,16 @@ def softmax(rng, normal, n, c):
     return Case({"x": 4 * values(rng, n, c, normal=True)})
 
 
+def attention(rng, normal, n, heads, s, d, given=0, causal=0):
+    """With lengths where they are `given`: the first 0, the second s, the third 1, others between."""
+    inputs = {"q": values(rng, n, heads, s, d, normal=True), "k": values(rng, n, heads, s, d, normal=True)}
+    inputs["v"] = values(rng, n, heads, s, d, normal=normal)
+    if given:
+        lengths = rng.integers(0, s + 1, n, np.int32)
+        lengths[:3] = (0, s, 1)[:n]
+        inputs["lengths"] = lengths
+    return Case(inputs, {"causal": bool(causal)})
+
+
 def argmax(rng, normal, n, c):
     return Case({"x": rng.integers(-3, 3, (n, c)).astype(np.float32)})  # with equals

@@ -90,6 +90,26 @@ CLASSES = Cases(
     draw={"n": (0, 9, 300), "c": (1, 7, 60)},
 )
 
+ATTENTION = Cases(
+    make.attention,
+    edges=(
+        {"n": 3, "heads": 2, "s": 7, "d": 5, "given": 1},
+        {"n": 1, "heads": 1, "s": 1, "d": 1},
+        {"n": 0, "heads": 2, "s": 3, "d": 4},
+        {"n": 2, "heads": 3, "s": 9, "d": 4, "causal": 1},
+        {"n": 3, "heads": 1, "s": 6, "d": 8, "given": 1, "causal": 1},
+    ),
+    large=(
+        {"n": 2, "heads": 12, "s": 129, "d": 64},
+        {"n": 5, "heads": 3, "s": 129, "d": 32, "given": 1},
+        {"n": 3, "heads": 3, "s": 150, "d": 128, "given": 1, "causal": 1},
+        {"n": 1, "heads": 1, "s": 1030, "d": 64, "causal": 1},
+    ),
+    draw={"n": (0, 2, 5), "heads": (1, 2, 12), "s": (1, 9, 140), "d": (1, 5, 128), "given": (0, 1, 1)}
+    | {"causal": (0, 1, 1)},
+    compiled_in=("d",),
+)
+
 CONV1D_STAT = Cases(  # as CONV1D, less what only the taps see: here every value costs the simulator barriers
     make.conv1d,
     edges=(
@@ -358,6 +378,7 @@ CASES = {
     ),
     "softmax": CLASSES,
     "argmax": replace(CLASSES, make=make.argmax),
+    "attention": ATTENTION,
     **IMAGE_CASES,
 }
 

@@ -2574,6 +2574,80 @@ def argmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -
         DeviceError: no usable GPU.
     """
 
+# attention
+
+def attention_loops(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    lengths: np.ndarray | None = None,
+    causal: bool = False,
+    *,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.attention` by the technique `loops`.
+
+    softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
+
+    Compiled plain loops on one CPU core.
+
+    Query after query: its scores, their softmax, and the sum of the values by these weights.
+
+    Args:
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None;
+            below 0 is 0, above S is S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (N, heads, S, d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def attention_naive(
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: Array | None = None,
+    causal: bool = False,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.attention` by the technique `naive`.
+
+    softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a score, a block a row of the softmax, a thread a result; scores and weights lie in global memory.
+
+    Args:
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None;
+            below 0 is 0, above S is S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, heads, S, d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
 # collapse_linear
 
 def collapse_linear_naive(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.aliases import Array, Function, Record, Stream
+from charcnn.gpu.arrays import DTYPES
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes, shapes2d
@@ -48,6 +49,8 @@ from .prepared import prepare as prepare
 
 MEANINGS = {
     "ids": "an id of depth or more is blank",
+    "lengths": "how many positions of each input count, all where None; below 0 is 0, above S is S",
+    "causal": "whether a query sees no key behind its own position",
     "images": "channel after channel",
     "stat": "each input's mean and biased variance",
     "tables": "what each byte stands for, as `pixel_tables` gives it",
@@ -58,7 +61,7 @@ MEANINGS = {
     "size": "channels that a value is normalised over, about its own",
     "alpha": "factor of their sum of squares, divided by size",
     "beta: float": "the power",
-    "k": "added to the sum, greater than 0",
+    "k: float": "added to the sum, greater than 0",
     "height": "of an image",
     "width": "of an image",
     "channels": "of the result, those beyond C zero; C where None",
@@ -176,7 +179,7 @@ def _parameters(row: Variant) -> list[inspect.Parameter]:
 
 
 def _is_array(parameter: inspect.Parameter) -> bool:
-    return parameter.annotation == "Array"
+    return parameter.annotation in ("Array", "Array | None")
 
 
 def _signature(rows: Sequence[Variant]) -> str:
@@ -186,7 +189,7 @@ def _signature(rows: Sequence[Variant]) -> str:
     given: list[str] = []
     keywords: list[str] = []
     for one in _parameters(row):
-        kind = array if _is_array(one) else one.annotation
+        kind = one.annotation.replace("Array", array) if _is_array(one) else one.annotation
         default = "" if one.default is one.empty else f" = {one.default!r}"
         (keywords if one.kind is one.KEYWORD_ONLY else given).append(f"{one.name}: {kind}{default}")
     result = f"tuple[{array}, {array}]" if operator(row.operator).stat else array
@@ -225,14 +228,18 @@ def _body(row: Variant, launch: Callable[..., None]) -> Iterator[str]:
         yield f"launch({', '.join(['out', *arrays, *options])})"
         yield "return out"
         return
+    optional = [one.name for one in parameters if _is_array(one) and one.default is None]
     passed = [one.name for one in parameters if not _is_array(one)] + ["precision"] * bool(row.precision)
-    known = f"({', '.join(arrays)},), ({''.join(f'{name}, ' for name in passed)})"
+    passed += [f"{name} is None" for name in optional]
+    known = ", ".join(f"*[{name}] * ({name} is not None)" if name in optional else name for name in arrays)
+    known = f"({known},), ({''.join(f'{name}, ' for name in passed)})"
     if not of.stat:
         yield f"done = replay.started({known}, out, stream)"
         yield "if done is not None:"
         yield "    return done"
     yield f"call = Call(out, stream, {', '.join(how)})"
-    yield f"launch({', '.join(['call', '*call.inputs', *options])})"
+    none = [f"*[None] * ({name} is None)" for name in optional]  # they come behind all other arrays
+    yield f"launch({', '.join(['call', '*call.inputs', *none, *options])})"
     if not of.stat:
         yield f"replay.keep(call, {known}, out)"
     yield "return call.result()"
@@ -293,9 +300,11 @@ def _argument(row: Variant, one: inspect.Parameter, shown: dict[str, str]) -> st
         "" if one.name == "beta" else MEANINGS.get(one.name, "")
     )
     if _is_array(one):
-        kind = {"ids": "uint8", "images": "uint8", "stat": "float64"}.get(one.name, "float32")
+        kind = np.dtype(DTYPES.get(one.name, np.float32)).name
         packed = row.layout == "channels_last" and one.name == "weight"
-        parts = [f"{kind} {shown.get(one.name, '')}".rstrip(), "C-contiguous", PACKED if packed else "", meaning]
+        shape = f"{kind} {shown.get(one.name, '')}".rstrip()
+        meaning = meaning if one.default is one.empty else f"or None, the default: {meaning}"
+        parts = [shape, "C-contiguous", PACKED if packed else "", meaning]
         return f"{one.name}: {', '.join(filter(None, parts))}."
     if one.name == "padding":
         meaning += POOLING if "pool" in row.operator and "conv" not in row.operator else ", of zeros"

@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from charcnn.ops.common import shapes
 from charcnn.ops.reference.layouts import channels_last
-from charcnn.ops.reference.values import Array, linear, relu
+from charcnn.ops.reference.values import Array, linear, relu, softmax
 
 
 def one_hot(ids: Array, depth: int = 70, *, dtype: type = np.float32) -> Array:
@@ -142,6 +142,22 @@ def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat(
     x = conv1d_relu(conv1d_relu(conv1d_relu(x, weight1, bias1), weight2, bias2), weight3, bias3)
     y = conv1d(x, weight4, bias4)
     return y, stat(y)
+
+
+def attention(q: Array, k: Array, v: Array, lengths: Array | None = None, causal: bool = False) -> Array:
+    """softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
+
+    Of an input's S positions the first lengths[n] count: a query sees no key behind them, and a result behind them is
+    zero. If causal, a query sees no key behind its own position. What is not seen has no part in a result, NaN neither.
+    Source: Vaswani et al. 2017, arXiv:1706.03762.
+    """
+    out = np.zeros(shapes.attention(q, k, v, lengths), q.dtype)
+    for n, length in enumerate([q.shape[2]] * len(q) if lengths is None else np.clip(lengths, 0, q.shape[2])):
+        scores = q[n, :, :length] @ k[n, :, :length].swapaxes(1, 2) / q.dtype.type(math.sqrt(q.shape[3]))
+        for last in range(length):
+            seen = last + 1 if causal else length
+            out[n, :, last] = (softmax(scores[:, last, None, :seen]) @ v[n, :, :seen])[:, 0]
+    return out
 
 
 conv1d_nlc, conv1d_relu_nlc = (channels_last(of, shapes.conv1d_nlc) for of in (conv1d, conv1d_relu))
