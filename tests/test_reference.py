@@ -333,7 +333,9 @@ NO_FLOATS = ("one_hot", "one_hot_nlc", "one_hot_conv1d", "argmax", "linear_argma
 def test_dtype_is_kept(row, dtype):
     cases = CASES[row.name]
     case = cases.build(cases.edges[0])
-    result = row.reference(*(array.astype(dtype) if array.dtype.kind == "f" else array for array in case.inputs.values()), **case.options)
+    result = row.reference(
+        *(array.astype(dtype) if array.dtype.kind == "f" else array for array in case.inputs.values()), **case.options
+    )
     assert all(array.dtype == dtype for array in arrays(result))
 
 

@@ -25,16 +25,11 @@ def argument(lengths: Array | None) -> KernelArgument:
 @cache
 def length_of(given: bool) -> Kernel:
     """A device function (lengths, n, positions) -> uint32: how many of input n's positions count."""
-    if not given:
 
-        @jit(device=True)
-        def length(lengths, n, positions):
-            return positions
-
-    else:
-
-        @jit(device=True)
-        def length(lengths, n, positions):
+    @jit(device=True)
+    def length(lengths, n, positions):
+        if given:
             return uint32(min(max(lengths[n], int32(0)), int32(positions)))
+        return positions
 
     return length

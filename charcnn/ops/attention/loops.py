@@ -11,7 +11,7 @@ from charcnn.ops.attention.lengths import on_host
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})  # in any order: a vector of sums
-def dot(one, other):
+def _dot(one, other):
     """The product of two rows."""
     total = float32(0)
     for c in range(one.size):
@@ -28,7 +28,7 @@ def attend(q, keys, values, seen, weights, y):
     scale = float32(1 / math.sqrt(q.size))
     greatest = float32(-math.inf)
     for j in range(seen):
-        weights[j] = dot(q, keys[j]) * scale
+        weights[j] = _dot(q, keys[j]) * scale
         greatest = max(greatest, weights[j])
     total = 0.0
     for j in range(seen):
