@@ -20,7 +20,7 @@ def on_host(lengths: np.ndarray | None, q: np.ndarray) -> np.ndarray:
 
 def argument(lengths: Array | None) -> KernelArgument:
     """What a kernel is given for them: uint32, of which a number below 0 is one above S."""
-    return np.uint32(0) if lengths is None else lengths.view(np.uint32)
+    return 0 if lengths is None else lengths.view(np.uint32)
 
 
 @cache

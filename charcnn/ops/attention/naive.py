@@ -24,19 +24,19 @@ def _scores_kernel(given: bool, causal: bool) -> Kernel:
     seen = seen_by(given, causal)
 
     @jit()
-    def kernel(q, k, lengths, heads, scale, scores):
-        # A block a part of a row. q and k (N * heads, S, d), scores (N * heads, S, S).
-        positions = extents(q)[1]
-        head, i = block_idx_x() // positions, block_idx_x() % positions
-        j = block_idx_y() * block_dim_x() + thread_idx_x()
+    def kernel(q, k, lengths, scale, scores):
+        # A block a part of a row of scores (N, heads, S, S).
+        _, heads, positions, depth = extents(q)
+        row, i = block_idx_x() // positions, block_idx_x() % positions
+        n, head, j = row // heads, row % heads, block_idx_y() * block_dim_x() + thread_idx_x()
         if j < positions:
             score = float32(-math.inf)
-            if j < seen(lengths, head // heads, i, positions):
+            if j < seen(lengths, n, i, positions):
                 score = float32(0)
-                for c in range(extents(q)[2]):
-                    score += q[head, i, c] * k[head, j, c]
+                for c in range(depth):
+                    score += q[n, head, i, c] * k[n, head, j, c]
                 score *= scale
-            scores[head, i, j] = score
+            scores[n, head, i, j] = score
 
     return kernel
 
@@ -46,42 +46,41 @@ def _values_kernel(given: bool, causal: bool) -> Kernel:
     seen = seen_by(given, causal)
 
     @jit()
-    def kernel(weights, v, lengths, heads, y):
-        # A block a part of a row. weights (N * heads, S, S), v and y (N * heads, S, d).
-        positions = extents(v)[1]
-        head, i = block_idx_x() // positions, block_idx_x() % positions
-        c = block_idx_y() * block_dim_x() + thread_idx_x()
-        if c < extents(y)[2]:
-            end, total = seen(lengths, head // heads, i, positions), float32(0)
+    def kernel(weights, v, lengths, y):
+        # A block a part of a row of y.
+        _, heads, positions, depth = extents(v)
+        row, i = block_idx_x() // positions, block_idx_x() % positions
+        n, head, c = row // heads, row % heads, block_idx_y() * block_dim_x() + thread_idx_x()
+        if c < depth:
+            end, total = seen(lengths, n, i, positions), float32(0)
             for start in range(0, end, PART):  # in parts, as linear's sums
                 part = float32(0)
                 for j in range(start, min(start + PART, end)):
-                    part += weights[head, i, j] * v[head, j, c]
+                    part += weights[n, head, i, j] * v[n, head, j, c]
                 total += part
-            y[head, i, c] = total
+            y[n, head, i, c] = total
 
     return kernel
 
 
 def sum_values(call: Call, weights: Array, v: Array, lengths: Array | None, causal: bool) -> None:
-    """Write the sums of v (N, heads, S, d) by weights (N * heads, S, S), float32 on the GPU.
+    """Write the sums of v (N, heads, S, d) by weights (N, heads, S, S), float32 on the GPU.
 
     A thread a result. Weights of keys that are not seen are not read.
     """
     n, heads, positions, depth = v.shape
-    rows, blocks = (n * heads, positions, depth), (n * heads * positions, -(-depth // THREADS))
-    arrays = weights, v.reshape(rows), argument(lengths), np.uint32(heads), call.out.reshape(rows)
-    call.launch(_values_kernel(lengths is not None, bool(causal)), blocks, THREADS, *arrays)
+    blocks = n * heads * positions, -(-depth // THREADS)
+    kernel = _values_kernel(lengths is not None, bool(causal))
+    call.launch(kernel, blocks, THREADS, weights, v, argument(lengths), call.out)
 
 
 def launch(call: Call, q: Array, k: Array, v: Array, lengths: Array | None, causal: bool) -> None:
     """A thread a score, a block a row of the softmax, a thread a result; scores and weights lie in global memory."""
     n, heads, positions, depth = q.shape
-    rows, blocks = (n * heads, positions, depth), (n * heads * positions, -(-positions // THREADS))
-    scores = call.scratch((n * heads, positions, positions), np.float32)
-    arrays = q.reshape(rows), k.reshape(rows), argument(lengths), np.uint32(heads)
-    kernel = _scores_kernel(lengths is not None, bool(causal))
-    call.launch(kernel, blocks, THREADS, *arrays, np.float32(1 / math.sqrt(depth)), scores)
-    flat = scores.reshape(n * heads * positions, positions)
+    rows = n * heads * positions
+    scores = call.scratch((n, heads, positions, positions), np.float32)
+    kernel, blocks = _scores_kernel(lengths is not None, bool(causal)), (rows, -(-positions // THREADS))
+    call.launch(kernel, blocks, THREADS, q, k, argument(lengths), np.float32(1 / math.sqrt(depth)), scores)
+    flat = scores.reshape(rows, positions)
     softmax.start(call, flat, flat)
     sum_values(call, scores, v, lengths, causal)
