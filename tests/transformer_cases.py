@@ -13,9 +13,12 @@ ATTENTION = Cases(
         {"n": 0, "heads": 2, "s": 3, "d": 4},
         {"n": 2, "heads": 3, "s": 9, "d": 4, "causal": 1},
         {"n": 3, "heads": 1, "s": 6, "d": 8, "given": 1, "causal": 1},
+        {"n": 1, "heads": 1, "s": 64, "d": 32},
     ),
     large=(
         {"n": 2, "heads": 12, "s": 129, "d": 64},
+        {"n": 2, "heads": 12, "s": 64, "d": 128, "causal": 1},
+        {"n": 4, "heads": 3, "s": 7, "d": 64, "given": 1},
         {"n": 5, "heads": 3, "s": 129, "d": 32, "given": 1},
         {"n": 3, "heads": 3, "s": 150, "d": 128, "given": 1, "causal": 1},
         {"n": 1, "heads": 1, "s": 1030, "d": 64, "causal": 1},

@@ -2648,6 +2648,82 @@ def attention_naive(
         DeviceError: no usable GPU.
     """
 
+def attention_row_blocks(
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: Array | None = None,
+    causal: bool = False,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.attention` by the technique `row_blocks`.
+
+    softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
+
+    CUDA, some rows a block: what a row's sum and maximum are needed for follows in the same kernel. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block has 16 queries of a head: it writes their scores, and each warp turns a row to weights before it ends.
+
+    Args:
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, heads, S, d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def attention_flash(
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: Array | None = None,
+    causal: bool = False,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.attention` by the technique `flash`.
+
+    softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
+
+    CUDA, tiles of keys in shared memory: a running softmax, so that no score leaves the chip. All arrays are NumPy's,
+    or all lie on the device, and then nothing waits for the result.
+
+    Products are in float32. Tiles of keys that no query of the block sees are left out.
+
+    Args:
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, heads, S, d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; more than 128 features a head.
+        DeviceError: no usable GPU.
+    """
+
 # collapse_linear
 
 def collapse_linear_naive(

@@ -174,6 +174,8 @@ TECHNIQUES = {
     "lag_sums": "CUDA, as lags, with a warp an input, and tables in float32 in shared memory",
     "mma": "CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32",
     "wgmma": "Hopper's tensor cores, by wgmma, fed by TMA; sums in float32",
+    "row_blocks": "CUDA, some rows a block: what a row's sum and maximum are needed for follows in the same kernel",
+    "flash": "CUDA, tiles of keys in shared memory: a running softmax, so that no score leaves the chip",
     "small_batch": "tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once",
 }
 
@@ -297,6 +299,8 @@ _BY_TECHNIQUE = (
     *_rows("softmax", "naive", "softmax.naive:launch"),
     *_rows("attention", "loops", "attention.loops:launch"),
     *_rows("attention", "naive", "attention.naive:launch"),
+    *_rows("attention", "row_blocks", "attention.row_blocks:launch"),
+    *_rows("attention", "flash", "attention.flash:launch"),
     *_rows("maxpool1d", "loops", "maxpool1d:launch_loops"),
     *_rows("maxpool1d relu_maxpool1d", "naive", "maxpool1d:launch_naive"),
     *_rows("conv1d", "loops", "conv1d.loops:launch"),

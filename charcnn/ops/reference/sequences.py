@@ -147,8 +147,9 @@ def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat(
 def attention(q: Array, k: Array, v: Array, lengths: Array | None = None, causal: bool = False) -> Array:
     """softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
 
-    Of an input's S positions the first lengths[n] count, all where that is not one of 0 to S: a query sees no key behind them, and a result behind them is
-    zero. If causal, a query sees no key behind its own position. What is not seen has no part in results, even NaN.
+    Of an input's S positions the first lengths[n] count, all where that is not one of 0 to S: a query sees no key
+    behind them, and a result behind them is zero. If causal, a query sees no key behind its own position. What is not
+    seen has no part in results, even NaN.
     Source: Vaswani et al. 2017, arXiv:1706.03762.
     """
     out = np.zeros(shapes.attention(q, k, v, lengths), q.dtype)
