@@ -40,8 +40,8 @@ class Operator:
     tolerance: float
     """Largest ||out - ref|| / ||ref|| against the float64 reference."""
     shape_check: str | None = ""
-    """The function of `shapes`, `shapes2d` or `shapes_transformer` in `ops.common` that checks its arguments and gives its result's shape, where
-    that is not called as the operator is; None where a launch checks them."""
+    """The function of `ops.common.shapes`, `shapes2d` or `shapes_transformer` that checks its arguments and gives its
+    result's shape, where that is not called as the operator is; None where a launch checks them."""
     epilogue: str | None = None
     """What a launch is told follows the sums, a row of `common.epilogues`; None where it is told nothing."""
     in_place: bool = False

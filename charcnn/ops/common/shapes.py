@@ -221,6 +221,18 @@ def argmax(x: Array) -> Shape:
     return shape[:-1]
 
 
+def attention(q: Array, k: Array, v: Array, lengths: Array | None = None) -> Shape:
+    """q, k and v (N, heads, S, d), lengths (N,) -> (N, heads, S, d), at least one feature a head."""
+    shape = ranked("q", q, "N, heads, S, d")
+    if shape[3] < 1:
+        raise ValueError(f"q has shape {shape}: need (N, heads, S, d), d at least 1")
+    expect("k", k, shape)
+    expect("v", v, shape)
+    if lengths is not None:
+        expect("lengths", lengths, shape[:1])
+    return shape
+
+
 def conv1d_nlc(x: Array, weight: Array, bias: Array, stride: int = 1, padding: int = 0, dilation: int = 1) -> Shape:
     """x (N, L, C_in), weight (K, C_in, C_out), bias (C_out,) -> (N, L_out, C_out)."""
     n, length, c_in = ranked("x", x, "N, L, C_in")

@@ -36,15 +36,3 @@ def embedding(tokens: Array, weight: Array, positions: Array, types: Array, type
     if type_ids is not None:
         expect("type_ids", type_ids, (n, length))
     return n, length, width
-
-
-def attention(q: Array, k: Array, v: Array, lengths: Array | None = None) -> Shape:
-    """q, k and v (N, heads, S, d), lengths (N,) -> (N, heads, S, d), at least one feature a head."""
-    shape = ranked("q", q, "N, heads, S, d")
-    if shape[3] < 1:
-        raise ValueError(f"q has shape {shape}: need (N, heads, S, d), d at least 1")
-    expect("k", k, shape)
-    expect("v", v, shape)
-    if lengths is not None:
-        expect("lengths", lengths, shape[:1])
-    return shape

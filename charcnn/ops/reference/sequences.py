@@ -181,7 +181,7 @@ def attention(q: Array, k: Array, v: Array, lengths: Array | None = None, causal
     seen has no part in results, even NaN.
     Source: Vaswani et al. 2017, arXiv:1706.03762.
     """
-    out = np.zeros(shapes_transformer.attention(q, k, v, lengths), q.dtype)
+    out = np.zeros(shapes.attention(q, k, v, lengths), q.dtype)
     counts = np.full(len(q), -1, np.int32) if lengths is None else lengths
     for n, length in enumerate(np.minimum(counts.view(np.uint32), q.shape[2])):
         scores = q[n, :, :length] @ k[n, :, :length].swapaxes(1, 2) / q.dtype.type(math.sqrt(q.shape[3]))
