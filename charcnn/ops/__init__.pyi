@@ -2940,6 +2940,40 @@ def attention_loops(
         ValueError: an argument's shape, dtype or layout does not fit.
     """
 
+def attention_cpu_vector(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    lengths: np.ndarray | None = None,
+    causal: bool = False,
+    *,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.attention` by the technique `cpu_vector`.
+
+    softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    A task takes 64 queries along all keys: no score is written to memory.
+
+    Args:
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (N, heads, S, d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
 def attention_naive(
     q: Array,
     k: Array,

@@ -274,6 +274,7 @@ _BY_TECHNIQUE = (
     *_rows("add_rownorm", "cpu_vector", "layernorm.rownorm:launch_add_cpu"),
     *_rows("add_rownorm", "vectorized", "layernorm.rownorm:launch_add"),
     *_rows("attention", "loops", "attention.loops:launch"),
+    *_rows("attention", "cpu_vector", "attention.cpu:launch"),
     *_rows("attention", "naive", "attention.naive:launch"),
     *_rows("attention", "row_blocks", "attention.row_blocks:launch"),
     *_rows("attention", "flash", "attention.flash:launch"),
