@@ -20,7 +20,7 @@ BLOCK = 64
 
 @njit(cache=True, nogil=True)
 def _exp(value):
-    """exp of what is not above 0, without a branch: 2 to a whole number, by its bits, times a polynomial; 0 from -87."""
+    """exp of what is not above 0, with no branch: 2 to a whole number, by its bits, times a polynomial; 0 below -87."""
     bounded = float32(-87) if value < float32(-87) else value  # this way round NaN stays NaN
     shifted = bounded * float32(1.4426950408889634) + float32(12582912)  # 1.5 * 2**23: its last bits are the number
     whole = shifted - float32(12582912)
