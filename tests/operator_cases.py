@@ -15,6 +15,7 @@ from case_kinds import Cases, Sizes
 from chain_cases import CHAIN1D
 from direct_mma_cases import DIRECT_MMA
 from image_cases import IMAGE_CASES, TWO_LINEARS, moves_by_one, moves_by_one_in_groups, on_tensor_cores, rows_filtered
+from transformer_cases import TRANSFORMER
 
 from charcnn.catalog import CHAIN
 from charcnn.ops.common.moments import PART
@@ -358,6 +359,7 @@ CASES = {
     ),
     "softmax": CLASSES,
     "argmax": replace(CLASSES, make=make.argmax),
+    **TRANSFORMER,
     **IMAGE_CASES,
 }
 

@@ -11,6 +11,12 @@ import numpy as np
 from charcnn.aliases import Array, DType
 from charcnn.layers.layer import Shape
 
+DTYPES = {
+    "ids": np.uint8, "images": np.uint8, "tokens": np.int32, "type_ids": np.int32, "lengths": np.int32,
+    "stat": np.float64,
+}  # fmt: skip
+"""What an operator's input of this name must hold; all others hold float32."""
+
 
 def check(name: str, array: Array, dtype: DType = np.float32) -> None:
     """Raise ValueError unless the array (host or device) has this dtype and is C-contiguous."""

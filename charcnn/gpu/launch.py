@@ -15,7 +15,7 @@ from numba import cuda
 
 from charcnn.aliases import Array, DType, Function, Kernel, KernelArgument, NumbaType, Stream
 from charcnn.gpu import device, integers
-from charcnn.gpu.arrays import apart, check, check_out, writable
+from charcnn.gpu.arrays import DTYPES, apart, check, check_out, writable
 from charcnn.gpu.described import described
 from charcnn.gpu.device import SIMULATED, DeviceError
 from charcnn.gpu.driver import context
@@ -206,10 +206,6 @@ def start(kernel: Kernel, blocks: Grid, threads: Grid, stream: Stream, *args: Ke
             block.start(int(stream), values)
 
 
-DTYPES = {"ids": np.uint8, "images": np.uint8, "stat": np.float64}
-"""What a launcher's input of this name must hold; all others hold float32."""
-
-
 def pair(out: Array) -> tuple[Array, Array]:
     """A launcher's `out` for two results, (y, stat); two None where None.
 
@@ -230,7 +226,7 @@ class Call:
     NumPy in, NumPy out; device in, device out, and then nothing waits for the GPU. DTYPES and, before it, `dtypes`
     say what the inputs must hold. Inputs and `out` lie all on the host or all on the device. `out` and `stat` share no
     memory with an input, but that `out` may be the one that `in_place` names. Where `out` is a function, it gives the
-    array, of a shape and dtype.
+    array, of a shape and dtype. An input that is None counts as not given.
     """
 
     def __init__(
@@ -248,6 +244,7 @@ class Call:
         self.started: list[tuple[LaunchBlock, list[KernelArgument]]] = []
         self._once = False
         self._out = out = out(shape, dtype) if callable(out) else out
+        inputs = {name: array for name, array in inputs.items() if array is not None}
         first, *_ = inputs
         self._device = device.on_device(inputs[first])
         for name, array in (*inputs.items(), ("out", out)):

@@ -866,7 +866,7 @@ def layernorm_loops(
 
     Compiled plain loops on one CPU core.
 
-    Input after input.
+    Row after row: an input, or for rownorm the last axis.
 
     Args:
         x: float32 (N, ...), C-contiguous.
@@ -893,7 +893,7 @@ def layernorm_naive(
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    A block reads its input three times: mean, variance, result.
+    A block reads its row, an input or for rownorm the last axis, three times: mean, variance, result.
 
     Args:
         x: float32 (N, ...), C-contiguous.
@@ -1081,21 +1081,21 @@ def linear_loops(
 ) -> np.ndarray:
     """`reference.linear` by the technique `loops`.
 
-    x (N, C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, C_out).
+    x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, ..., C_out).
 
     Compiled plain loops on one CPU core.
 
     Output after output.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
 
     Returns:
-        float32 (N, C_out).
+        float32 (N, ..., C_out).
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit.
@@ -1106,7 +1106,7 @@ def linear_cpu_gemm(
 ) -> np.ndarray:
     """`reference.linear` by the technique `cpu_gemm`.
 
-    x (N, C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, C_out).
+    x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, ..., C_out).
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
@@ -1115,14 +1115,14 @@ def linear_cpu_gemm(
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
 
     Returns:
-        float32 (N, C_out).
+        float32 (N, ..., C_out).
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
@@ -1131,7 +1131,7 @@ def linear_cpu_gemm(
 def linear_naive(x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
     """`reference.linear` by the technique `naive`.
 
-    x (N, C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, C_out).
+    x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, ..., C_out).
 
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
@@ -1139,15 +1139,15 @@ def linear_naive(x: Array, weight: Array, bias: Array, *, out: Array | None = No
     Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -1273,14 +1273,14 @@ def linear_relu_cpu_gemm(
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
 
     Returns:
-        float32 (N, C_out).
+        float32 (N, ..., C_out).
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
@@ -1299,15 +1299,15 @@ def linear_relu_naive(
     Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -2540,18 +2540,19 @@ def softmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) 
 def argmax_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.argmax` by the technique `loops`.
 
-    Logits (N, C) -> the index of each row's maximum, (N,) int64; of equals the first, and NaN wins.
+    Logits (N, ..., C) -> the index of each row's maximum, (N, ...) int64; of equals the first, and NaN wins.
 
     Compiled plain loops on one CPU core.
 
     Of equals the first; NaN counts as the greatest.
 
     Args:
-        x: float32 (N, C), C-contiguous.
-        out: where to write, int64 (N,); made where None. Or a function that gives it, called with a shape and a dtype.
+        x: float32 (N, ..., C), C-contiguous.
+        out: where to write, int64 (N, ...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
 
     Returns:
-        int64 (N,).
+        int64 (N, ...).
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit.
@@ -2560,7 +2561,7 @@ def argmax_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> 
 def argmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
     """`reference.argmax` by the technique `naive`.
 
-    Logits (N, C) -> the index of each row's maximum, (N,) int64; of equals the first, and NaN wins.
+    Logits (N, ..., C) -> the index of each row's maximum, (N, ...) int64; of equals the first, and NaN wins.
 
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
@@ -2568,15 +2569,528 @@ def argmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -
     Of equals the first; NaN counts as the greatest.
 
     Args:
-        x: float32 (N, C), C-contiguous.
-        out: where to write, int64 (N,); made where None. Or a function that gives it, called with a shape and a dtype.
+        x: float32 (N, ..., C), C-contiguous.
+        out: where to write, int64 (N, ...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        int64 (N,), where the inputs lie.
+        int64 (N, ...), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# embedding
+
+def embedding_loops(
+    tokens: np.ndarray,
+    weight: np.ndarray,
+    positions: np.ndarray,
+    types: np.ndarray,
+    type_ids: np.ndarray | None = None,
+    *,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.embedding` by the technique `loops`.
+
+    weight[tokens[n, s]] + positions[s] + types[type_ids[n, s]]: what BERT normalises before its first layer.
+
+    Compiled plain loops on one CPU core.
+
+    Token after token.
+
+    Args:
+        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        weight: float32 (vocabulary, H), C-contiguous.
+        positions: float32 (P, H), C-contiguous.
+        types: float32 (T, H), C-contiguous.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
+            row, zeros.
+        out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (N, S, H).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def embedding_naive(
+    tokens: Array,
+    weight: Array,
+    positions: Array,
+    types: Array,
+    type_ids: Array | None = None,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.embedding` by the technique `naive`.
+
+    weight[tokens[n, s]] + positions[s] + types[type_ids[n, s]]: what BERT normalises before its first layer.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads read and write neighbouring features.
+
+    Args:
+        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        weight: float32 (vocabulary, H), C-contiguous.
+        positions: float32 (P, H), C-contiguous.
+        types: float32 (T, H), C-contiguous.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
+            row, zeros.
+        out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, S, H), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# rownorm
+
+def rownorm_loops(
+    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, eps: float = 1e-05, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.rownorm` by the technique `loops`.
+
+    Each row of the last axis minus its mean, over the root of its biased variance + eps, times gamma, plus beta.
+
+    Compiled plain loops on one CPU core.
+
+    Row after row: an input, or for rownorm the last axis.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+
+    Returns:
+        float32 (..., H).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def rownorm_naive(
+    x: Array, gamma: Array, beta: Array, *, eps: float = 1e-05, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.rownorm` by the technique `naive`.
+
+    Each row of the last axis minus its mean, over the root of its biased variance + eps, times gamma, plus beta.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block reads its row, an input or for rownorm the last axis, three times: mean, variance, result.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (..., H), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def rownorm_cpu_vector(
+    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, eps: float = 1e-05, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.rownorm` by the technique `cpu_vector`.
+
+    Each row of the last axis minus its mean, over the root of its biased variance + eps, times gamma, plus beta.
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    A task a row.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+
+    Returns:
+        float32 (..., H).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def rownorm_vectorized(
+    x: Array, gamma: Array, beta: Array, *, eps: float = 1e-05, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.rownorm` by the technique `vectorized`.
+
+    Each row of the last axis minus its mean, over the root of its biased variance + eps, times gamma, plus beta.
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    A warp a row, which it keeps in registers between its sums: x is read once.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (..., H), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; more than 2,048 values a row.
+        DeviceError: no usable GPU.
+    """
+
+# add_rownorm
+
+def add_rownorm_loops(
+    x: np.ndarray,
+    residual: np.ndarray,
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    *,
+    eps: float = 1e-05,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.add_rownorm` by the technique `loops`.
+
+    rownorm(x + residual, ...).
+
+    Compiled plain loops on one CPU core.
+
+    Row after row: the sum is written to `out`, and normalised there.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        residual: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+
+    Returns:
+        float32 (..., H).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def add_rownorm_naive(
+    x: Array,
+    residual: Array,
+    gamma: Array,
+    beta: Array,
+    *,
+    eps: float = 1e-05,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.add_rownorm` by the technique `naive`.
+
+    rownorm(x + residual, ...).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block reads its row of both three times: mean, variance, result.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        residual: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (..., H), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def add_rownorm_cpu_vector(
+    x: np.ndarray,
+    residual: np.ndarray,
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    *,
+    eps: float = 1e-05,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.add_rownorm` by the technique `cpu_vector`.
+
+    rownorm(x + residual, ...).
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    A task a row.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        residual: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+
+    Returns:
+        float32 (..., H).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def add_rownorm_vectorized(
+    x: Array,
+    residual: Array,
+    gamma: Array,
+    beta: Array,
+    *,
+    eps: float = 1e-05,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.add_rownorm` by the technique `vectorized`.
+
+    rownorm(x + residual, ...).
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    A warp a row, whose sums it keeps in registers: x and residual are read once.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        residual: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (..., H), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; more than 2,048 values a row.
+        DeviceError: no usable GPU.
+    """
+
+# attention
+
+def attention_loops(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    lengths: np.ndarray | None = None,
+    causal: bool = False,
+    *,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.attention` by the technique `loops`.
+
+    softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
+
+    Compiled plain loops on one CPU core.
+
+    Query after query: its scores, their softmax, and the sum of the values by these weights.
+
+    Args:
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (N, heads, S, d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def attention_cpu_vector(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    lengths: np.ndarray | None = None,
+    causal: bool = False,
+    *,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.attention` by the technique `cpu_vector`.
+
+    softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    A task takes 64 queries along all keys: no score is written to memory.
+
+    Args:
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (N, heads, S, d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def attention_naive(
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: Array | None = None,
+    causal: bool = False,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.attention` by the technique `naive`.
+
+    softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a score, a block a row of the softmax, a thread a result; scores and weights lie in global memory.
+
+    Args:
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, heads, S, d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def attention_row_blocks(
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: Array | None = None,
+    causal: bool = False,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.attention` by the technique `row_blocks`.
+
+    softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
+
+    CUDA, some rows a block: what a row's sum and maximum are needed for follows in the same kernel. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block has 16 queries of a head: it writes their scores, and each warp turns a row to weights before it ends.
+
+    Args:
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, heads, S, d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def attention_flash(
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: Array | None = None,
+    causal: bool = False,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.attention` by the technique `flash`.
+
+    softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
+
+    CUDA, tiles of keys in shared memory: a running softmax, so that no score leaves the chip. All arrays are NumPy's,
+    or all lie on the device, and then nothing waits for the result.
+
+    Products are in float32. Tiles of keys that no query of the block sees are left out.
+
+    Args:
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, heads, S, d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; more than 128 features a head.
         DeviceError: no usable GPU.
     """
 
@@ -5539,15 +6053,15 @@ def linear_tanh_naive(
     Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -5569,15 +6083,15 @@ def linear_gelu_naive(
     Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -5599,15 +6113,15 @@ def linear_sigmoid_naive(
     Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -5629,15 +6143,15 @@ def linear_leaky_relu_naive(
     Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.

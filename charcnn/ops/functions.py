@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 
 from charcnn.aliases import Array, Function, Record, Stream
+from charcnn.gpu.arrays import DTYPES
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair
-from charcnn.ops.common import shapes, shapes2d
+from charcnn.ops.common import shapes, shapes2d, shapes_transformer
 from charcnn.ops.common.arrays import host
-from charcnn.ops.table import TECHNIQUES, VARIANTS, Variant, loaded, operator
+from charcnn.ops.table import VARIANTS, Variant, loaded, operator
+from charcnn.ops.techniques import TECHNIQUES
 
 FUNCTIONS: dict[str, list[Variant]] = {}
 """Rows by function, one a precision."""
@@ -48,6 +50,10 @@ from .prepared import prepare as prepare
 
 MEANINGS = {
     "ids": "an id of depth or more is blank",
+    "tokens": "of one that is no row of weight, zeros",
+    "type_ids": "rows of types, all 0 where None; of one that is no row, zeros",
+    "lengths": "how many positions of each input count, all where None, or where it is not one of 0 to S",
+    "causal": "whether a query sees no key behind its own position",
     "images": "channel after channel",
     "stat": "each input's mean and biased variance",
     "tables": "what each byte stands for, as `pixel_tables` gives it",
@@ -58,7 +64,7 @@ MEANINGS = {
     "size": "channels that a value is normalised over, about its own",
     "alpha": "factor of their sum of squares, divided by size",
     "beta: float": "the power",
-    "k": "added to the sum, greater than 0",
+    "k: float": "added to the sum, greater than 0",
     "height": "of an image",
     "width": "of an image",
     "channels": "of the result, those beyond C zero; C where None",
@@ -166,7 +172,8 @@ def _check_of(row: Variant) -> Function | None:
     name = operator(row.operator).shape_check
     if name is None:
         return None
-    return getattr(shapes, name or row.operator, None) or getattr(shapes2d, name or row.operator)
+    found = (getattr(home, name or row.operator, None) for home in (shapes, shapes2d, shapes_transformer))
+    return next(filter(None, found))
 
 
 def _parameters(row: Variant) -> list[inspect.Parameter]:
@@ -176,7 +183,7 @@ def _parameters(row: Variant) -> list[inspect.Parameter]:
 
 
 def _is_array(parameter: inspect.Parameter) -> bool:
-    return parameter.annotation == "Array"
+    return parameter.annotation in ("Array", "Array | None")
 
 
 def _signature(rows: Sequence[Variant]) -> str:
@@ -186,7 +193,7 @@ def _signature(rows: Sequence[Variant]) -> str:
     given: list[str] = []
     keywords: list[str] = []
     for one in _parameters(row):
-        kind = array if _is_array(one) else one.annotation
+        kind = one.annotation.replace("Array", array) if _is_array(one) else one.annotation
         default = "" if one.default is one.empty else f" = {one.default!r}"
         (keywords if one.kind is one.KEYWORD_ONLY else given).append(f"{one.name}: {kind}{default}")
     result = f"tuple[{array}, {array}]" if operator(row.operator).stat else array
@@ -225,14 +232,18 @@ def _body(row: Variant, launch: Callable[..., None]) -> Iterator[str]:
         yield f"launch({', '.join(['out', *arrays, *options])})"
         yield "return out"
         return
+    optional = [one.name for one in parameters if _is_array(one) and one.default is None]
     passed = [one.name for one in parameters if not _is_array(one)] + ["precision"] * bool(row.precision)
-    known = f"({', '.join(arrays)},), ({''.join(f'{name}, ' for name in passed)})"
+    passed += [f"{name} is None" for name in optional]
+    known = ", ".join(f"*[{name}] * ({name} is not None)" if name in optional else name for name in arrays)
+    known = f"({known},), ({''.join(f'{name}, ' for name in passed)})"
     if not of.stat:
         yield f"done = replay.started({known}, out, stream)"
         yield "if done is not None:"
         yield "    return done"
     yield f"call = Call(out, stream, {', '.join(how)})"
-    yield f"launch({', '.join(['call', '*call.inputs', *options])})"
+    none = [f"*[None] * ({name} is None)" for name in optional]  # they come behind all other arrays
+    yield f"launch({', '.join(['call', '*call.inputs', *none, *options])})"
     if not of.stat:
         yield f"replay.keep(call, {known}, out)"
     yield "return call.result()"
@@ -293,9 +304,11 @@ def _argument(row: Variant, one: inspect.Parameter, shown: dict[str, str]) -> st
         "" if one.name == "beta" else MEANINGS.get(one.name, "")
     )
     if _is_array(one):
-        kind = {"ids": "uint8", "images": "uint8", "stat": "float64"}.get(one.name, "float32")
+        kind = np.dtype(DTYPES.get(one.name, np.float32)).name
         packed = row.layout == "channels_last" and one.name == "weight"
-        parts = [f"{kind} {shown.get(one.name, '')}".rstrip(), "C-contiguous", PACKED if packed else "", meaning]
+        shape = f"{kind} {shown.get(one.name, '')}".rstrip()
+        meaning = meaning if one.default is one.empty else f"or None, the default: {meaning}"
+        parts = [shape, "C-contiguous", PACKED if packed else "", meaning]
         return f"{one.name}: {', '.join(filter(None, parts))}."
     if one.name == "padding":
         meaning += POOLING if "pool" in row.operator and "conv" not in row.operator else ", of zeros"

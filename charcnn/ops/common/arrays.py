@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.aliases import DType, Function
-from charcnn.gpu.arrays import check, check_out
+from charcnn.gpu.arrays import DTYPES, check, check_out
 from charcnn.layers.layer import Shape
 
 _CHANNELS = 16
@@ -18,15 +18,16 @@ half the time."""
 def host(
     out: np.ndarray | Function | None, shape: Shape, dtype: DType = np.float32, in_place: str = "", **inputs: Any
 ) -> np.ndarray:
-    """Check a CPU launcher's inputs (`ids`, `images` uint8, others float32) and its `out`, which is made where None.
+    """Check a CPU launcher's inputs, of `gpu.arrays.DTYPES` or None, and its `out`, which is made where None.
 
     `out` shares no memory with an input, but that it may be the one that `in_place` names. A function gives it, of a
     shape and dtype.
     """
+    inputs = {name: array for name, array in inputs.items() if array is not None}
     for name, array in inputs.items():
         if not isinstance(array, np.ndarray):
             raise ValueError(f"{name} is a {type(array).__name__}: a CPU variant needs a NumPy array")
-        check(name, array, np.uint8 if name in ("ids", "images") else np.float32)
+        check(name, array, DTYPES.get(name, np.float32))
     if out is None:
         return np.empty(shape, dtype)
     out = out(shape, dtype) if callable(out) else out

@@ -35,11 +35,16 @@ def layernorm(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Shape:
             f"gamma has shape {shape[-1:]}: need {shape[1:]}, as each input is normalised over all its axes; "
             f"over the last axis alone: x.reshape(-1, {shape[-1]})"
         )
-    expect("gamma", gamma, shape[1:])
-    expect("beta", beta, shape[1:])
+    affine(gamma, beta, eps, shape[1:])
+    return shape
+
+
+def affine(gamma: Array, beta: Array, eps: float, shape: Shape) -> None:
+    """Raise unless gamma and beta have this shape, and eps is greater than 0."""
+    expect("gamma", gamma, shape)
+    expect("beta", beta, shape)
     if not eps > 0:
         raise ValueError(f"eps={eps!r}: need a positive number")
-    return shape
 
 
 def relu(x: Array) -> Shape:
@@ -132,13 +137,16 @@ def two_linears(x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: A
 
 
 def linear(x: Array, weight: Array, bias: Array) -> Shape:
-    """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out)."""
-    return _linear(x, weight, bias)
+    """x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> (N, ..., C_out)."""
+    shape = shape_of("x", x)
+    if len(shape) < 2:
+        raise ValueError(f"x has shape {shape}: need (N, ..., C_in)")
+    return *shape[:-1], _units(shape[-1], x, weight, bias)
 
 
 def linear_maxout(x: Array, weight: Array, bias: Array, pieces: int = 2) -> Shape:
     """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out / pieces)."""
-    n, channels = linear(x, weight, bias)
+    n, channels = _linear(x, weight, bias)
     at_least("pieces", pieces, 1)
     if channels % pieces:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_out a multiple of {pieces=}")
@@ -147,7 +155,7 @@ def linear_maxout(x: Array, weight: Array, bias: Array, pieces: int = 2) -> Shap
 
 def linear_softmax(x: Array, weight: Array, bias: Array) -> Shape:
     """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out), at least one class."""
-    shape = linear(x, weight, bias)
+    shape = _linear(x, weight, bias)
     if shape[1] < 1:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: need at least one class")
     return shape
@@ -206,11 +214,23 @@ def softmax(x: Array) -> Shape:
 
 
 def argmax(x: Array) -> Shape:
-    """x (N, C) -> (N,)."""
-    n, classes = ranked("x", x, "N, C")
-    if classes < 1:
-        raise ValueError(f"x has shape {tuple(x.shape)}: need at least one class")
-    return (n,)
+    """x (N, ..., C) -> (N, ...): each row of the last axis."""
+    shape = shape_of("x", x)
+    if len(shape) < 2 or shape[-1] < 1:
+        raise ValueError(f"x has shape {shape}: need (N, ..., C), at least one class")
+    return shape[:-1]
+
+
+def attention(q: Array, k: Array, v: Array, lengths: Array | None = None) -> Shape:
+    """q, k and v (N, heads, S, d), lengths (N,) -> (N, heads, S, d), at least one feature a head."""
+    shape = ranked("q", q, "N, heads, S, d")
+    if shape[3] < 1:
+        raise ValueError(f"q has shape {shape}: need (N, heads, S, d), d at least 1")
+    expect("k", k, shape)
+    expect("v", v, shape)
+    if lengths is not None:
+        expect("lengths", lengths, shape[:1])
+    return shape
 
 
 def conv1d_nlc(x: Array, weight: Array, bias: Array, stride: int = 1, padding: int = 0, dilation: int = 1) -> Shape:
@@ -323,12 +343,17 @@ def _windows(length: int, kernel_size: int, stride: int, padding: int, dilation:
 
 def _linear(x: Array, weight: Array, bias: Array, number: str = "") -> Shape:
     n, c_in = _rows(x)
+    return n, _units(c_in, x, weight, bias, number)
+
+
+def _units(c_in: int, x: Array, weight: Array, bias: Array, number: str = "") -> int:
+    """C_out of a linear layer whose x has so many features."""
     name = f"weight{number}"
     c_out, w_in = ranked(name, weight, "C_out, C_in")
     if w_in != c_in:
         raise ValueError(f"{name} has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
     expect(f"bias{number}", bias, (c_out,))
-    return n, c_out
+    return c_out
 
 
 def _rows(x: Array) -> tuple[int, int]:

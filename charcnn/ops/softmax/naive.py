@@ -53,8 +53,14 @@ def _softmax_naive_kernel(x, y):
 
 def launch(call: Call, x: Array) -> None:
     """One block a row."""
-    *others, classes = x.shape
-    n = math.prod(others)
+    *others, classes = x.shape  # the simulator's shapes have no [-1]
+    rows = math.prod(others), classes
+    start(call, x.reshape(rows), call.out.reshape(rows))
+
+
+def start(call: Call, x: Array, y: Array) -> None:
+    """Write each row's softmax to y, which may be x: x and y (rows, classes), float32 on the GPU."""
+    n, classes = x.shape
     if n:
-        threads, rows = min(THREADS, max(32, 1 << (classes - 1).bit_length())), (n, classes)
-        call.launch(_softmax_naive_kernel, n, device.block_size(threads), x.reshape(rows), call.out.reshape(rows))
+        threads = min(THREADS, max(32, 1 << (classes - 1).bit_length()))
+        call.launch(_softmax_naive_kernel, n, device.block_size(threads), x, y)

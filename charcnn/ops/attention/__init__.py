@@ -1,0 +1,1 @@
+"""attention: softmax(q k^T / sqrt(d)) v, a file a technique."""
