@@ -143,8 +143,9 @@ def _windows(rows, table, taps, integers, scales, pool, first, out):
 def _blocks(ids, table, step, taps, singles, pairs, inner, scales, peaks, eps, pool, out):
     # A task computes some pooled positions of WIDE channels. Those of the same channels follow one another.
     inputs, positions, channels = ids.shape[0], ids.shape[1] - taps + 1, out.shape[2]
-    rows, integers, units = np.empty(ids.shape, np.int32), np.empty((inputs, 2), np.int64), np.full(inputs, step)
+    rows, integers, units = np.empty(ids.shape, np.int32), np.empty((inputs, 2), np.int64), np.empty(inputs)
     for n in prange(inputs):
+        units[n] = step
         for i in range(ids.shape[1]):
             rows[n, i] = min(np.int32(ids[n, i]), np.int32(table.shape[2] - 1)) * np.int32(2 * WIDE)
         if scales.size > 0:
