@@ -157,8 +157,8 @@ def test_descriptor():
     assert ptx.descriptor(1024) == 1 << 16 | 64
     assert ptx.descriptor(1024 + 3 * 128) == ptx.descriptor(1024) + 24  # three rows on
     assert ptx.descriptor((1 << 18) - 128) & 0xFFFF == 0x3FF8
-    assert ptx.DESCRIPTOR_HIGH >> 30 == 1  # 128-byte swizzle
-    assert ptx.DESCRIPTOR_HIGH & 0x3FFF == 64  # 1,024 bytes from 8 rows to the next
+    assert ptx.DESCRIPTOR_HIGH[128] >> 30 == 1  # 128-byte swizzle
+    assert ptx.DESCRIPTOR_HIGH[128] & 0x3FFF == 64  # 1,024 bytes from 8 rows to the next
 
 
 @pytest.mark.parametrize("address", [-128, 16, 127, 1 << 18])
