@@ -45,8 +45,7 @@ def make_tasks(tile: AttentionTile, seen: Seen) -> Any:
             row = ptx.ld_global_b32(bounds + uint64(n * 4))
             length = ptx.ld_global_b32(bounds + uint64(n * 4 + 4)) - row
         elif by_lengths:
-            given = ptx.ld_global_b32(bounds + uint64(n * 4))
-            length = uint32(0) if given >> 31 else min(positions, given)  # negative ones count as 0
+            length = min(positions, ptx.ld_global_b32(bounds + uint64(n * 4)))
         return n, which - n * heads, first * block_m, length, row
 
     @inline
@@ -198,7 +197,7 @@ def make_kernel(ptx_type: str, tile: AttentionTile, seen: Seen) -> Kernel:
     store, store_zeros = make_store(tile, ptx_type)
     wait_one, wait_all = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     dealloc, alloc = (ptx.setmaxnreg(count, more) for count, more in zip(tile.registers, (False, True), strict=True))
-    my_turn, next_turn = make_turns(tile.warpgroups)
+    my_turn, next_turn = make_turns(tile.warpgroups if tile.turns else 1)
     causal, cleaned, padded = seen.causal, seen.cleaned, seen.bounds == "lengths"
     threads, warpgroups, keys, stages = tile.threads, uint32(tile.warpgroups), tile.keys, tile.stages
     score_size, weight_size, out_size = keys // 2, keys // 4, tile.depth // 2

@@ -24,11 +24,17 @@ LAG = np.float32(8)
 
 ALL_LANES = 0xFFFFFFFF
 
+WHOLE = np.float32(1.5 * 2**23)
+"""Added to a number, it leaves the nearest whole one in the lowest bits."""
+
+C0, C1, C2, C3 = (np.float32(c) for c in (0.9999281, 0.6951456, 0.2415428, 0.0))
+"""Of the polynomial that is nearest to 2^x from -1/2 to 1/2, by relative error."""
+
 
 def make_rows(tile: AttentionTile, ptx_type: str) -> tuple[Any, Any, Any, Any]:
     """Device functions mask, weigh, rescale, pack."""
     eights, steps, out_size = tile.keys // 8, tile.keys // 16, tile.depth // 2
-    none, lag, all_lanes = NONE, LAG, ALL_LANES
+    none, lag, all_lanes, computed = NONE, LAG, ALL_LANES, tile.computed
     pack_pair = ptx.cvt_f16x2(ptx_type)
     inline = cuda.jit(device=True, forceinline=True)
 
@@ -48,6 +54,16 @@ def make_rows(tile: AttentionTile, ptx_type: str) -> tuple[Any, Any, Any, Any]:
         """The greatest of four lanes."""
         peak = ptx.max_nan_f32(peak, cuda.shfl_xor_sync(all_lanes, peak, 1))
         return ptx.max_nan_f32(peak, cuda.shfl_xor_sync(all_lanes, peak, 2))
+
+    @inline
+    def power(x):
+        """2 to the power of x, at most 2^LAG, off by 2^-13 of it: of x to the nearest whole number an exponent, of the
+        rest a polynomial."""
+        x = max(x, float32(-126))
+        shifted = x + WHOLE
+        x -= shifted - WHOLE
+        y = cuda.fma(cuda.fma(cuda.fma(C3, x, C2), x, C1), x, C0)
+        return ptx.bitcast_f32(ptx.bitcast_b32(y) + (ptx.bitcast_b32(shifted) << 23))
 
     @inline
     def raised(peak, top):
@@ -73,8 +89,11 @@ def make_rows(tile: AttentionTile, ptx_type: str) -> tuple[Any, Any, Any, Any]:
         more, more_8 = float32(0), float32(0)
         for i in range(eights):
             for e in range(2):
-                s[4 * i + e] = ptx.ex2_approx_f32(cuda.fma(s[4 * i + e], scale, less))
-                s[4 * i + 2 + e] = ptx.ex2_approx_f32(cuda.fma(s[4 * i + 2 + e], scale, less_8))
+                x, x_8 = cuda.fma(s[4 * i + e], scale, less), cuda.fma(s[4 * i + 2 + e], scale, less_8)
+                if i % 4 < computed:
+                    s[4 * i + e], s[4 * i + 2 + e] = power(x), power(x_8)
+                else:
+                    s[4 * i + e], s[4 * i + 2 + e] = ptx.ex2_approx_f32(x), ptx.ex2_approx_f32(x_8)
             total, total_8 = total + s[4 * i], total_8 + s[4 * i + 2]
             more, more_8 = more + s[4 * i + 1], more_8 + s[4 * i + 3]
         total, total_8 = total + more, total_8 + more_8

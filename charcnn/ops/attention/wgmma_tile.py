@@ -58,6 +58,10 @@ class AttentionTile:
     q_stages: int = 2
     stages: int = 2
     """Of keys, and as many of values."""
+    turns: bool = True
+    """Whether warpgroups ask for products in turns."""
+    computed: int = 0
+    """Of four powers of 2, how many are polynomials, which leaves as many fewer to the units that have them built in."""
 
     @property
     def threads(self) -> int:
