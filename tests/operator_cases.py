@@ -15,6 +15,7 @@ from case_kinds import Cases, Sizes
 from chain_cases import CHAIN1D
 from direct_mma_cases import DIRECT_MMA
 from image_cases import IMAGE_CASES, TWO_LINEARS, moves_by_one, moves_by_one_in_groups, on_tensor_cores, rows_filtered
+from transformer_cases import TRANSFORMER
 
 from charcnn.catalog import CHAIN
 from charcnn.ops.common.moments import PART
@@ -88,26 +89,6 @@ CLASSES = Cases(
     edges=({"n": 3, "c": 4}, {"n": 1, "c": 1}, {"n": 0, "c": 4}, {"n": 33, "c": 5}),
     large=({"n": 33, "c": 300}, {"n": 1030, "c": 4}),
     draw={"n": (0, 9, 300), "c": (1, 7, 60)},
-)
-
-ATTENTION = Cases(
-    make.attention,
-    edges=(
-        {"n": 3, "heads": 2, "s": 7, "d": 5, "given": 1},
-        {"n": 1, "heads": 1, "s": 1, "d": 1},
-        {"n": 0, "heads": 2, "s": 3, "d": 4},
-        {"n": 2, "heads": 3, "s": 9, "d": 4, "causal": 1},
-        {"n": 3, "heads": 1, "s": 6, "d": 8, "given": 1, "causal": 1},
-    ),
-    large=(
-        {"n": 2, "heads": 12, "s": 129, "d": 64},
-        {"n": 5, "heads": 3, "s": 129, "d": 32, "given": 1},
-        {"n": 3, "heads": 3, "s": 150, "d": 128, "given": 1, "causal": 1},
-        {"n": 1, "heads": 1, "s": 1030, "d": 64, "causal": 1},
-    ),
-    draw={"n": (0, 2, 5), "heads": (1, 2, 12), "s": (1, 9, 140), "d": (1, 5, 128), "given": (0, 1, 1)}
-    | {"causal": (0, 1, 1)},
-    compiled_in=("d",),
 )
 
 CONV1D_STAT = Cases(  # as CONV1D, less what only the taps see: here every value costs the simulator barriers
@@ -378,7 +359,7 @@ CASES = {
     ),
     "softmax": CLASSES,
     "argmax": replace(CLASSES, make=make.argmax),
-    "attention": ATTENTION,
+    **TRANSFORMER,
     **IMAGE_CASES,
 }
 

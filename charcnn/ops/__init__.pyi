@@ -2597,8 +2597,8 @@ def attention_loops(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None;
-            below 0 is 0, above S is S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -2633,8 +2633,8 @@ def attention_naive(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None;
-            below 0 is 0, above S is S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.

@@ -49,7 +49,7 @@ from .prepared import prepare as prepare
 
 MEANINGS = {
     "ids": "an id of depth or more is blank",
-    "lengths": "how many positions of each input count, all where None; below 0 is 0, above S is S",
+    "lengths": "how many positions of each input count, all where None, or where it is not one of 0 to S",
     "causal": "whether a query sees no key behind its own position",
     "images": "channel after channel",
     "stat": "each input's mean and biased variance",

@@ -6,33 +6,17 @@ import math
 from functools import cache
 
 import numpy as np
-from numba import cuda, float32
+from numba import float32
 
 from charcnn.aliases import Array, Kernel
-from charcnn.gpu.device import uint32
-from charcnn.gpu.indices import extents
+from charcnn.gpu import device
+from charcnn.gpu.indices import block_dim_x, block_idx_x, block_idx_y, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.attention.lengths import argument, length_of
+from charcnn.ops.attention.lengths import argument, seen_by
 from charcnn.ops.linear.linear import PART
 from charcnn.ops.softmax import naive as softmax
 
-THREADS = 128
-
-
-@cache
-def seen_by(given: bool, causal: bool) -> Kernel:
-    """A device function (lengths, n, i, positions) -> uint32: how many keys the query at position i sees, 0 where it
-    does not count itself."""
-    length_of_input = length_of(given)
-
-    @jit(device=True)
-    def seen(lengths, n, i, positions):
-        length = length_of_input(lengths, n, positions)
-        if i >= length:
-            return uint32(0)
-        return min(length, i + uint32(1)) if causal else length
-
-    return seen
+THREADS = device.block_size(128)
 
 
 @cache
@@ -40,59 +24,63 @@ def _scores_kernel(given: bool, causal: bool) -> Kernel:
     seen = seen_by(given, causal)
 
     @jit()
-    def kernel(q, k, lengths, heads, scale, scores):
-        # A thread a score. q and k (N * heads, S, d), scores (N * heads, S, S).
-        place = cuda.grid(1)
-        if place < scores.size:
-            positions = extents(q)[1]
-            j, row = place % scores.shape[2], place // scores.shape[2]
-            i, head = row % scores.shape[1], row // scores.shape[1]
+    def kernel(q, k, lengths, scale, scores):
+        # A block a part of a row of scores (N, heads, S, S).
+        _, heads, positions, depth = extents(q)
+        row, i = block_idx_x() // positions, block_idx_x() % positions
+        n, head, j = row // heads, row % heads, block_idx_y() * block_dim_x() + thread_idx_x()
+        if j < positions:
             score = float32(-math.inf)
-            if j < seen(lengths, head // heads, uint32(i), positions):
+            if j < seen(lengths, n, i, positions):
                 score = float32(0)
-                for c in range(q.shape[2]):
-                    score += q[head, i, c] * k[head, j, c]
+                for c in range(depth):
+                    score += q[n, head, i, c] * k[n, head, j, c]
                 score *= scale
-            scores[head, i, j] = score
+            scores[n, head, i, j] = score
 
     return kernel
 
 
 @cache
-def make_values_kernel(given: bool, causal: bool) -> Kernel:
-    """The kernel (weights, v, lengths, heads, y): weights (N * heads, S, S), v and y (N * heads, S, d).
-
-    A thread a result. Weights of keys that are not seen are not read.
-    """
+def _values_kernel(given: bool, causal: bool) -> Kernel:
     seen = seen_by(given, causal)
 
     @jit()
-    def kernel(weights, v, lengths, heads, y):
-        place = cuda.grid(1)
-        if place < y.size:
-            c, row = place % y.shape[2], place // y.shape[2]
-            i, head = row % y.shape[1], row // y.shape[1]
-            end = seen(lengths, head // heads, uint32(i), extents(v)[1])
-            total, j = float32(0), uint32(0)
-            while j < end:  # in parts, as linear's sums
-                part, stop = float32(0), min(j + uint32(PART), end)
-                while j < stop:
-                    part += weights[head, i, j] * v[head, j, c]
-                    j += uint32(1)
+    def kernel(weights, v, lengths, y):
+        # A block a part of a row of y.
+        _, heads, positions, depth = extents(v)
+        row, i = block_idx_x() // positions, block_idx_x() % positions
+        n, head, c = row // heads, row % heads, block_idx_y() * block_dim_x() + thread_idx_x()
+        if c < depth:
+            end, total = seen(lengths, n, i, positions), float32(0)
+            for start in range(0, end, PART):  # in parts, as linear's sums
+                part = float32(0)
+                for j in range(start, min(start + PART, end)):
+                    part += weights[n, head, i, j] * v[n, head, j, c]
                 total += part
-            y[head, i, c] = total
+            y[n, head, i, c] = total
 
     return kernel
+
+
+def sum_values(call: Call, weights: Array, v: Array, lengths: Array | None, causal: bool) -> None:
+    """Write the sums of v (N, heads, S, d) by weights (N, heads, S, S), float32 on the GPU.
+
+    A thread a result. Weights of keys that are not seen are not read.
+    """
+    n, heads, positions, depth = v.shape
+    blocks = n * heads * positions, -(-depth // THREADS)
+    kernel = _values_kernel(lengths is not None, bool(causal))
+    call.launch(kernel, blocks, THREADS, weights, v, argument(lengths), call.out)
 
 
 def launch(call: Call, q: Array, k: Array, v: Array, lengths: Array | None, causal: bool) -> None:
     """A thread a score, a block a row of the softmax, a thread a result; scores and weights lie in global memory."""
     n, heads, positions, depth = q.shape
-    rows, how = (n * heads, positions, depth), (lengths is not None, bool(causal))
-    scores = call.scratch((n * heads, positions, positions), np.float32)
-    given, scale = argument(lengths), np.float32(1 / math.sqrt(depth))
-    arrays = q.reshape(rows), k.reshape(rows), given, np.uint32(heads), scale, scores
-    call.launch(_scores_kernel(*how), -(-scores.size // THREADS), THREADS, *arrays)
-    flat = scores.reshape(n * heads * positions, positions)
+    rows = n * heads * positions
+    scores = call.scratch((n, heads, positions, positions), np.float32)
+    kernel, blocks = _scores_kernel(lengths is not None, bool(causal)), (rows, -(-positions // THREADS))
+    call.launch(kernel, blocks, THREADS, q, k, argument(lengths), np.float32(1 / math.sqrt(depth)), scores)
+    flat = scores.reshape(rows, positions)
     softmax.start(call, flat, flat)
-    call.launch_each(make_values_kernel(*how), scores, v.reshape(rows), given, np.uint32(heads), call.out.reshape(rows))
+    sum_values(call, scores, v, lengths, causal)

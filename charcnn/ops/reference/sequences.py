@@ -147,12 +147,13 @@ def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat(
 def attention(q: Array, k: Array, v: Array, lengths: Array | None = None, causal: bool = False) -> Array:
     """softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
 
-    Of an input's S positions the first lengths[n] count: a query sees no key behind them, and a result behind them is
-    zero. If causal, a query sees no key behind its own position. What is not seen has no part in a result, NaN neither.
+    Of an input's S positions the first lengths[n] count, all where that is not one of 0 to S: a query sees no key behind them, and a result behind them is
+    zero. If causal, a query sees no key behind its own position. What is not seen has no part in results, even NaN.
     Source: Vaswani et al. 2017, arXiv:1706.03762.
     """
     out = np.zeros(shapes.attention(q, k, v, lengths), q.dtype)
-    for n, length in enumerate([q.shape[2]] * len(q) if lengths is None else np.clip(lengths, 0, q.shape[2])):
+    counts = np.full(len(q), -1, np.int32) if lengths is None else lengths
+    for n, length in enumerate(np.minimum(counts.view(np.uint32), q.shape[2])):
         scores = q[n, :, :length] @ k[n, :, :length].swapaxes(1, 2) / q.dtype.type(math.sqrt(q.shape[3]))
         for last in range(length):
             seen = last + 1 if causal else length
