@@ -27,14 +27,18 @@ ALL_LANES = 0xFFFFFFFF
 WHOLE = np.float32(1.5 * 2**23)
 """Added to a number, it leaves the nearest whole one in the lowest bits."""
 
-C0, C1, C2, C3 = (np.float32(c) for c in (0.9999281, 0.6951456, 0.2415428, 0.0))
+POWERS = tuple(np.float32(c) for c in (0.99992807, 0.693261, 0.24261117, 0.05517163))
 """Of the polynomial that is nearest to 2^x from -1/2 to 1/2, by relative error."""
+
+LEAST = np.float32(-126)
+"""Below it powers are subnormal."""
 
 
 def make_rows(tile: AttentionTile, ptx_type: str) -> tuple[Any, Any, Any, Any]:
     """Device functions mask, weigh, rescale, pack."""
     eights, steps, out_size = tile.keys // 8, tile.keys // 16, tile.depth // 2
     none, lag, all_lanes, computed = NONE, LAG, ALL_LANES, tile.computed
+    whole, (c0, c1, c2, c3), least = WHOLE, POWERS, LEAST
     pack_pair = ptx.cvt_f16x2(ptx_type)
     inline = cuda.jit(device=True, forceinline=True)
 
@@ -59,10 +63,10 @@ def make_rows(tile: AttentionTile, ptx_type: str) -> tuple[Any, Any, Any, Any]:
     def power(x):
         """2 to the power of x, at most 2^LAG, off by 2^-13 of it: of x to the nearest whole number an exponent, of the
         rest a polynomial."""
-        x = max(x, float32(-126))
-        shifted = x + WHOLE
-        x -= shifted - WHOLE
-        y = cuda.fma(cuda.fma(cuda.fma(C3, x, C2), x, C1), x, C0)
+        x = ptx.max_nan_f32(x, least)
+        shifted = x + whole
+        x -= shifted - whole
+        y = cuda.fma(cuda.fma(cuda.fma(c3, x, c2), x, c1), x, c0)
         return ptx.bitcast_f32(ptx.bitcast_b32(y) + (ptx.bitcast_b32(shifted) << 23))
 
     @inline
@@ -82,7 +86,7 @@ def make_rows(tile: AttentionTile, ptx_type: str) -> tuple[Any, Any, Any, Any]:
             top_8, other_8 = ptx.max_nan_f32(top_8, s[4 * i + 2]), ptx.max_nan_f32(other_8, s[4 * i + 3])
         new = raised(peak, of_quad(ptx.max_nan_f32(top, other)) * scale)
         new_8 = raised(peak_8, of_quad(ptx.max_nan_f32(top_8, other_8)) * scale)
-        less = float32(0) if new == none else -new  # where no score is finite, weights are 0, and not NaN
+        less = float32(0) if new == none else -new  # where all scores are -inf, weights are 0, and not NaN
         less_8 = float32(0) if new_8 == none else -new_8
         factor, factor_8 = ptx.ex2_approx_f32(peak + less), ptx.ex2_approx_f32(peak_8 + less_8)
         total, total_8 = total * factor, total_8 * factor_8
