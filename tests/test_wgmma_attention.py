@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from small_gpu import one_multiprocessor
@@ -98,7 +100,7 @@ def test_packed_inputs(heads, depth):
     lengths = [5, 0, 130, 1]
     offsets = np.cumsum([0, *lengths]).astype(np.int32)
     qkv, exact = rounded(drawn(offsets[-1], 3 * heads * depth), "fp16")
-    want = [back(reference.attention(*of_rows(exact[a:b], heads, depth))) for a, b in zip(offsets, offsets[1:])]
+    want = [back(reference.attention(*of_rows(exact[a:b], heads, depth))) for a, b in pairwise(offsets)]
     made = WgmmaAttention(heads, depth).of_rows(qkv, offsets=offsets, most=max(lengths))
     check(made, np.concatenate(want), "fp16")
 

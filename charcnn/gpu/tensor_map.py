@@ -57,7 +57,9 @@ def encode(array: Array, shape: Sequence[int], strides: Sequence[int], box: Sequ
     from cuda.bindings import driver
 
     sizes = [driver.cuuint32_t(size) for size in box]
-    words = _encoded(driver.cuTensorMapEncodeTiled, device.address(array), shape, strides, [sizes], [1] * len(shape), 2 * box[0])
+    words = _encoded(
+        driver.cuTensorMapEncodeTiled, device.address(array), shape, strides, [sizes], [1] * len(shape), 2 * box[0]
+    )
     return device.to_device(np.array(words, np.uint64))
 
 

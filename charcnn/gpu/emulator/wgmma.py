@@ -62,9 +62,7 @@ def _sums(given: Sequence[Value]) -> np.ndarray:
 
 
 @emulates
-def wgmma(
-    ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4, row_bytes: int = ROW
-) -> Function:
+def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4, row_bytes: int = ROW) -> Function:
     """`ptx.wgmma`."""
 
     def multiplied(given: list[Value]) -> np.ndarray:

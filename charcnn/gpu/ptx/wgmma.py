@@ -13,7 +13,7 @@ if not SIMULATED:
     from numba.cuda import types
 
 DESCRIPTOR_HIGH = {128: 1 << 30 | 1024 >> 4, 64: 2 << 30 | 512 >> 4}
-"""A matrix descriptor's upper word by the bytes of a row: as many are swizzled; and how far it is to the next 8 rows."""
+"""A matrix descriptor's upper word by the bytes of a row, as many of which are swizzled: so much to the next 8 rows."""
 
 DESCRIPTOR_LOW = 1 << 16
 """Of a matrix descriptor's lower word, what is no address: the leading dimension, which swizzled rows don't use."""
@@ -56,9 +56,7 @@ def wgmma_wait_group(groups: int) -> Intrinsic:
 
 
 @cache
-def wgmma(
-    ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4, row_bytes: int = 128
-) -> Intrinsic:
+def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4, row_bytes: int = 128) -> Intrinsic:
     """multiply(acc, a, b): start a group that adds the product of 128 bytes of depth to 64 x `columns` sums.
 
     Without `accumulate` sums are only written. Of the depth only the first `quarters` may be wanted. Where rows have
@@ -104,9 +102,9 @@ def wgmma(
 def wgmma_registers(ptx_type: str, columns: int, steps: int, row_bytes: int = 128) -> Intrinsic:
     """multiply(acc, a, b): start a group that adds a product with A in registers to 64 x `columns` sums.
 
-    Args of `multiply`: acc, as of `wgmma`; a, a thread's uint32 `cuda.local.array` of 4 `steps` words of two numbers, of
-    each 16 in depth four, as the PTX section's figure of matrix A numbers them, not to be written before the group was
-    waited for; b, `descriptor` of 16 `steps` rows of `row_bytes`, a row for each number in depth, as many bytes
+    Args of `multiply`: acc, as of `wgmma`; a, a thread's uint32 `cuda.local.array` of 4 `steps` words of two numbers,
+    four of each 16 in depth, as the PTX section's figure of matrix A numbers them, not to be written before the group
+    was waited for; b, `descriptor` of 16 `steps` rows of `row_bytes`, a row for each number in depth, as many bytes
     swizzled. Columns that a row does not hold lie in further such matrices; the descriptor's upper half says how far
     apart, in 16 bytes, where `DESCRIPTOR_LOW` has 1.
 
@@ -141,9 +139,7 @@ def wgmma_registers(ptx_type: str, columns: int, steps: int, row_bytes: int = 12
     return multiply
 
 
-def _onto(
-    context: Any, builder: Builder, kind: NumbaType, acc: Any, count: int, text: str, words: list[Any]
-) -> None:
+def _onto(context: Any, builder: Builder, kind: NumbaType, acc: Any, count: int, text: str, words: list[Any]) -> None:
     """The instructions, whose results are in the registers of the sums that they add to."""
     places = elements(context, builder, kind, acc, count)
     ins = [*map(str, range(count)), *"r" * len(words)]

@@ -67,7 +67,7 @@ def make_produce(tile: AttentionTile, seen: Seen) -> tuple[Any, Any]:
     """
     placed, count = make_tasks(tile, seen)
     cleaned, boxes, half_columns = seen.cleaned, tile.boxes, tile.row_bytes // 2
-    block_m, keys, stages, row_bytes = tile.block_m, tile.keys, tile.stages, tile.row_bytes
+    keys, stages, row_bytes = tile.keys, tile.stages, tile.row_bytes
     q_bytes, kv_bytes, k_at, v_at = uint32(tile.q_bytes), uint32(tile.kv_bytes), tile.k_at, tile.v_at
     q_half, kv_half = tile.q_bytes // boxes, tile.kv_bytes // boxes
     advance_q, advance = ring.make_advance(tile.q_stages), ring.make_advance(stages)
@@ -110,7 +110,7 @@ def make_produce(tile: AttentionTile, seen: Seen) -> tuple[Any, Any]:
     def clean(base, lane, heads, tasks, q_tiles, positions, row_step, bounds):
         behind, parities, task = uint32(0), uint32(0), block_idx_x()
         while task < tasks:
-            n, head, first, length, row = placed(task, heads, q_tiles, positions, row_step, bounds)
+            _, _, first, length, _ = placed(task, heads, q_tiles, positions, row_step, bounds)
             tiles = count(first, length)
             behind = (behind + tiles) % stages
             if tiles * keys > length and tiles > 0:
@@ -204,8 +204,7 @@ def make_kernel(ptx_type: str, tile: AttentionTile, seen: Seen) -> Kernel:
     advance_q, advance = ring.make_advance(tile.q_stages), ring.make_advance(stages)
     q_bytes, kv_bytes, k_at, v_at = tile.q_bytes, tile.kv_bytes, tile.k_at, tile.v_at
     q_full, q_empty, k_full, k_empty, v_full, v_empty, _ = (uint32(tile.barriers_at + kind) for kind in Barrier)
-    warpgroup_bytes, rows_of_warpgroup = WGMMA_M * tile.row_bytes, WGMMA_M
-    none = NONE
+    warpgroup_bytes, none = WGMMA_M * tile.row_bytes, NONE
 
     @jit(launch_bounds=(threads, 1))
     def kernel(

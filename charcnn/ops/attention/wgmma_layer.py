@@ -79,7 +79,8 @@ class WgmmaAttention(NoScratch):
         if (shape[1], shape[3]) != (self.heads, self.depth):
             raise ValueError(f"q has shape {shape}: need {self.heads} heads of {self.depth} features")
         call = Call(out, stream, shape, of, dtypes=dict.fromkeys("qkv", of) | {"lengths": np.int32}, **given)
-        self.start(call, *call.inputs[:3], call.out, None if lengths is None else call.inputs[3])
+        q, k, v, counts, *_ = (*call.inputs, None)
+        self.start(call, q, k, v, call.out, counts)
         return call.result()
 
     def start(self, call: Call, q: Array, k: Array, v: Array, out: Array, lengths: Array | None) -> None:
@@ -127,10 +128,8 @@ class WgmmaAttention(NoScratch):
         together = Rows((self.heads, self.depth), (rows, 3 * width), (step, 0), (width, self.depth, 0))
         cleaned = bool(bounds) or positions % self.tile.keys > 0
         seen = Seen("offsets" if packed else "lengths" if bounds else "", self.causal, cleaned)
-        held, *given = call.inputs
-        self._start(
-            call, (held,) * 3, (0, width, 2 * width), call.out, together, seen, *(given or [None]), n, positions
-        )  # fmt: skip
+        held, given, *_ = (*call.inputs, None)
+        self._start(call, (held,) * 3, (0, width, 2 * width), call.out, together, seen, given, n, positions)
         return call.result()
 
     def writes(self, x: Shape) -> list[ArraySpec]:
@@ -186,7 +185,7 @@ def launch(call: Call, q: Array, k: Array, v: Array, lengths: Array | None, caus
     layer = WgmmaAttention(heads, depth, causal=bool(causal), precision=precision)
     if call.out.size:
         rows = n * heads, positions, depth
-        taken = (narrow(call, x.reshape(rows), *rows[1:], layer.precision).reshape(q.shape) for x in (q, k, v))
+        q, k, v = (narrow(call, x.reshape(rows), *rows[1:], layer.precision).reshape(q.shape) for x in (q, k, v))
         out = call.scratch(q.shape, layer.precision.dtype)
-        layer.start(call, *taken, out, lengths)
+        layer.start(call, q, k, v, out, lengths)
         widen(call, out, call.out, layer.precision)

@@ -61,7 +61,7 @@ class AttentionTile:
     turns: bool = True
     """Whether warpgroups ask for products in turns."""
     computed: int = 0
-    """Of four powers of 2, how many are polynomials, which leaves as many fewer to the units that have them built in."""
+    """Of four powers of 2, how many are polynomials, which leaves as many fewer to the units that have them."""
 
     @property
     def threads(self) -> int:
