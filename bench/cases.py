@@ -117,6 +117,16 @@ class Draw:
         """What fc1 reads."""
         return Case((self.floats(self.n, self.config.channels, self.config.block_lengths[-1]),))
 
+    def text(self) -> Case:
+        """Token ids of texts of 128 tokens, and BERT-base's tables."""
+        tokens = self._random.integers(0, 30_522, (self.n, 128), np.int32)
+        return Case((tokens, self.floats(30_522, 768), self.floats(512, 768), self.floats(2, 768)))
+
+    def tokens_features(self, added: bool = False) -> Case:
+        """What a layer of BERT-base normalises, for texts of 128 tokens."""
+        features = [self.floats(self.n, 128, 768) for _ in range(1 + added)]
+        return Case((*features, self.floats(768), self.floats(768)), batched=len(features))
+
     def heads(self) -> Case:
         """Queries, keys and values of a layer of BERT-base, for texts of 128 tokens."""
         shape = _, heads, positions, depth = self.n, 12, 128, 64
@@ -172,6 +182,9 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": (Layer("conv_block_1", lambda d: d.pooled(d.tokens_normalised())),),
     "softmax": (Layer("logits", Draw.logits),),
     "argmax": (Layer("logits", Draw.logits),),
+    "embedding": (Layer("BERT-base's", Draw.text),),
+    "rownorm": (Layer("BERT-base's", Draw.tokens_features),),
+    "add_rownorm": (Layer("BERT-base's", lambda d: d.tokens_features(added=True)),),
     "attention": (Layer("BERT-base's", Draw.heads),),
     **IMAGE_LAYERS,
 }

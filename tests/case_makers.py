@@ -117,6 +117,29 @@ def softmax(rng, normal, n, c):
     return Case({"x": 4 * values(rng, n, c, normal=True)})
 
 
+def rownorm(rng, normal, n, s, h):
+    case = layernorm(rng, normal, n * s, h, 1)
+    return Case(
+        {"x": case.inputs["x"].reshape(n, s, h), **{name: case.inputs[name][:, 0] for name in ("gamma", "beta")}}
+    )
+
+
+def add_rownorm(rng, normal, n, s, h):
+    inputs = rownorm(rng, normal, n, s, h).inputs
+    x = inputs.pop("x")
+    return Case({"x": x, "residual": rownorm(rng, normal, n, s, h).inputs["x"], **inputs})
+
+
+def embedding(rng, normal, n, s, h, vocabulary, types, given=0):
+    """Of ids beyond the tables' rows, some; of positions, more than there are tokens."""
+    tables = {"weight": vocabulary, "positions": s + 3, "types": types}
+    inputs = {"tokens": rng.integers(-1, vocabulary + 1, (n, s), np.int32)}
+    inputs |= {name: values(rng, rows, h, normal=normal) for name, rows in tables.items()}
+    if given:
+        inputs["type_ids"] = rng.integers(-1, types + 1, (n, s), np.int32)
+    return Case(inputs)
+
+
 def attention(rng, normal, n, heads, s, d, given=0, causal=0):
     """With lengths where they are `given`: the first 0, the second s, the third 1, others between."""
     inputs = {"q": values(rng, n, heads, s, d, normal=True), "k": values(rng, n, heads, s, d, normal=True)}

@@ -70,6 +70,7 @@ MATRIX = {  # operator that others are fused of: its weak fusions, its strong on
     "one_hot": ([], ["one_hot_conv1d"]),
     "collapse": (["collapse_linear"], []),
     "softmax": ([], ["linear_softmax"]),
+    "rownorm": (["add_rownorm"], []),
     "argmax": ([], ["linear_argmax"]),
     "conv2d": (
         [f"conv2d_{of}" for of in ("relu", "tanh", "sigmoid", "leaky_relu", "relu_maxpool2d", "relu_global_avgpool2d")],

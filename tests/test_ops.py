@@ -219,7 +219,7 @@ def test_magnitudes(variant, scale):
     run(variant, case)
 
 
-@each([row for row in with_x if "layernorm" in row.operator and row.precision is None])
+@each([row for row in with_x if re.search("layernorm|rownorm", row.operator) and row.precision is None])
 @pytest.mark.parametrize("mean", [8, -1e4])
 def test_layernorm_far_from_zero(variant, mean):
     """In deviations. Of 16 bits, of which 8 or 11 are digits, x keeps nothing at such a distance."""
@@ -231,7 +231,7 @@ def test_layernorm_far_from_zero(variant, mean):
     run(variant, case)
 
 
-@each([row for row in with_x if "layernorm" in row.operator])
+@each([row for row in with_x if re.search("layernorm|rownorm", row.operator)])
 @pytest.mark.parametrize("eps", [1e-12, 1.0])
 def test_layernorm_eps(variant, eps):
     case = example(variant)
@@ -242,7 +242,7 @@ def test_layernorm_eps(variant, eps):
     run(variant, case)
 
 
-@each([row for row in VARIANTS if "layernorm" in row.operator])
+@each([row for row in VARIANTS if re.search("layernorm|rownorm", row.operator)])
 def test_gamma_of_either_sign(variant):
     case = example(variant)
     gamma = case.inputs["gamma"]

@@ -154,6 +154,19 @@ def softmax_loops(x):
     return out
 
 
+def rownorm_loops(x, gamma, beta):
+    return layernorm_loops(x.reshape(-1, x.shape[-1]), gamma, beta).reshape(x.shape)
+
+
+def embedding_loops(tokens, weight, positions, types, type_ids=None):
+    out = np.zeros((*tokens.shape, weight.shape[1]))
+    for n, s in np.ndindex(tokens.shape):
+        out[n, s] = positions[s]
+        for row, table in ((tokens[n, s], weight), (0 if type_ids is None else type_ids[n, s], types)):
+            out[n, s] += table[row] if 0 <= row < len(table) else 0
+    return out
+
+
 def attention_loops(q, k, v, lengths=None, causal=False):
     out = np.zeros(q.shape)
     for n, h, i, c in np.ndindex(out.shape):
@@ -193,6 +206,9 @@ LOOPS = {
     "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": one_hot_conv1d_layernorm_relu_maxpool1d_loops,
     "softmax": softmax_loops,
     "argmax": argmax_loops,
+    "embedding": embedding_loops,
+    "rownorm": rownorm_loops,
+    "add_rownorm": lambda x, residual, *args: rownorm_loops(x + residual, *args),
     "attention": attention_loops,
     **image_oracles.LOOPS,
 }
@@ -271,6 +287,13 @@ def torch_functions():
         seen = counts[:, None, None] & (places[:, None] >= places if causal else True)
         return f.scaled_dot_product_attention(q, k, v, seen).where(counts[:, None, :, None], 0)
 
+    def embedding(tokens, weight, positions, types, type_ids=None):
+        def rows(ids, table):  # one of zeros before the first, and behind the last
+            return f.embedding((ids.long() + 1).clamp(0, len(table) + 1), f.pad(table, (0, 0, 1, 1)))
+
+        kinds = torch.zeros_like(tokens) if type_ids is None else type_ids
+        return rows(tokens, weight) + positions[: tokens.shape[1]] + rows(kinds, types)
+
     return torch, {
         "one_hot": one_hot,
         "one_hot_conv1d": lambda ids, w, b: f.conv1d(one_hot(ids, w.shape[1]).to(w.dtype), w, b),
@@ -295,6 +318,9 @@ def torch_functions():
         "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": one_hot_conv1d_layernorm_relu_maxpool1d,
         "softmax": lambda x: f.softmax(x, dim=1),
         "argmax": lambda x: x.argmax(dim=1),
+        "embedding": embedding,
+        "rownorm": lambda x, gamma, beta: f.layer_norm(x, gamma.shape, gamma, beta),
+        "add_rownorm": lambda x, residual, gamma, beta: f.layer_norm(x + residual, gamma.shape, gamma, beta),
         "attention": attention,
         **image_oracles.torch_functions(torch),
     }

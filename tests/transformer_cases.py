@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import case_makers as make
 from case_kinds import Cases
 
@@ -13,9 +15,12 @@ ATTENTION = Cases(
         {"n": 0, "heads": 2, "s": 3, "d": 4},
         {"n": 2, "heads": 3, "s": 9, "d": 4, "causal": 1},
         {"n": 3, "heads": 1, "s": 6, "d": 8, "given": 1, "causal": 1},
+        {"n": 1, "heads": 1, "s": 64, "d": 32},
     ),
     large=(
         {"n": 2, "heads": 12, "s": 129, "d": 64},
+        {"n": 2, "heads": 12, "s": 64, "d": 128, "causal": 1},
+        {"n": 4, "heads": 3, "s": 7, "d": 64, "given": 1},
         {"n": 5, "heads": 3, "s": 129, "d": 32, "given": 1},
         {"n": 3, "heads": 3, "s": 150, "d": 128, "given": 1, "causal": 1},
         {"n": 1, "heads": 1, "s": 1030, "d": 64, "causal": 1},
@@ -25,4 +30,38 @@ ATTENTION = Cases(
     compiled_in=("d",),
 )
 
-TRANSFORMER = {"attention": ATTENTION}
+ROWNORM = Cases(
+    make.rownorm,
+    edges=(
+        {"n": 2, "s": 3, "h": 12},
+        {"n": 1, "s": 1, "h": 1},
+        {"n": 0, "s": 2, "h": 3},
+        {"n": 3, "s": 1, "h": 131},  # beyond what a warp takes at once
+        {"n": 1, "s": 5, "h": 160},
+    ),
+    large=({"n": 3, "s": 128, "h": 768}, {"n": 2, "s": 9, "h": 1026}, {"n": 7, "s": 5, "h": 384}),
+    draw={"n": (0, 2, 9), "s": (1, 3, 20), "h": (1, 40, 1100)},
+)
+
+EMBEDDING = Cases(
+    make.embedding,
+    edges=(
+        {"n": 2, "s": 5, "h": 6, "vocabulary": 9, "types": 2, "given": 1},
+        {"n": 1, "s": 1, "h": 1, "vocabulary": 1, "types": 1},
+        {"n": 0, "s": 3, "h": 4, "vocabulary": 5, "types": 2},
+        {"n": 2, "s": 4, "h": 33, "vocabulary": 7, "types": 2},
+    ),
+    large=(
+        {"n": 3, "s": 128, "h": 768, "vocabulary": 3000, "types": 2, "given": 1},
+        {"n": 5, "s": 33, "h": 384, "vocabulary": 300, "types": 2},
+    ),
+    draw={"n": (0, 2, 9), "s": (1, 5, 40), "h": (1, 9, 130), "vocabulary": (1, 9, 300), "types": (1, 2, 3)}
+    | {"given": (0, 1, 1)},
+)
+
+TRANSFORMER = {
+    "embedding": EMBEDDING,
+    "rownorm": ROWNORM,
+    "add_rownorm": replace(ROWNORM, make=make.add_rownorm),
+    "attention": ATTENTION,
+}

@@ -32,13 +32,13 @@ from charcnn.ops.table import EXACT as EXACT
 from charcnn.ops.table import FLOAT32 as FLOAT32
 from charcnn.ops.table import IMAGE_CHAIN as IMAGE_CHAIN
 from charcnn.ops.table import OPERATORS as OPERATORS
-from charcnn.ops.table import TECHNIQUES as TECHNIQUES
 from charcnn.ops.table import UNSCALED as UNSCALED
 from charcnn.ops.table import VARIANTS as VARIANTS
 from charcnn.ops.table import Operator as Operator
 from charcnn.ops.table import Variant as Variant
 from charcnn.ops.table import operator as operator
 from charcnn.ops.table import tolerance as tolerance
+from charcnn.ops.techniques import TECHNIQUES as TECHNIQUES
 
 DIFFERENCE = 60
 """Lines that a step takes away or adds, at most, that a reader follows at a glance."""

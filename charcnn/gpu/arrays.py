@@ -11,7 +11,10 @@ import numpy as np
 from charcnn.aliases import Array, DType
 from charcnn.layers.layer import Shape
 
-DTYPES = {"ids": np.uint8, "images": np.uint8, "tokens": np.int32, "lengths": np.int32, "stat": np.float64}
+DTYPES = {
+    "ids": np.uint8, "images": np.uint8, "tokens": np.int32, "type_ids": np.int32, "lengths": np.int32,
+    "stat": np.float64,
+}  # fmt: skip
 """What an operator's input of this name must hold; all others hold float32."""
 
 

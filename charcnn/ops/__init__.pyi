@@ -864,7 +864,7 @@ def layernorm_loops(
 
     Compiled plain loops on one CPU core.
 
-    Input after input.
+    Row after row: an input, or for rownorm the last axis.
 
     Args:
         x: float32 (N, ...), C-contiguous.
@@ -891,7 +891,7 @@ def layernorm_naive(
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    A block reads its input three times: mean, variance, result.
+    A block reads its row, an input or for rownorm the last axis, three times: mean, variance, result.
 
     Args:
         x: float32 (N, ...), C-contiguous.
@@ -2574,6 +2574,334 @@ def argmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -
         DeviceError: no usable GPU.
     """
 
+# embedding
+
+def embedding_loops(
+    tokens: np.ndarray,
+    weight: np.ndarray,
+    positions: np.ndarray,
+    types: np.ndarray,
+    type_ids: np.ndarray | None = None,
+    *,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.embedding` by the technique `loops`.
+
+    weight[tokens[n, s]] + positions[s] + types[type_ids[n, s]]: what BERT normalises before its first layer.
+
+    Compiled plain loops on one CPU core.
+
+    Token after token.
+
+    Args:
+        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        weight: float32 (vocabulary, H), C-contiguous.
+        positions: float32 (P, H), C-contiguous.
+        types: float32 (T, H), C-contiguous.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
+            row, zeros.
+        out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (N, S, H).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def embedding_naive(
+    tokens: Array,
+    weight: Array,
+    positions: Array,
+    types: Array,
+    type_ids: Array | None = None,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.embedding` by the technique `naive`.
+
+    weight[tokens[n, s]] + positions[s] + types[type_ids[n, s]]: what BERT normalises before its first layer.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads read and write neighbouring features.
+
+    Args:
+        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        weight: float32 (vocabulary, H), C-contiguous.
+        positions: float32 (P, H), C-contiguous.
+        types: float32 (T, H), C-contiguous.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
+            row, zeros.
+        out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, S, H), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# rownorm
+
+def rownorm_loops(
+    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, eps: float = 1e-05, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.rownorm` by the technique `loops`.
+
+    Each row of the last axis minus its mean, over the root of its biased variance + eps, times gamma, plus beta.
+
+    Compiled plain loops on one CPU core.
+
+    Row after row: an input, or for rownorm the last axis.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+
+    Returns:
+        float32 (..., H).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def rownorm_naive(
+    x: Array, gamma: Array, beta: Array, *, eps: float = 1e-05, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.rownorm` by the technique `naive`.
+
+    Each row of the last axis minus its mean, over the root of its biased variance + eps, times gamma, plus beta.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block reads its row, an input or for rownorm the last axis, three times: mean, variance, result.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (..., H), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def rownorm_cpu_vector(
+    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, eps: float = 1e-05, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.rownorm` by the technique `cpu_vector`.
+
+    Each row of the last axis minus its mean, over the root of its biased variance + eps, times gamma, plus beta.
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    A task a row.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+
+    Returns:
+        float32 (..., H).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def rownorm_vectorized(
+    x: Array, gamma: Array, beta: Array, *, eps: float = 1e-05, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.rownorm` by the technique `vectorized`.
+
+    Each row of the last axis minus its mean, over the root of its biased variance + eps, times gamma, plus beta.
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    A warp a row, which it keeps in registers between its sums: x is read once.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (..., H), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; more than 4,096 values a row.
+        DeviceError: no usable GPU.
+    """
+
+# add_rownorm
+
+def add_rownorm_loops(
+    x: np.ndarray,
+    residual: np.ndarray,
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    *,
+    eps: float = 1e-05,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.add_rownorm` by the technique `loops`.
+
+    rownorm(x + residual, ...).
+
+    Compiled plain loops on one CPU core.
+
+    Row after row: the sum is written to `out`, and normalised there.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        residual: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+
+    Returns:
+        float32 (..., H).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def add_rownorm_naive(
+    x: Array,
+    residual: Array,
+    gamma: Array,
+    beta: Array,
+    *,
+    eps: float = 1e-05,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.add_rownorm` by the technique `naive`.
+
+    rownorm(x + residual, ...).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block reads its row of both three times: mean, variance, result.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        residual: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (..., H), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def add_rownorm_cpu_vector(
+    x: np.ndarray,
+    residual: np.ndarray,
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    *,
+    eps: float = 1e-05,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.add_rownorm` by the technique `cpu_vector`.
+
+    rownorm(x + residual, ...).
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    A task a row.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        residual: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+
+    Returns:
+        float32 (..., H).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def add_rownorm_vectorized(
+    x: Array,
+    residual: Array,
+    gamma: Array,
+    beta: Array,
+    *,
+    eps: float = 1e-05,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.add_rownorm` by the technique `vectorized`.
+
+    rownorm(x + residual, ...).
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    A warp a row, whose sums it keeps in registers: x and residual are read once.
+
+    Args:
+        x: float32 (..., H), C-contiguous.
+        residual: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (..., H) (x itself will do); made where None. Or a function that gives it, called
+            with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (..., H), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; more than 4,096 values a row.
+        DeviceError: no usable GPU.
+    """
+
 # attention
 
 def attention_loops(
@@ -2645,6 +2973,82 @@ def attention_naive(
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def attention_row_blocks(
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: Array | None = None,
+    causal: bool = False,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.attention` by the technique `row_blocks`.
+
+    softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
+
+    CUDA, some rows a block: what a row's sum and maximum are needed for follows in the same kernel. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block has 16 queries of a head: it writes their scores, and each warp turns a row to weights before it ends.
+
+    Args:
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, heads, S, d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def attention_flash(
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: Array | None = None,
+    causal: bool = False,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.attention` by the technique `flash`.
+
+    softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
+
+    CUDA, tiles of keys in shared memory: a running softmax, so that no score leaves the chip. All arrays are NumPy's,
+    or all lie on the device, and then nothing waits for the result.
+
+    Products are in float32. Tiles of keys that no query of the block sees are left out.
+
+    Args:
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, heads, S, d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; more than 128 features a head.
         DeviceError: no usable GPU.
     """
 

@@ -21,7 +21,8 @@ from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes, shapes2d
 from charcnn.ops.common.arrays import host
-from charcnn.ops.table import TECHNIQUES, VARIANTS, Variant, loaded, operator
+from charcnn.ops.table import VARIANTS, Variant, loaded, operator
+from charcnn.ops.techniques import TECHNIQUES
 
 FUNCTIONS: dict[str, list[Variant]] = {}
 """Rows by function, one a precision."""
@@ -49,6 +50,8 @@ from .prepared import prepare as prepare
 
 MEANINGS = {
     "ids": "an id of depth or more is blank",
+    "tokens": "of one that is no row of weight, zeros",
+    "type_ids": "rows of types, all 0 where None; of one that is no row, zeros",
     "lengths": "how many positions of each input count, all where None, or where it is not one of 0 to S",
     "causal": "whether a query sees no key behind its own position",
     "images": "channel after channel",

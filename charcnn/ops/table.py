@@ -13,6 +13,7 @@ from importlib import import_module
 
 from charcnn.aliases import Function
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
+from charcnn.ops.techniques import ASYNCHRONOUS, CPU
 
 FLOAT32 = 2e-6
 """Tolerance of float32 arithmetic: a few roundings of 6e-8, grown by sums of up to 8,704 terms taken in parts."""
@@ -147,36 +148,6 @@ CHAIN = "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat"
 IMAGE_CHAIN = "conv2d_relu_maxpool2d_conv2d_relu_maxpool2d"
 """The strong fusion of AlexNet's first two layers."""
 
-TECHNIQUES = {
-    "loops": "compiled plain loops on one CPU core",
-    "cpu_gemm": "all CPU cores: a GEMM over overlapping rows by a vector micro-kernel",
-    "cpu_direct": "all CPU cores, few input channels: neighbouring positions fill the vector registers",
-    "cpu_gather": "all CPU cores, for token ids: of the weights, the rows of the characters are added up",
-    "cpu_vector": "all CPU cores, channels last: neighbouring values fill the vector registers",
-    "naive": "CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory",
-    "direct": "CUDA, few input channels: a block a strip of an image in shared memory, a thread a tile of its outputs",
-    "direct_mma": "CUDA, few input channels: an image in shared memory, its weights in registers, by mma.sync",
-    "whole": "CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory",
-    "pairs": "CUDA, a chain of convolutions two a kernel, in tiles of positions whose edges are computed twice",
-    "tiles": "CUDA, a chain over images in one kernel, one block a tile, whose halo is computed again",
-    "rolling": "CUDA, as tiles, by blocks that walk down an image, and keep of each map the rows that are read again",
-    "coalesced": "CUDA, one thread an output, neighbouring threads on neighbouring channels",
-    "tiled": "CUDA, a matrix product in tiles of shared memory, one thread an output",
-    "register_tiled": "CUDA, as tiled, with a tile of sums in each thread's registers",
-    "vectorized": "CUDA, as register_tiled, with loads and stores of 128 bits",
-    "double_buffered": "CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0)",
-    "winograd": "CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products",
-    "winograd_cpu": "all CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products",
-    "winograd_rows_cpu": "as cpu_direct, with rows filtered four outputs at a time: two fifths of the products at best",
-    "gather": "CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied",
-    "warp_gather": "CUDA, as gather, each warp by itself, with sums, LayerNorm and features in the precision",
-    "lags": "CUDA, for token ids: sums looked up by character, and by pair of characters and their distance",
-    "lag_sums": "CUDA, as lags, with a warp an input, and tables in float32 in shared memory",
-    "mma": "CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32",
-    "wgmma": "Hopper's tensor cores, by wgmma, fed by TMA; sums in float32",
-    "small_batch": "tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once",
-}
-
 POINTWISE = ("relu", "tanh", "gelu", "sigmoid")
 
 
@@ -208,6 +179,9 @@ OPERATORS = (
     Operator("one_hot_conv1d_layernorm_relu_maxpool1d", FLOAT32, axes="nlc"),
     Operator("softmax", FLOAT32),
     Operator("argmax", EXACT, dtypes=("int64",)),
+    Operator("embedding", FLOAT32),
+    Operator("rownorm", FLOAT32, in_place=True),
+    Operator("add_rownorm", FLOAT32, in_place=True),
     Operator("attention", FLOAT32),
     Operator("collapse_linear", FLOAT32, epilogue=""),
     Operator("linear_softmax", FLOAT32),
@@ -244,12 +218,6 @@ dilation."""
 
 IMAGES = ("conv2d_nhwc", "conv2d_relu_nhwc")
 """Operators on images that tensor cores compute."""
-
-CPU = ("loops", "cpu_gemm", "cpu_direct", "cpu_gather", "winograd_cpu", "winograd_rows_cpu", "cpu_vector")
-"""Techniques that run there."""
-
-ASYNCHRONOUS = ("double_buffered", "winograd", "direct", "tiles", "rolling")
-"""Techniques in float32 that copy to shared memory by cp.async."""
 
 
 def _rows(
@@ -295,8 +263,20 @@ _BY_TECHNIQUE = (
     *_rows("maxout", "naive", "pointwise:launch_maxout_naive"),
     *_rows("softmax", "loops", "softmax.loops:launch"),
     *_rows("softmax", "naive", "softmax.naive:launch"),
+    *_rows("embedding", "loops", "embedding:launch_loops"),
+    *_rows("embedding", "naive", "embedding:launch_naive"),
+    *_rows("rownorm", "loops", "layernorm.layernorm:launch_loops"),
+    *_rows("rownorm", "naive", "layernorm.layernorm:launch_naive"),
+    *_rows("rownorm", "cpu_vector", "layernorm.rownorm:launch_cpu"),
+    *_rows("rownorm", "vectorized", "layernorm.rownorm:launch"),
+    *_rows("add_rownorm", "loops", "layernorm.rownorm:launch_add_loops"),
+    *_rows("add_rownorm", "naive", "layernorm.rownorm:launch_add_naive"),
+    *_rows("add_rownorm", "cpu_vector", "layernorm.rownorm:launch_add_cpu"),
+    *_rows("add_rownorm", "vectorized", "layernorm.rownorm:launch_add"),
     *_rows("attention", "loops", "attention.loops:launch"),
     *_rows("attention", "naive", "attention.naive:launch"),
+    *_rows("attention", "row_blocks", "attention.row_blocks:launch"),
+    *_rows("attention", "flash", "attention.flash:launch"),
     *_rows("maxpool1d", "loops", "maxpool1d:launch_loops"),
     *_rows("maxpool1d relu_maxpool1d", "naive", "maxpool1d:launch_naive"),
     *_rows("conv1d", "loops", "conv1d.loops:launch"),

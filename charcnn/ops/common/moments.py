@@ -99,6 +99,16 @@ def warp_sum(value):
     return value
 
 
+@jit(device=True)
+def warp_max(value):
+    """The greatest value of the warp's lanes that is no NaN, the same in all; by a tree."""
+    lane_mask = LANES // 2
+    while lane_mask > 0:
+        value = max(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, lane_mask))
+        lane_mask //= 2
+    return value
+
+
 @cache
 def _merge_kernel(early):
     @jit(launch_bounds=(MERGE_THREADS, MERGE_BLOCKS))

@@ -35,11 +35,15 @@ def layernorm(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Shape:
             f"gamma has shape {shape[-1:]}: need {shape[1:]}, as each input is normalised over all its axes; "
             f"over the last axis alone: x.reshape(-1, {shape[-1]})"
         )
-    expect("gamma", gamma, shape[1:])
-    expect("beta", beta, shape[1:])
+    _affine(gamma, beta, eps, shape[1:])
+    return shape
+
+
+def _affine(gamma: Array, beta: Array, eps: float, shape: Shape) -> None:
+    expect("gamma", gamma, shape)
+    expect("beta", beta, shape)
     if not eps > 0:
         raise ValueError(f"eps={eps!r}: need a positive number")
-    return shape
 
 
 def relu(x: Array) -> Shape:
@@ -211,6 +215,36 @@ def argmax(x: Array) -> Shape:
     if classes < 1:
         raise ValueError(f"x has shape {tuple(x.shape)}: need at least one class")
     return (n,)
+
+
+def rownorm(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Shape:
+    """x (..., H), gamma and beta (H,) -> (..., H): each row of the last axis, of at least one value."""
+    shape = shape_of("x", x)
+    if not shape or shape[-1] < 1:
+        raise ValueError(f"x has shape {shape}: need (..., H), at least one value a row")
+    _affine(gamma, beta, eps, shape[-1:])
+    return shape
+
+
+def add_rownorm(x: Array, residual: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Shape:
+    """x and residual (..., H), gamma and beta (H,) -> (..., H): each row of the last axis, of at least one value."""
+    shape = rownorm(x, gamma, beta, eps)
+    expect("residual", residual, shape)
+    return shape
+
+
+def embedding(tokens: Array, weight: Array, positions: Array, types: Array, type_ids: Array | None = None) -> Shape:
+    """tokens (N, S), weight (vocabulary, H), positions (P, H), types (T, H), type_ids (N, S) -> (N, S, H), S <= P."""
+    n, length = ranked("tokens", tokens, "N, S")
+    _, width = ranked("weight", weight, "vocabulary, H")
+    tables = ("weight", weight, "vocabulary", 1), ("positions", positions, "P", length), ("types", types, "T", 1)
+    for name, table, axis, least in tables:
+        rows, columns = ranked(name, table, f"{axis}, H")
+        if columns != width or rows < least:
+            raise ValueError(f"{name} has shape {(rows, columns)}: need ({axis}, {width}), {axis} at least {least}")
+    if type_ids is not None:
+        expect("type_ids", type_ids, (n, length))
+    return n, length, width
 
 
 def attention(q: Array, k: Array, v: Array, lengths: Array | None = None) -> Shape:

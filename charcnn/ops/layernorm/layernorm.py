@@ -31,14 +31,20 @@ def _variance(row, mean):
 
 
 @njit(cache=True, nogil=True)
+def normalise(x, gamma, beta, y, eps):
+    """One row (size,) of x normalised into y, which may be x."""
+    mean = _mean(x)  # float64, as the sums are
+    scale = float32(1 / math.sqrt(_variance(x, mean) + eps))
+    high = float32(mean)
+    low = float32(mean - high)  # what float32 cannot hold of the mean
+    for i in range(x.size):
+        y[i] = ((x[i] - high) - low) * scale * gamma[i] + beta[i]
+
+
+@njit(cache=True, nogil=True)
 def _layernorm_loops_kernel(x, gamma, beta, y, eps):
     for n in range(x.shape[0]):
-        mean = _mean(x[n])  # float64, as the sums are
-        scale = float32(1 / math.sqrt(_variance(x[n], mean) + eps))
-        high = float32(mean)
-        low = float32(mean - high)  # what float32 cannot hold of the mean
-        for i in range(x.shape[1]):
-            y[n, i] = ((x[n, i] - high) - low) * scale * gamma[i] + beta[i]
+        normalise(x[n], gamma, beta, y[n], eps)
 
 
 MAX_THREADS = 1024
@@ -80,17 +86,21 @@ def _layernorm_relu_naive_kernel(x, stat, gamma, beta, y, eps):
 
 
 def launch_loops(out: np.ndarray, x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, eps: float) -> None:
-    """Input after input."""
-    rows = len(x), gamma.size
+    """Row after row: an input, or for rownorm the last axis."""
+    rows = x.size // gamma.size, gamma.size
     _layernorm_loops_kernel(x.reshape(rows), gamma.reshape(-1), beta.reshape(-1), out.reshape(rows), eps)
 
 
 def launch_naive(call: Call, x: Array, gamma: Array, beta: Array, eps: float) -> None:
-    """A block reads its input three times: mean, variance, result."""
-    rows = x.shape[0], gamma.size
-    threads = min(MAX_THREADS, max(32, 1 << (gamma.size // 8).bit_length()))
+    """A block reads its row, an input or for rownorm the last axis, three times: mean, variance, result."""
+    rows = x.size // gamma.size, gamma.size
     operands = x.reshape(rows), gamma.reshape(-1), beta.reshape(-1), call.out.reshape(rows)
-    call.launch(_layernorm_naive_kernel, rows[0], threads, *operands, np.float32(eps))
+    call.launch(_layernorm_naive_kernel, rows[0], threads_of(gamma.size), *operands, np.float32(eps))
+
+
+def threads_of(size: int) -> int:
+    """Of a block that has a row of so many values."""
+    return min(MAX_THREADS, max(32, 1 << (size // 8).bit_length()))
 
 
 def launch_relu(call: Call, x: Array, stat: Array, gamma: Array, beta: Array, eps: float) -> None:

@@ -144,11 +144,40 @@ def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat(
     return y, stat(y)
 
 
+def rownorm(x: Array, gamma: Array, beta: Array, *, eps: float = 1e-5) -> Array:
+    """Each row of the last axis minus its mean, over the root of its biased variance + eps, times gamma, plus beta.
+
+    x (..., H), gamma and beta (H,): a transformer's LayerNorm. `layernorm` normalises an input over all its axes.
+    """
+    shapes.rownorm(x, gamma, beta, eps)
+    return layernorm(x.reshape(-1, x.shape[-1]), gamma, beta, eps=eps).reshape(x.shape)
+
+
+def add_rownorm(x: Array, residual: Array, gamma: Array, beta: Array, *, eps: float = 1e-5) -> Array:
+    """rownorm(x + residual, ...)"""
+    shapes.add_rownorm(x, residual, gamma, beta, eps)
+    return rownorm(x + residual, gamma, beta, eps=eps)
+
+
+def embedding(tokens: Array, weight: Array, positions: Array, types: Array, type_ids: Array | None = None) -> Array:
+    """weight[tokens[n, s]] + positions[s] + types[type_ids[n, s]]: what BERT normalises before its first layer.
+
+    tokens (N, S), weight (vocabulary, H), positions (P, H), types (T, H), type_ids (N, S) -> (N, S, H). Without
+    type_ids every type is 0. An id that is no row of its table adds zeros. Source: Devlin et al. 2018, arXiv:1810.04805.
+    """
+    _, length, _ = shapes.embedding(tokens, weight, positions, types, type_ids)
+    kinds = np.zeros_like(tokens) if type_ids is None else type_ids
+    rows = [np.where(((ids >= 0) & (ids < len(table)))[..., None], table[np.clip(ids, 0, len(table) - 1)], 0)
+            for ids, table in ((tokens, weight), (kinds, types))]  # fmt: skip
+    return (rows[0] + rows[1] + positions[:length]).astype(weight.dtype)
+
+
 def attention(q: Array, k: Array, v: Array, lengths: Array | None = None, causal: bool = False) -> Array:
     """softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
 
-    Of an input's S positions the first lengths[n] count, all where that is not one of 0 to S: a query sees no key behind them, and a result behind them is
-    zero. If causal, a query sees no key behind its own position. What is not seen has no part in results, even NaN.
+    Of an input's S positions the first lengths[n] count, all where that is not one of 0 to S: a query sees no key
+    behind them, and a result behind them is zero. If causal, a query sees no key behind its own position. What is not
+    seen has no part in results, even NaN.
     Source: Vaswani et al. 2017, arXiv:1706.03762.
     """
     out = np.zeros(shapes.attention(q, k, v, lengths), q.dtype)
