@@ -11,7 +11,8 @@ from small_gpu import one_multiprocessor
 from charcnn.gpu import device
 from charcnn.ops import reference
 from charcnn.ops.attention.wgmma_layer import WgmmaAttention
-from charcnn.ops.attention.wgmma_tile import BARRIER_BYTES, MOST_STAGES, REGISTERS, TILES, Barrier
+from charcnn.ops.attention.wgmma_rows import POWERS
+from charcnn.ops.attention.wgmma_tile import BARRIER_BYTES, MOST_STAGES, TILES, Barrier, choose
 
 if device.SIMULATED:
     from charcnn.gpu import emulator
@@ -52,15 +53,28 @@ def drawn(*shape):
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
-@pytest.mark.parametrize("depth", TILES)
-def test_shared_memory_and_registers(depth):
-    tile = TILES[depth]
+@pytest.mark.parametrize("tile", [tile for tiles in TILES.values() for tile in tiles], ids=str)
+def test_shared_memory_and_registers(tile):
     assert tile.smem_bytes <= device.SHARED_LIMIT
     assert max(tile.stages, tile.q_stages) <= MOST_STAGES
-    assert [*Barrier] == list(range(0, BARRIER_BYTES, 8 * MOST_STAGES))
     assert tile.q_bytes % 1024 == tile.kv_bytes % 1024 == 0  # where the swizzle begins anew
-    for warpgroups, (producer, others) in REGISTERS.items():
-        assert 128 * (producer + warpgroups * others) <= 65_536
+    producer, others = tile.registers
+    assert 128 * (producer + tile.warpgroups * others) <= 65_536
+
+
+def test_barriers_of_a_kind_end_before_the_next():
+    assert [*Barrier] == list(range(0, BARRIER_BYTES, 8 * MOST_STAGES))
+
+
+@pytest.mark.parametrize(("positions", "warpgroups"), [(1, 2), (128, 2), (256, 2), (384, 3), (512, 3), (1024, 3)])
+def test_more_warpgroups_where_few_rows_are_empty(positions, warpgroups):
+    assert choose(64, positions).warpgroups == warpgroups
+
+
+def test_a_polynomial_is_near_powers_of_2():
+    x = np.linspace(-0.5, 0.5, 1001)
+    made = sum(float(c) * x**i for i, c in enumerate(POWERS))
+    assert np.abs(made / 2**x - 1).max() < 2**-13
 
 
 @pytest.mark.parametrize(
@@ -72,6 +86,7 @@ def test_shared_memory_and_registers(depth):
         ((3, 1, 130, 32), [130, 0, 65], False, "fp16"),
         ((2, 1, 150, 128), [129, -1], False, "bf16"),
         ((2, 1, 270, 64), [257, 5], True, "fp16"),
+        ((1, 1, 330, 64), [310], False, "fp16"),
         ((1, 1, 260, 128), None, True, "fp16"),
     ],
 )

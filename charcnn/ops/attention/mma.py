@@ -42,8 +42,6 @@ class MmaTile:
     """Features of a head: 32, 64 or 128."""
     keys: int = 64
     """Of a tile."""
-    computed: int = 0
-    """As of `AttentionTile`."""
 
     @property
     def pitch(self) -> int:
@@ -140,8 +138,8 @@ def make_kernel(ptx_type: str, tile: MmaTile, given: bool, causal: bool) -> Kern
         causal: whether a query sees no key behind its own position.
     """
     fill, (queries, scores, add_values) = make_fill(tile), make_products(tile, ptx_type)
-    mask, weigh, rescale, pack = make_rows(tile, ptx_type)
-    store, store_zeros = make_store(tile, ptx_type)
+    mask, weigh, rescale, pack = make_rows(tile.keys, tile.depth, ptx_type)
+    store, store_zeros = make_store(tile.depth, ptx_type)
     wait_one = ptx.cp_async_wait_group(1)
     keys, depth, row_bytes, none = tile.keys, tile.depth, 2 * tile.depth, NONE
     stage_bytes, k_at = keys * tile.pitch, BLOCK_M * tile.pitch
@@ -197,13 +195,14 @@ def make_kernel(ptx_type: str, tile: MmaTile, given: bool, causal: bool) -> Kern
             add_values(o, weights, base + v_at + stage, lane)
             cuda.syncthreads()
             j, stage = j + keys, other
-        total, total_8 = ptx.quad_sum(total), ptx.quad_sum(total_8)
         store(o, total, total_8, out + begin, row, quad, length, positions, row_bytes)
 
     return kernel
 
 
-def start(call: Call, arrays: tuple[Array, Array, Array], out: Array, lengths: Array | None, causal: bool, precision: str) -> None:
+def start(
+    call: Call, arrays: tuple[Array, Array, Array], out: Array, lengths: Array | None, causal: bool, precision: str
+) -> None:
     """Start on q, k, v of the precision, (N, heads, S, d), C-contiguous on the GPU, as part of a call.
 
     Raises:

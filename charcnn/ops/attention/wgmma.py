@@ -193,11 +193,11 @@ def make_kernel(ptx_type: str, tile: AttentionTile, seen: Seen) -> Kernel:
     placed, count = make_tasks(tile, seen)
     produce, clean = make_produce(tile, seen)
     init, (scores, add_values) = make_init(tile), make_products(tile, ptx_type)
-    mask, weigh, rescale, pack = make_rows(tile, ptx_type)
-    store, store_zeros = make_store(tile, ptx_type)
+    mask, weigh, rescale, pack = make_rows(tile.keys, tile.depth, ptx_type, tile.computed)
+    store, store_zeros = make_store(tile.depth, ptx_type)
     wait_one, wait_all = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     dealloc, alloc = (ptx.setmaxnreg(count, more) for count, more in zip(tile.registers, (False, True), strict=True))
-    my_turn, next_turn = make_turns(tile.warpgroups if tile.turns else 1)
+    my_turn, next_turn = make_turns(tile.warpgroups)
     causal, cleaned, padded = seen.causal, seen.cleaned, seen.bounds == "lengths"
     threads, warpgroups, keys, stages = tile.threads, uint32(tile.warpgroups), tile.keys, tile.stages
     score_size, weight_size, out_size = keys // 2, keys // 4, tile.depth // 2
@@ -304,7 +304,6 @@ def make_kernel(ptx_type: str, tile: AttentionTile, seen: Seen) -> Kernel:
                 ring.arrive(base + q_empty, q_stage)
             q_stage = advance_q(q_stage)
             add_values(o, weights, base + v_at + v_stage.slot * kv_bytes)
-            total, total_8 = ptx.quad_sum(total), ptx.quad_sum(total_8)
             wait_all()
             if leads:
                 ring.arrive(base + v_empty, v_stage)
@@ -317,30 +316,28 @@ def make_kernel(ptx_type: str, tile: AttentionTile, seen: Seen) -> Kernel:
 
 
 def make_turns(warpgroups: int) -> tuple[Any, Any]:
-    """Device functions my_turn and next_turn: a warpgroup waits for its turn, and gives it to the one after it."""
-    two, three, last = warpgroups > 1, warpgroups > 2, warpgroups - 1
+    """Device functions my_turn and next_turn: a warpgroup, of 2 or 3, waits for its turn, and gives it to the next."""
+    three, last = warpgroups > 2, warpgroups - 1
     wait_0, wait_1, wait_2 = (ptx.named_barrier_sync(1 + i, 256) for i in range(3))
     give_0, give_1, give_2 = (ptx.named_barrier_arrive(1 + i, 256) for i in range(3))
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
     def my_turn(warpgroup):
-        if two:
-            if warpgroup == 0:
-                wait_0()
-            elif three and warpgroup == 2:
-                wait_2()
-            else:
-                wait_1()
+        if warpgroup == 0:
+            wait_0()
+        elif three and warpgroup == 2:
+            wait_2()
+        else:
+            wait_1()
 
     @inline
     def next_turn(warpgroup):
-        if two:
-            if warpgroup == last:
-                give_0()
-            elif three and warpgroup == 1:
-                give_2()
-            else:
-                give_1()
+        if warpgroup == last:
+            give_0()
+        elif three and warpgroup == 1:
+            give_2()
+        else:
+            give_1()
 
     return my_turn, next_turn

@@ -11,6 +11,7 @@ from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
 from charcnn.layers.layer import Shape
+from charcnn.ops.attention import wgmma_tile
 from charcnn.ops.attention.wgmma import make_kernel
 from charcnn.ops.attention.wgmma_tile import TILES, Seen
 from charcnn.ops.common import shapes
@@ -55,7 +56,7 @@ class WgmmaAttention(NoScratch):
         device.require_hopper("wgmma")
         if depth not in TILES:
             raise ValueError(f"{depth=}: need one of {', '.join(map(str, TILES))}")
-        self.heads, self.depth, self.causal, self.tile = heads, depth, causal, TILES[depth]
+        self.heads, self.depth, self.causal = heads, depth, causal
         self.precision = choose(precision, HALF_PRECISIONS)
         self._scale = np.float32(math.log2(math.e) / math.sqrt(depth))  # for powers of 2
         self._maps: dict[tuple[Any, ...], Any] = {}
@@ -126,7 +127,8 @@ class WgmmaAttention(NoScratch):
         positions = (most or shape[0]) if packed else shape[1]
         rows, step = math.prod(shape[:-1]), 0 if packed else positions
         together = Rows((self.heads, self.depth), (rows, 3 * width), (step, 0), (width, self.depth, 0))
-        cleaned = bool(bounds) or positions % self.tile.keys > 0
+        tile = wgmma_tile.choose(self.depth, positions)
+        cleaned = bool(bounds) or positions % tile.keys > 0
         seen = Seen("offsets" if packed else "lengths" if bounds else "", self.causal, cleaned)
         held, given, *_ = (*call.inputs, None)
         self._start(call, (held,) * 3, (0, width, 2 * width), call.out, together, seen, given, n, positions)
@@ -144,9 +146,9 @@ class WgmmaAttention(NoScratch):
     def _start(self, call, arrays, begins, out, rows, seen, bounds, n, positions):
         if out.size == 0:
             return
-        tile, size = self.tile, self.precision.itemsize
+        tile, size = wgmma_tile.choose(self.depth, positions), self.precision.itemsize
         maps = [
-            self._map(array, begin, rows, height)
+            self._map(array, begin, rows, tile, height)
             for array, begin, height in zip(arrays, begins, (tile.block_m, tile.keys, tile.keys), strict=True)
         ]
         q_tiles = -(-positions // tile.block_m)
@@ -160,11 +162,12 @@ class WgmmaAttention(NoScratch):
         )  # fmt: skip
         call.launch(kernel, blocks, tile.threads, *arguments, shared=tile.smem_bytes)
 
-    def _map(self, array, begin, rows, height):
+    def _map(self, array, begin, rows, tile, height):
         """A tensor map (slabs, rows, d) from a number on, kept: a network's arrays lie where they lay before."""
         key = device.address(array), begin, rows, height
         if key not in self._maps:
-            size, box = self.precision.itemsize, (self.tile.row_bytes // self.precision.itemsize, height, 1)
+            size = self.precision.itemsize
+            box = tile.row_bytes // size, height, 1
             (slabs, slab), (count, row) = rows.slabs, rows.rows
             from_there = array.reshape((array.size,))[begin:]
             self._maps[key] = tensor_map.encode(

@@ -14,7 +14,6 @@ from numba import cuda, float32
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.ops.attention.wgmma_tile import AttentionTile
 
 NONE = np.float32(-math.inf)
 """The score of a key that is not seen."""
@@ -34,11 +33,11 @@ LEAST = np.float32(-126)
 """Below it powers are subnormal."""
 
 
-def make_rows(tile: AttentionTile, ptx_type: str) -> tuple[Any, Any, Any, Any]:
-    """Device functions mask, weigh, rescale, pack."""
-    eights, steps, out_size = tile.keys // 8, tile.keys // 16, tile.depth // 2
-    none, lag, all_lanes, computed = NONE, LAG, ALL_LANES, tile.computed
-    whole, (c0, c1, c2, c3), least = WHOLE, POWERS, LEAST
+def make_rows(keys: int, depth: int, ptx_type: str, computed: int = 0) -> tuple[Any, Any, Any, Any]:
+    """Device functions mask, weigh, rescale, pack; of four powers of 2, so many `computed` are polynomials."""
+    eights, steps, out_size = keys // 8, keys // 16, depth // 2
+    none, lag, all_lanes = NONE, LAG, ALL_LANES
+    whole, (c0, c1, c2, c3), least, all_bits = WHOLE, POWERS, LEAST, uint32(0xFFFFFFFF)
     pack_pair = ptx.cvt_f16x2(ptx_type)
     inline = cuda.jit(device=True, forceinline=True)
 
@@ -67,7 +66,7 @@ def make_rows(tile: AttentionTile, ptx_type: str) -> tuple[Any, Any, Any, Any]:
         shifted = x + whole
         x -= shifted - whole
         y = cuda.fma(cuda.fma(cuda.fma(c3, x, c2), x, c1), x, c0)
-        return ptx.bitcast_f32(ptx.bitcast_b32(y) + (ptx.bitcast_b32(shifted) << 23))
+        return ptx.bitcast_f32(ptx.bitcast_b32(y) + (ptx.bitcast_b32(shifted) << 23) & all_bits)
 
     @inline
     def raised(peak, top):
@@ -123,12 +122,12 @@ def make_rows(tile: AttentionTile, ptx_type: str) -> tuple[Any, Any, Any, Any]:
     return mask, weigh, rescale, pack
 
 
-def make_store(tile: AttentionTile, ptx_type: str) -> tuple[Any, Any]:
+def make_store(depth: int, ptx_type: str) -> tuple[Any, Any]:
     """Device functions store and store_zeros, of a thread's two rows.
 
     Of 32 columns a lane has four words of two. The four lanes of a row turn them, so that each has eight neighbours.
     """
-    parts, pack_pair = tile.depth // 32, ptx.cvt_f16x2(ptx_type)
+    parts, pack_pair = depth // 32, ptx.cvt_f16x2(ptx_type)
     far, near = ptx.shfl_exchange(2, 2), ptx.shfl_exchange(2, 1)
     inline = cuda.jit(device=True, forceinline=True)
 
@@ -154,7 +153,8 @@ def make_store(tile: AttentionTile, ptx_type: str) -> tuple[Any, Any]:
 
     @inline
     def store(o, total, total_8, to, row, quad, length, end, row_bytes):
-        """Results over the sums of their weights, rows up to `end`; zeros from `length` on."""
+        """Results over the sums of their weights, of four lanes; rows up to `end`, zeros from `length` on."""
+        total, total_8 = ptx.quad_sum(total), ptx.quad_sum(total_8)
         store_row(o, 0, total, to, row, quad, length, end, row_bytes)
         store_row(o, 2, total_8, to, row + 8, quad, length, end, row_bytes)
 

@@ -58,8 +58,6 @@ class AttentionTile:
     q_stages: int = 2
     stages: int = 2
     """Of keys, and as many of values."""
-    turns: bool = True
-    """Whether warpgroups ask for products in turns."""
     computed: int = 0
     """Of four powers of 2, how many are polynomials, which leaves as many fewer to the units that have them."""
 
@@ -120,8 +118,16 @@ class AttentionTile:
 
 
 TILES = {
-    32: AttentionTile(32, stages=8),
-    64: AttentionTile(64, stages=5),
-    128: AttentionTile(128, stages=2),
+    32: (AttentionTile(32, stages=8, computed=1), AttentionTile(32, warpgroups=3, stages=8)),
+    64: (AttentionTile(64, stages=5), AttentionTile(64, warpgroups=3, stages=4)),
+    128: (AttentionTile(128),),
 }
 """By the features of a head."""
+
+RATES = {2: 0.85, 3: 1.0}
+"""How fast products of as many warpgroups are, by measurement."""
+
+
+def choose(depth: int, positions: int) -> AttentionTile:
+    """The tile of the least time for so many queries: more warpgroups are faster, and leave more rows empty."""
+    return min(TILES[depth], key=lambda tile: -(-positions // tile.block_m) * tile.block_m / RATES[tile.warpgroups])
