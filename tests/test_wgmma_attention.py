@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from small_gpu import one_multiprocessor
 
+from charcnn import ops
 from charcnn.gpu import device
 from charcnn.ops import reference
 from charcnn.ops.attention.wgmma_layer import WgmmaAttention
 from charcnn.ops.attention.wgmma_rows import POWERS
-from charcnn.ops.attention.wgmma_tile import BARRIER_BYTES, MOST_STAGES, TILES, Barrier, choose
+from charcnn.ops.attention.wgmma_tile import BARRIER_BYTES, MOST_STAGES, TILES, AttentionBarrier, choose
 
 if device.SIMULATED:
     from charcnn.gpu import emulator
@@ -63,7 +64,7 @@ def test_shared_memory_and_registers(tile):
 
 
 def test_barriers_of_a_kind_end_before_the_next():
-    assert [*Barrier] == list(range(0, BARRIER_BYTES, 8 * MOST_STAGES))
+    assert [*AttentionBarrier] == list(range(0, BARRIER_BYTES, 8 * MOST_STAGES))
 
 
 @pytest.mark.parametrize(("positions", "warpgroups"), [(1, 2), (128, 2), (256, 2), (384, 3), (512, 3), (1024, 3)])
@@ -184,3 +185,33 @@ def test_no_schedule_makes_a_race(shape, lengths, seed):
         made = WgmmaAttention(shape[1], shape[3]).apply(q, k, v, counts)
     assert findings == []
     check(made, want, "fp16")
+
+
+@pytest.mark.parametrize("technique", ["mma", "wgmma"])
+@pytest.mark.parametrize(
+    ("shape", "lengths", "causal", "precision"),
+    [
+        ((1, 2, 1, 32), None, False, "fp16"),
+        ((2, 1, 130, 64), [129, 0], False, "bf16"),
+        ((1, 1, 150, 128), None, True, "fp16"),
+        ((2, 1, 70, 32), [66, -1], True, "fp16"),
+        ((0, 2, 5, 64), None, False, "fp16"),
+    ],
+)
+def test_float32_in_and_out(technique, shape, lengths, causal, precision):
+    exact = [rounded(one, precision)[1] for one in drawn(3, *shape)]
+    q, k, v = (one.astype(np.float32) for one in exact)
+    counts = None if lengths is None else np.array(lengths, np.int32)
+    want = reference.attention(*exact, counts, causal)
+    for n, length in enumerate(lengths or ()):
+        for array in (q, k, v):
+            array[n, :, length if length >= 0 else shape[2] :] = np.inf  # not seen
+    made = getattr(ops, f"attention_{technique}")(q, k, v, counts, causal, precision=precision)
+    check(made, want, precision)
+
+
+@pytest.mark.parametrize("technique", ["mma", "wgmma"])
+def test_other_heads_are_refused(technique):
+    q = np.zeros((1, 2, 8, 48), np.float32)
+    with pytest.raises(ValueError, match=r"need .*32, 64, 128"):
+        getattr(ops, f"attention_{technique}")(q, q, q)

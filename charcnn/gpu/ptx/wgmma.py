@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
-from charcnn.aliases import Builder, Intrinsic, NumbaType
+from charcnn.aliases import Builder, Intrinsic, NumbaType, Value
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.ptx.intrinsics import asm, elements, instruction, typed
 
@@ -139,9 +138,11 @@ def wgmma_registers(ptx_type: str, columns: int, steps: int, row_bytes: int = 12
     return multiply
 
 
-def _onto(context: Any, builder: Builder, kind: NumbaType, acc: Any, count: int, text: str, words: list[Any]) -> None:
+def _onto(
+    context: Value, builder: Builder, array: NumbaType, acc: Value, count: int, text: str, words: list[Value]
+) -> None:
     """The instructions, whose results are in the registers of the sums that they add to."""
-    places = elements(context, builder, kind, acc, count)
+    places = elements(context, builder, array, acc, count)
     ins = [*map(str, range(count)), *"r" * len(words)]
     operands = [*(builder.load(place) for place in places), *words]
     for value, place in zip(asm(builder, text, "f" * count, ins, operands, memory=False), places, strict=True):

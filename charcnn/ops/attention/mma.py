@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32, types
 
 from charcnn.aliases import Array, Kernel
 from charcnn.gpu import device, ptx
-from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_idx_x, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.attention.wgmma_rows import NONE, make_rows, make_store
+from charcnn.ops.attention.wgmma_tile import ZERO
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.precision import HALF_PRECISIONS, choose
 
@@ -35,7 +35,7 @@ PIECE = 16
 
 
 @dataclass(frozen=True)
-class MmaTile:
+class WarpsTile:
     """What a block's shared memory holds: queries, then two stages of keys, then two of values."""
 
     depth: int
@@ -54,11 +54,11 @@ class MmaTile:
         return (BLOCK_M + 4 * self.keys) * self.pitch
 
 
-TILES = {depth: MmaTile(depth) for depth in (32, 64, 128)}
+TILES = {depth: WarpsTile(depth) for depth in (32, 64, 128)}
 """By the features of a head."""
 
 
-def make_fill(tile: MmaTile) -> Any:
+def make_fill(tile: WarpsTile) -> Kernel:
     """The device function fill: start to copy rows; zeros from `end` on."""
     pitch, pieces, row_bytes = tile.pitch, 2 * tile.depth // PIECE, 2 * tile.depth
     threads = 32 * WARPS
@@ -68,15 +68,15 @@ def make_fill(tile: MmaTile) -> Any:
         at = thread
         while at < rows * pieces:
             row, piece = at // pieces, at % pieces
-            wanted = uint32(16) if first + row < end else uint32(0)
-            there = source + uint64(first + row if first + row < end else uint32(0)) * uint64(row_bytes)
+            wanted = 16 if first + row < end else 0
+            there = source + uint64(first + row if first + row < end else ZERO) * uint64(row_bytes)
             ptx.cp_async_16(to + row * pitch + (piece ^ row & 7) * 16, there + uint64(piece * 16), wanted)
             at += threads
 
     return fill
 
 
-def make_products(tile: MmaTile, ptx_type: str) -> tuple[Any, Any, Any]:
+def make_products(tile: WarpsTile, ptx_type: str) -> tuple[Kernel, Kernel, Kernel]:
     """Device functions queries, scores, add_values: of a warp's 16 rows."""
     pitch, keys, depth, across = tile.pitch, tile.keys, tile.depth, tile.keys // 16
     multiply = ptx.mma_sync(ptx_type)
@@ -125,7 +125,7 @@ def make_products(tile: MmaTile, ptx_type: str) -> tuple[Any, Any, Any]:
 
 
 @cache
-def make_kernel(ptx_type: str, tile: MmaTile, given: bool, causal: bool) -> Kernel:
+def make_kernel(ptx_type: str, tile: WarpsTile, given: bool, causal: bool) -> Kernel:
     """The kernel (q, k, v, out, lengths, scale, heads, q_tiles, positions): a block for BLOCK_M queries of a head.
 
     Its arguments: addresses of q, k, v and out, (N * heads, S, d), and of lengths, int32 (N,); what scores are
@@ -168,13 +168,13 @@ def make_kernel(ptx_type: str, tile: MmaTile, given: bool, causal: bool) -> Kern
             store_zeros(out + begin, row, quad, positions, row_bytes)
             return
         fill(base, q + begin, first, length, block_m, thread)
-        fill(base + k_at, k + begin, uint32(0), length, keys, thread)
-        fill(base + v_at, v + begin, uint32(0), length, keys, thread)
+        fill(base + k_at, k + begin, ZERO, length, keys, thread)
+        fill(base + v_at, v + begin, ZERO, length, keys, thread)
         ptx.cp_async_commit_group()
         for i in range(out_size):
             o[i] = float32(0)
         peak, peak_8, total, total_8 = none, none, float32(0), float32(0)
-        j, stage = uint32(0), uint32(0)
+        j, stage = ZERO, ZERO
         while j < end:
             other = stage_bytes - stage
             if j + keys < end:

@@ -12,21 +12,20 @@ in turns. `wgmma_tile` says what lies in shared memory and `wgmma_rows` what hap
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32, types
 
 from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
-from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.attention.wgmma_rows import NONE, make_rows, make_store
-from charcnn.ops.attention.wgmma_tile import WGMMA_M, AttentionTile, Barrier, Seen
+from charcnn.ops.attention.wgmma_tile import ONE, WGMMA_M, ZERO, AttentionBarrier, AttentionTile, Visible
 from charcnn.ops.common import ring
 
 
-def make_tasks(tile: AttentionTile, seen: Seen) -> Any:
+def make_tasks(tile: AttentionTile, seen: Visible) -> Kernel:
     """Device functions placed and count: a task's place, and how many tiles of keys it has."""
     by_lengths, by_offsets, causal = seen.bounds == "lengths", seen.bounds == "offsets", seen.causal
     block_m, keys = tile.block_m, tile.keys
@@ -52,14 +51,14 @@ def make_tasks(tile: AttentionTile, seen: Seen) -> Any:
     def count(first, length):
         """Tiles of keys that the queries from `first` on see."""
         if first >= length:
-            return uint32(0)
+            return ZERO
         end = min(length, first + block_m) if causal else length
         return (end + (keys - 1)) // keys
 
     return placed, count
 
 
-def make_produce(tile: AttentionTile, seen: Seen) -> tuple[Any, Any]:
+def make_produce(tile: AttentionTile, seen: Visible) -> tuple[Kernel, Kernel]:
     """Device functions produce, of the thread that asks for all copies, and clean, of the warp that ends values.
 
     What stands behind an input's last value may be another input's, and infinite: 0 times that is NaN. So the last
@@ -68,10 +67,10 @@ def make_produce(tile: AttentionTile, seen: Seen) -> tuple[Any, Any]:
     placed, count = make_tasks(tile, seen)
     cleaned, boxes, half_columns = seen.cleaned, tile.boxes, tile.row_bytes // 2
     keys, stages, row_bytes = tile.keys, tile.stages, tile.row_bytes
-    q_bytes, kv_bytes, k_at, v_at = uint32(tile.q_bytes), uint32(tile.kv_bytes), tile.k_at, tile.v_at
+    q_bytes, kv_bytes, k_at, v_at = tile.q_bytes, tile.kv_bytes, tile.k_at, tile.v_at
     q_half, kv_half = tile.q_bytes // boxes, tile.kv_bytes // boxes
     advance_q, advance = ring.make_advance(tile.q_stages), ring.make_advance(stages)
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, v_raw = (uint32(tile.barriers_at + kind) for kind in Barrier)
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, v_raw = (tile.barriers_at + kind for kind in AttentionBarrier)
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
@@ -87,7 +86,7 @@ def make_produce(tile: AttentionTile, seen: Seen) -> tuple[Any, Any]:
                 for half in range(boxes):
                     ptx.tma_load_3d(to + half * q_half, map_q, full, half * half_columns, row + first, slab)
                 q_stage = advance_q(q_stage)
-            j = uint32(0)
+            j = ZERO
             while j < tiles:
                 at, offset = row + j * keys, stage.slot * kv_bytes
                 full = ring.barrier(base + k_full, stage)
@@ -108,7 +107,7 @@ def make_produce(tile: AttentionTile, seen: Seen) -> tuple[Any, Any]:
 
     @inline
     def clean(base, lane, heads, tasks, q_tiles, positions, row_step, bounds):
-        behind, parities, task = uint32(0), uint32(0), block_idx_x()
+        behind, parities, task = ZERO, ZERO, block_idx_x()
         while task < tasks:
             _, _, first, length, _ = placed(task, heads, q_tiles, positions, row_step, bounds)
             tiles = count(first, length)
@@ -116,12 +115,12 @@ def make_produce(tile: AttentionTile, seen: Seen) -> tuple[Any, Any]:
             if tiles * keys > length and tiles > 0:
                 slot = (behind + (stages - 1)) % stages
                 ptx.mbarrier_wait(base + v_raw + slot * 8, parities >> slot & 1)
-                parities ^= uint32(1) << slot
+                parities ^= ONE << slot
                 for half in range(boxes):
                     to = base + v_at + slot * kv_bytes + half * kv_half
                     at = (length - (tiles - 1) * keys) * row_bytes + lane * 16
                     while at < kv_half:
-                        ptx.st_shared_v4_b32(to + at, uint32(0), uint32(0), uint32(0), uint32(0))
+                        ptx.st_shared_v4_b32(to + at, ZERO, ZERO, ZERO, ZERO)
                         at += 32 * 16
                 ptx.fence_proxy_async()
                 cuda.syncwarp()
@@ -132,10 +131,10 @@ def make_produce(tile: AttentionTile, seen: Seen) -> tuple[Any, Any]:
     return produce, clean
 
 
-def make_init(tile: AttentionTile) -> Any:
+def make_init(tile: AttentionTile) -> Kernel:
     """The device function init: mbarriers, by one thread."""
     readers, q_stages, stages = tile.warpgroups, tile.q_stages, tile.stages
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, v_raw = (uint32(tile.barriers_at + kind) for kind in Barrier)
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, v_raw = (tile.barriers_at + kind for kind in AttentionBarrier)
     init_q, init_kv = ring.make_init(q_stages, readers), ring.make_init(stages, readers)
 
     @cuda.jit(device=True, forceinline=True)
@@ -150,7 +149,7 @@ def make_init(tile: AttentionTile) -> Any:
     return init
 
 
-def make_products(tile: AttentionTile, ptx_type: str) -> tuple[Any, Any]:
+def make_products(tile: AttentionTile, ptx_type: str) -> tuple[Kernel, Kernel]:
     """Device functions scores, of a tile of keys, and add_values: each starts its products."""
     boxes, keys, row_bytes = tile.boxes, tile.keys, tile.row_bytes
     quarters = row_bytes // 32
@@ -178,7 +177,7 @@ def make_products(tile: AttentionTile, ptx_type: str) -> tuple[Any, Any]:
 
 
 @cache
-def make_kernel(ptx_type: str, tile: AttentionTile, seen: Seen) -> Kernel:
+def make_kernel(ptx_type: str, tile: AttentionTile, seen: Visible) -> Kernel:
     """The kernel (map_q, map_k, map_v, out, bounds, scale, heads, tasks, q_tiles, positions, ...).
 
     Its arguments: addresses of tensor maps of q, k and v, (slabs, rows, d), of the results, and of int32 lengths or
@@ -199,11 +198,11 @@ def make_kernel(ptx_type: str, tile: AttentionTile, seen: Seen) -> Kernel:
     dealloc, alloc = (ptx.setmaxnreg(count, more) for count, more in zip(tile.registers, (False, True), strict=True))
     my_turn, next_turn = make_turns(tile.warpgroups)
     causal, cleaned, padded = seen.causal, seen.cleaned, seen.bounds == "lengths"
-    threads, warpgroups, keys, stages = tile.threads, uint32(tile.warpgroups), tile.keys, tile.stages
+    threads, warpgroups, keys, stages = tile.threads, tile.warpgroups, tile.keys, tile.stages
     score_size, weight_size, out_size = keys // 2, keys // 4, tile.depth // 2
     advance_q, advance = ring.make_advance(tile.q_stages), ring.make_advance(stages)
     q_bytes, kv_bytes, k_at, v_at = tile.q_bytes, tile.kv_bytes, tile.k_at, tile.v_at
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, _ = (uint32(tile.barriers_at + kind) for kind in Barrier)
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, _ = (tile.barriers_at + kind for kind in AttentionBarrier)
     warpgroup_bytes, none = WGMMA_M * tile.row_bytes, NONE
 
     @jit(launch_bounds=(threads, 1))
@@ -276,7 +275,7 @@ def make_kernel(ptx_type: str, tile: AttentionTile, seen: Seen) -> Kernel:
 
             # The others: the next scores are under way while the last weights are multiplied. Of the next values is
             # waited for between softmax and products: ptxas would wait for those first if no loop were between.
-            j = uint32(1)
+            j = ONE
             while j < tiles:
                 ring.wait(base + k_full, k_stage)
                 my_turn(warpgroup)
@@ -315,7 +314,7 @@ def make_kernel(ptx_type: str, tile: AttentionTile, seen: Seen) -> Kernel:
     return kernel
 
 
-def make_turns(warpgroups: int) -> tuple[Any, Any]:
+def make_turns(warpgroups: int) -> tuple[Kernel, Kernel]:
     """Device functions my_turn and next_turn: a warpgroup, of 2 or 3, waits for its turn, and gives it to the next."""
     three, last = warpgroups > 2, warpgroups - 1
     wait_0, wait_1, wait_2 = (ptx.named_barrier_sync(1 + i, 256) for i in range(3))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from charcnn.gpu.launch import Call
 from charcnn.layers.layer import Shape
 from charcnn.ops.attention import wgmma_tile
 from charcnn.ops.attention.wgmma import make_kernel
-from charcnn.ops.attention.wgmma_tile import TILES, Seen
+from charcnn.ops.attention.wgmma_tile import TILES, Visible
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.layer import ArraySpec, NoScratch, Space
@@ -59,7 +59,7 @@ class WgmmaAttention(NoScratch):
         self.heads, self.depth, self.causal = heads, depth, causal
         self.precision = choose(precision, HALF_PRECISIONS)
         self._scale = np.float32(math.log2(math.e) / math.sqrt(depth))  # for powers of 2
-        self._maps: dict[tuple[Any, ...], Any] = {}
+        self._maps: dict[tuple[object, ...], Array] = {}
 
     def apply(
         self, q: Array, k: Array, v: Array, lengths: Array = None, *, out: Array = None, stream: Stream = None
@@ -85,13 +85,13 @@ class WgmmaAttention(NoScratch):
         return call.result()
 
     def start(self, call: Call, q: Array, k: Array, v: Array, out: Array, lengths: Array | None) -> None:
-        """As `apply`, of arrays on the GPU, as part of a call."""
+        """Start `apply` of arrays on the GPU, as part of a call."""
         n, heads, positions, depth = q.shape
         apart = Rows(
             (n * heads, positions * depth), (positions, depth), (0, heads),
             (depth, positions * depth, heads * positions * depth),
         )  # fmt: skip
-        seen = Seen("" if lengths is None else "lengths", self.causal, lengths is not None)
+        seen = Visible("" if lengths is None else "lengths", self.causal, lengths is not None)
         self._start(call, (q, k, v), (0, 0, 0), out, apart, seen, lengths, n, positions)
 
     def of_rows(
@@ -129,7 +129,7 @@ class WgmmaAttention(NoScratch):
         together = Rows((self.heads, self.depth), (rows, 3 * width), (step, 0), (width, self.depth, 0))
         tile = wgmma_tile.choose(self.depth, positions)
         cleaned = bool(bounds) or positions % tile.keys > 0
-        seen = Seen("offsets" if packed else "lengths" if bounds else "", self.causal, cleaned)
+        seen = Visible("offsets" if packed else "lengths" if bounds else "", self.causal, cleaned)
         held, given, *_ = (*call.inputs, None)
         self._start(call, (held,) * 3, (0, width, 2 * width), call.out, together, seen, given, n, positions)
         return call.result()

@@ -7,13 +7,14 @@ most 2^LAG below it: sums and results are multiplied only when that is passed.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32
 
+from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
-from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.device import uint64
+from charcnn.ops.attention.wgmma_tile import ZERO
 
 NONE = np.float32(-math.inf)
 """The score of a key that is not seen."""
@@ -33,11 +34,11 @@ LEAST = np.float32(-126)
 """Below it powers are subnormal."""
 
 
-def make_rows(keys: int, depth: int, ptx_type: str, computed: int = 0) -> tuple[Any, Any, Any, Any]:
+def make_rows(keys: int, depth: int, ptx_type: str, computed: int = 0) -> tuple[Kernel, Kernel, Kernel, Kernel]:
     """Device functions mask, weigh, rescale, pack; of four powers of 2, so many `computed` are polynomials."""
     eights, steps, out_size = keys // 8, keys // 16, depth // 2
     none, lag, all_lanes = NONE, LAG, ALL_LANES
-    whole, (c0, c1, c2, c3), least, all_bits = WHOLE, POWERS, LEAST, uint32(0xFFFFFFFF)
+    whole, (c0, c1, c2, c3), least, all_bits = WHOLE, POWERS, LEAST, ALL_LANES
     pack_pair = ptx.cvt_f16x2(ptx_type)
     inline = cuda.jit(device=True, forceinline=True)
 
@@ -45,11 +46,11 @@ def make_rows(keys: int, depth: int, ptx_type: str, computed: int = 0) -> tuple[
     def mask(s, column, limit, limit_8):
         """No score from a row's limit on; `column` is that of s[0]."""
         room, room_8 = limit - min(limit, column), limit_8 - min(limit_8, column)
-        for i in range(eights):
-            for e in range(2):
-                if uint32(8 * i + e) >= room:
+        for i in range(ZERO, eights):
+            for e in range(ZERO, 2):
+                if 8 * i + e >= room:
                     s[4 * i + e] = none
-                if uint32(8 * i + e) >= room_8:
+                if 8 * i + e >= room_8:
                     s[4 * i + 2 + e] = none
 
     @inline
@@ -122,7 +123,7 @@ def make_rows(keys: int, depth: int, ptx_type: str, computed: int = 0) -> tuple[
     return mask, weigh, rescale, pack
 
 
-def make_store(depth: int, ptx_type: str) -> tuple[Any, Any]:
+def make_store(depth: int, ptx_type: str) -> tuple[Kernel, Kernel]:
     """Device functions store and store_zeros, of a thread's two rows.
 
     Of 32 columns a lane has four words of two. The four lanes of a row turn them, so that each has eight neighbours.
@@ -147,7 +148,7 @@ def make_store(depth: int, ptx_type: str) -> tuple[Any, Any]:
             c, d = pack_pair(o[i + 8] * over, o[i + 9] * over), pack_pair(o[i + 12] * over, o[i + 13] * over)
             a, b, c, d = turned(a, b, c, d, quad)
             if row >= length:
-                a, b, c, d = uint32(0), uint32(0), uint32(0), uint32(0)
+                a, b, c, d = ZERO, ZERO, ZERO, ZERO
             if row < end:
                 ptx.st_global_v4_b32(there + uint64(part * 64), a, b, c, d)
 
@@ -165,6 +166,6 @@ def make_store(depth: int, ptx_type: str) -> tuple[Any, Any]:
             there = to + uint64(row + below * 8) * uint64(row_bytes) + uint64(quad * 16)
             if row + below * 8 < end:
                 for part in range(parts):
-                    ptx.st_global_v4_b32(there + uint64(part * 64), uint32(0), uint32(0), uint32(0), uint32(0))
+                    ptx.st_global_v4_b32(there + uint64(part * 64), ZERO, ZERO, ZERO, ZERO)
 
     return store, store_zeros

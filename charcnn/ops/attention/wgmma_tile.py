@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from charcnn.gpu.device import uint32
+
+ZERO, ONE = map(uint32, (0, 1))
+"""Numbers of 32 bits, where a kernel's own would have 64."""
+
 WGMMA_M = 64
 """Queries of a warpgroup."""
 
@@ -12,7 +17,7 @@ REGISTERS = {2: (24, 240), 3: (32, 160)}
 """By the warpgroups that multiply: registers of a thread that copies, and of one that multiplies."""
 
 
-class Barrier(IntEnum):
+class AttentionBarrier(IntEnum):
     """Where mbarriers of a kind begin, in bytes behind all else: 8 bytes each, at most 8."""
 
     Q_FULL = 0
@@ -31,7 +36,7 @@ MOST_STAGES = 8
 
 
 @dataclass(frozen=True)
-class Seen:
+class Visible:
     """Which keys a query sees, and where they lie."""
 
     bounds: str = ""
