@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from case_kinds import Case
 from numba import cuda
 from operator_cases import CASES
 from operator_rows import CPU, CUDA, IN_PLACE, PAIRED, VARIANTS, alike, arrays, each, example, poisoned
@@ -15,6 +16,7 @@ from test_ops import check
 from charcnn import ops
 from charcnn.catalog import operator
 from charcnn.gpu.arrays import DTYPES
+from charcnn.ops import reference
 from charcnn.ops.common.cpu_conv import CpuConv
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv
@@ -75,8 +77,8 @@ def test_wrong_kind(variant, name):
 @pytest.mark.parametrize(("variant", "name"), with_argument([row for row in VARIANTS if row.operator not in ANY_RANK]))
 def test_wrong_rank(variant, name):
     case = example(variant)
-    any_leading = f"    {name}: float32 (..., " in inspect.getdoc(getattr(ops, variant.function))
-    for wrong in (case.inputs[name][None], case.inputs[name][..., 0])[any_leading:]:
+    any_leading = re.search(rf"    {name}: float32 \((N, )?\.\.\., ", inspect.getdoc(getattr(ops, variant.function)))
+    for wrong in (case.inputs[name][None], case.inputs[name][..., 0])[bool(any_leading) :]:
         with pytest.raises(ValueError, match=names(case)):
             variant.launcher(**{**case.inputs, name: np.ascontiguousarray(wrong)}, **case.options)
 
@@ -287,12 +289,28 @@ def test_a_step_beyond_the_input(variant):
 
 def test_other_ranks_are_told_what_to_pass():
     x, square, bias = np.zeros((2, 3, 4), np.float32), np.zeros((4, 4), np.float32), np.zeros(4, np.float32)
-    for launcher in (ops.linear_loops, ops.linear_cpu_gemm, ops.linear_relu_naive):
+    for launcher in (ops.linear_softmax_naive, ops.linear_argmax_naive, ops.linear_maxout_naive):
         with pytest.raises(ValueError, match=r"^x has shape \(2, 3, 4\): need \(N, C_in\), as x.reshape\(-1, 4\) is$"):
             launcher(x, square, bias)
     for launcher in (ops.layernorm_loops, ops.layernorm_naive):
         with pytest.raises(ValueError, match=r"^gamma has shape \(4,\): need \(3, 4\), .*: x.reshape\(-1, 4\)$"):
             launcher(x, bias, bias)
+
+
+@each([row for row in VARIANTS if re.fullmatch("linear(_(relu|tanh|gelu|sigmoid|leaky_relu))?", row.operator)])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 0, 4), (1, 2, 2, 4), (5, 100, 4)])
+def test_linear_over_the_last_axis(variant, shape):
+    rng = np.random.default_rng(0)
+    case = Case({name: rng.standard_normal(of, np.float32) for name, of in
+                 (("x", shape), ("weight", (3, 4)), ("bias", (3,)))})  # fmt: skip
+    check(variant, variant.launcher(**case.inputs), case.oracle(operator(variant.operator).reference))
+
+
+@each([row for row in VARIANTS if row.operator == "argmax"])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 0, 3), (1, 2, 2, 5)])
+def test_argmax_over_the_last_axis(variant, shape):
+    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    check(variant, variant.launcher(x), reference.argmax(x))
 
 
 @each([row for row in VARIANTS if row.operator == "softmax"])

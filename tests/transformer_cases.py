@@ -52,8 +52,8 @@ EMBEDDING = Cases(
         {"n": 2, "s": 4, "h": 33, "vocabulary": 7, "types": 2},
     ),
     large=(
-        {"n": 3, "s": 128, "h": 768, "vocabulary": 3000, "types": 2, "given": 1},
-        {"n": 5, "s": 33, "h": 384, "vocabulary": 300, "types": 2},
+        {"n": 3, "s": 128, "h": 768, "vocabulary": 3000, "types": 2},
+        {"n": 5, "s": 33, "h": 384, "vocabulary": 300, "types": 2, "given": 1},
     ),
     draw={"n": (0, 2, 9), "s": (1, 5, 40), "h": (1, 9, 130), "vocabulary": (1, 9, 300), "types": (1, 2, 3)}
     | {"given": (0, 1, 1)},

@@ -1079,21 +1079,21 @@ def linear_loops(
 ) -> np.ndarray:
     """`reference.linear` by the technique `loops`.
 
-    x (N, C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, C_out).
+    x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, ..., C_out).
 
     Compiled plain loops on one CPU core.
 
     Output after output.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
 
     Returns:
-        float32 (N, C_out).
+        float32 (N, ..., C_out).
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit.
@@ -1104,7 +1104,7 @@ def linear_cpu_gemm(
 ) -> np.ndarray:
     """`reference.linear` by the technique `cpu_gemm`.
 
-    x (N, C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, C_out).
+    x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, ..., C_out).
 
     All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
 
@@ -1113,14 +1113,14 @@ def linear_cpu_gemm(
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
 
     Returns:
-        float32 (N, C_out).
+        float32 (N, ..., C_out).
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
@@ -1129,7 +1129,7 @@ def linear_cpu_gemm(
 def linear_naive(x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
     """`reference.linear` by the technique `naive`.
 
-    x (N, C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, C_out).
+    x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, ..., C_out).
 
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
@@ -1137,15 +1137,15 @@ def linear_naive(x: Array, weight: Array, bias: Array, *, out: Array | None = No
     Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -1270,14 +1270,14 @@ def linear_relu_cpu_gemm(
     ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
 
     Returns:
-        float32 (N, C_out).
+        float32 (N, ..., C_out).
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
@@ -1296,15 +1296,15 @@ def linear_relu_naive(
     Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -2534,18 +2534,19 @@ def softmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) 
 def argmax_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
     """`reference.argmax` by the technique `loops`.
 
-    Logits (N, C) -> the index of each row's maximum, (N,) int64; of equals the first, and NaN wins.
+    Logits (N, ..., C) -> the index of each row's maximum, (N, ...) int64; of equals the first, and NaN wins.
 
     Compiled plain loops on one CPU core.
 
     Of equals the first; NaN counts as the greatest.
 
     Args:
-        x: float32 (N, C), C-contiguous.
-        out: where to write, int64 (N,); made where None. Or a function that gives it, called with a shape and a dtype.
+        x: float32 (N, ..., C), C-contiguous.
+        out: where to write, int64 (N, ...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
 
     Returns:
-        int64 (N,).
+        int64 (N, ...).
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit.
@@ -2554,7 +2555,7 @@ def argmax_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> 
 def argmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
     """`reference.argmax` by the technique `naive`.
 
-    Logits (N, C) -> the index of each row's maximum, (N,) int64; of equals the first, and NaN wins.
+    Logits (N, ..., C) -> the index of each row's maximum, (N, ...) int64; of equals the first, and NaN wins.
 
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
@@ -2562,12 +2563,13 @@ def argmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -
     Of equals the first; NaN counts as the greatest.
 
     Args:
-        x: float32 (N, C), C-contiguous.
-        out: where to write, int64 (N,); made where None. Or a function that gives it, called with a shape and a dtype.
+        x: float32 (N, ..., C), C-contiguous.
+        out: where to write, int64 (N, ...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        int64 (N,), where the inputs lie.
+        int64 (N, ...), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -2756,7 +2758,7 @@ def rownorm_vectorized(
         float32 (..., H), where the inputs lie.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; more than 4,096 values a row.
+        ValueError: an argument's shape, dtype, layout or side does not fit; more than 2,048 values a row.
         DeviceError: no usable GPU.
     """
 
@@ -2898,7 +2900,7 @@ def add_rownorm_vectorized(
         float32 (..., H), where the inputs lie.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit; more than 4,096 values a row.
+        ValueError: an argument's shape, dtype, layout or side does not fit; more than 2,048 values a row.
         DeviceError: no usable GPU.
     """
 
@@ -2920,6 +2922,40 @@ def attention_loops(
     Compiled plain loops on one CPU core.
 
     Query after query: its scores, their softmax, and the sum of the values by these weights.
+
+    Args:
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (N, heads, S, d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def attention_cpu_vector(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    lengths: np.ndarray | None = None,
+    causal: bool = False,
+    *,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.attention` by the technique `cpu_vector`.
+
+    softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
+
+    All CPU cores, channels last: neighbouring values fill the vector registers.
+
+    A task takes 64 queries along all keys: no score is written to memory.
 
     Args:
         q: float32 (N, heads, S, d), C-contiguous.
@@ -6099,15 +6135,15 @@ def linear_tanh_naive(
     Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -6129,15 +6165,15 @@ def linear_gelu_naive(
     Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -6159,15 +6195,15 @@ def linear_sigmoid_naive(
     Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -6189,15 +6225,15 @@ def linear_leaky_relu_naive(
     Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.

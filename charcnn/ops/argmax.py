@@ -34,9 +34,10 @@ def _argmax_naive_kernel(x, y):
 
 def launch_loops(out: np.ndarray, x: np.ndarray) -> None:
     """Of equals the first; NaN counts as the greatest."""
-    _argmax_loops_kernel(x, out)
+    _argmax_loops_kernel(x.reshape(out.size, x.shape[-1]), out.reshape(-1))
 
 
 def launch_naive(call: Call, x: Array) -> None:
     """Of equals the first; NaN counts as the greatest."""
-    call.launch_each(_argmax_naive_kernel, x, call.out)
+    *_, classes = x.shape
+    call.launch_each(_argmax_naive_kernel, x.reshape(call.out.size, classes), call.out.reshape(call.out.size))

@@ -19,7 +19,7 @@ from charcnn.aliases import Array, Function, Record, Stream
 from charcnn.gpu.arrays import DTYPES
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair
-from charcnn.ops.common import shapes, shapes2d
+from charcnn.ops.common import shapes, shapes2d, shapes_transformer
 from charcnn.ops.common.arrays import host
 from charcnn.ops.table import VARIANTS, Variant, loaded, operator
 from charcnn.ops.techniques import TECHNIQUES
@@ -172,7 +172,8 @@ def _check_of(row: Variant) -> Function | None:
     name = operator(row.operator).shape_check
     if name is None:
         return None
-    return getattr(shapes, name or row.operator, None) or getattr(shapes2d, name or row.operator)
+    found = (getattr(home, name or row.operator, None) for home in (shapes, shapes2d, shapes_transformer))
+    return next(filter(None, found))
 
 
 def _parameters(row: Variant) -> list[inspect.Parameter]:

@@ -40,8 +40,8 @@ class Operator:
     tolerance: float
     """Largest ||out - ref|| / ||ref|| against the float64 reference."""
     shape_check: str | None = ""
-    """The function of `ops.common.shapes` or `shapes2d` that checks its arguments and gives its result's shape, where
-    that is not called as the operator is; None where a launch checks them."""
+    """The function of `ops.common.shapes`, `shapes2d` or `shapes_transformer` that checks its arguments and gives its
+    result's shape, where that is not called as the operator is; None where a launch checks them."""
     epilogue: str | None = None
     """What a launch is told follows the sums, a row of `common.epilogues`; None where it is told nothing."""
     in_place: bool = False
@@ -274,6 +274,7 @@ _BY_TECHNIQUE = (
     *_rows("add_rownorm", "cpu_vector", "layernorm.rownorm:launch_add_cpu"),
     *_rows("add_rownorm", "vectorized", "layernorm.rownorm:launch_add"),
     *_rows("attention", "loops", "attention.loops:launch"),
+    *_rows("attention", "cpu_vector", "attention.cpu:launch"),
     *_rows("attention", "naive", "attention.naive:launch"),
     *_rows("attention", "row_blocks", "attention.row_blocks:launch"),
     *_rows("attention", "flash", "attention.flash:launch"),

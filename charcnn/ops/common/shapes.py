@@ -35,11 +35,12 @@ def layernorm(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Shape:
             f"gamma has shape {shape[-1:]}: need {shape[1:]}, as each input is normalised over all its axes; "
             f"over the last axis alone: x.reshape(-1, {shape[-1]})"
         )
-    _affine(gamma, beta, eps, shape[1:])
+    affine(gamma, beta, eps, shape[1:])
     return shape
 
 
-def _affine(gamma: Array, beta: Array, eps: float, shape: Shape) -> None:
+def affine(gamma: Array, beta: Array, eps: float, shape: Shape) -> None:
+    """Raise unless gamma and beta have this shape, and eps is greater than 0."""
     expect("gamma", gamma, shape)
     expect("beta", beta, shape)
     if not eps > 0:
@@ -136,13 +137,16 @@ def two_linears(x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: A
 
 
 def linear(x: Array, weight: Array, bias: Array) -> Shape:
-    """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out)."""
-    return _linear(x, weight, bias)
+    """x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> (N, ..., C_out)."""
+    shape = shape_of("x", x)
+    if len(shape) < 2:
+        raise ValueError(f"x has shape {shape}: need (N, ..., C_in)")
+    return *shape[:-1], _units(shape[-1], x, weight, bias)
 
 
 def linear_maxout(x: Array, weight: Array, bias: Array, pieces: int = 2) -> Shape:
     """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out / pieces)."""
-    n, channels = linear(x, weight, bias)
+    n, channels = _linear(x, weight, bias)
     at_least("pieces", pieces, 1)
     if channels % pieces:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_out a multiple of {pieces=}")
@@ -151,7 +155,7 @@ def linear_maxout(x: Array, weight: Array, bias: Array, pieces: int = 2) -> Shap
 
 def linear_softmax(x: Array, weight: Array, bias: Array) -> Shape:
     """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out), at least one class."""
-    shape = linear(x, weight, bias)
+    shape = _linear(x, weight, bias)
     if shape[1] < 1:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: need at least one class")
     return shape
@@ -210,41 +214,11 @@ def softmax(x: Array) -> Shape:
 
 
 def argmax(x: Array) -> Shape:
-    """x (N, C) -> (N,)."""
-    n, classes = ranked("x", x, "N, C")
-    if classes < 1:
-        raise ValueError(f"x has shape {tuple(x.shape)}: need at least one class")
-    return (n,)
-
-
-def rownorm(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Shape:
-    """x (..., H), gamma and beta (H,) -> (..., H): each row of the last axis, of at least one value."""
+    """x (N, ..., C) -> (N, ...): each row of the last axis."""
     shape = shape_of("x", x)
-    if not shape or shape[-1] < 1:
-        raise ValueError(f"x has shape {shape}: need (..., H), at least one value a row")
-    _affine(gamma, beta, eps, shape[-1:])
-    return shape
-
-
-def add_rownorm(x: Array, residual: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Shape:
-    """x and residual (..., H), gamma and beta (H,) -> (..., H): each row of the last axis, of at least one value."""
-    shape = rownorm(x, gamma, beta, eps)
-    expect("residual", residual, shape)
-    return shape
-
-
-def embedding(tokens: Array, weight: Array, positions: Array, types: Array, type_ids: Array | None = None) -> Shape:
-    """tokens (N, S), weight (vocabulary, H), positions (P, H), types (T, H), type_ids (N, S) -> (N, S, H), S <= P."""
-    n, length = ranked("tokens", tokens, "N, S")
-    _, width = ranked("weight", weight, "vocabulary, H")
-    tables = ("weight", weight, "vocabulary", 1), ("positions", positions, "P", length), ("types", types, "T", 1)
-    for name, table, axis, least in tables:
-        rows, columns = ranked(name, table, f"{axis}, H")
-        if columns != width or rows < least:
-            raise ValueError(f"{name} has shape {(rows, columns)}: need ({axis}, {width}), {axis} at least {least}")
-    if type_ids is not None:
-        expect("type_ids", type_ids, (n, length))
-    return n, length, width
+    if len(shape) < 2 or shape[-1] < 1:
+        raise ValueError(f"x has shape {shape}: need (N, ..., C), at least one class")
+    return shape[:-1]
 
 
 def attention(q: Array, k: Array, v: Array, lengths: Array | None = None) -> Shape:
@@ -369,12 +343,17 @@ def _windows(length: int, kernel_size: int, stride: int, padding: int, dilation:
 
 def _linear(x: Array, weight: Array, bias: Array, number: str = "") -> Shape:
     n, c_in = _rows(x)
+    return n, _units(c_in, x, weight, bias, number)
+
+
+def _units(c_in: int, x: Array, weight: Array, bias: Array, number: str = "") -> int:
+    """C_out of a linear layer whose x has so many features."""
     name = f"weight{number}"
     c_out, w_in = ranked(name, weight, "C_out, C_in")
     if w_in != c_in:
         raise ValueError(f"{name} has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
     expect(f"bias{number}", bias, (c_out,))
-    return n, c_out
+    return c_out
 
 
 def _rows(x: Array) -> tuple[int, int]:

@@ -25,8 +25,8 @@ from charcnn.ops.layernorm.layernorm import MAX_THREADS, normalise, threads_of
 THREADS = device.block_size(128)
 """Of a block that has a warp for each row."""
 
-LARGEST = 4096
-"""Values of a row that a warp keeps in registers, 128 of a thread."""
+LARGEST = 2048
+"""Values of a row that a warp keeps in registers, 64 of a thread."""
 
 
 @njit(cache=True, nogil=True)
@@ -169,7 +169,7 @@ def launch(call: Call, x: Array, gamma: Array, beta: Array, eps: float) -> None:
     """A warp a row, which it keeps in registers between its sums: x is read once.
 
     Raises:
-        ValueError: more than 4,096 values a row.
+        ValueError: more than 2,048 values a row.
     """
     _launch(call, x, None, gamma, beta, eps)
 
@@ -178,7 +178,7 @@ def launch_add(call: Call, x: Array, residual: Array, gamma: Array, beta: Array,
     """A warp a row, whose sums it keeps in registers: x and residual are read once.
 
     Raises:
-        ValueError: more than 4,096 values a row.
+        ValueError: more than 2,048 values a row.
     """
     _launch(call, x, residual, gamma, beta, eps)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from charcnn.aliases import Function
@@ -25,15 +27,21 @@ def launch(
     Raises:
         ValueError: or the environment's CHARCNN_CPU_TILE does not.
     """
-    if len(x) > UNPACKED:
+    rows, (c_out, c_in) = math.prod(x.shape[:-1]), weight.shape
+    if rows > UNPACKED:
         _keep(weight, bias, epilogue=epilogue)(out, x)
     else:
-        cpu_unpacked.linear(x, weight, bias, epilogue == "relu", out)
+        cpu_unpacked.linear(x.reshape(rows, c_in), weight, bias, epilogue == "relu", out.reshape(rows, c_out))
 
 
 def _keep(weight: np.ndarray, bias: np.ndarray, *, epilogue: str) -> Apply:
     conv = CpuConv(pattern_of(weight.T, epilogue), {"weight": weight.T, "bias": bias})
-    return lambda out, x: conv(x, out)
+
+    def apply(out: np.ndarray, x: np.ndarray) -> None:
+        rows, (c_out, c_in) = math.prod(x.shape[:-1]), weight.shape
+        conv(x.reshape(rows, c_in), out.reshape(rows, c_out))
+
+    return apply
 
 
 launch.prepare = _keep  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import numpy as np
@@ -74,13 +75,16 @@ def _linear_maxout_naive_kernel(x, weight, bias, y, pieces):
 
 def launch_loops(out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> None:
     """Output after output."""
-    _linear_loops_kernel(x, weight, bias, out)
+    rows, (c_out, c_in) = math.prod(x.shape[:-1]), weight.shape
+    _linear_loops_kernel(x.reshape(rows, c_in), weight, bias, out.reshape(rows, c_out))
 
 
 def launch_naive(call: Call, x: Array, weight: Array, bias: Array, *, epilogue: str) -> None:
     """Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel."""
-    rows = x.reshape(x.shape[0], weight.shape[1])
-    call.launch_each(_linear_naive_kernel(epilogue), rows, weight, bias, call.out)
+    (*leading, c_out), c_in = call.out.shape, weight.shape[1]
+    rows = math.prod(leading)
+    operands = x.reshape(rows, c_in), weight, bias, call.out.reshape(rows, c_out)
+    call.launch_each(_linear_naive_kernel(epilogue), *operands)
 
 
 def launch_maxout(call: Call, x: Array, weight: Array, bias: Array, pieces: int) -> None:

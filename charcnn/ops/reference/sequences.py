@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from charcnn.ops.common import shapes
+from charcnn.ops.common import shapes, shapes_transformer
 from charcnn.ops.reference.layouts import channels_last
 from charcnn.ops.reference.values import Array, linear, relu, softmax
 
@@ -149,13 +149,13 @@ def rownorm(x: Array, gamma: Array, beta: Array, *, eps: float = 1e-5) -> Array:
 
     x (..., H), gamma and beta (H,): a transformer's LayerNorm. `layernorm` normalises an input over all its axes.
     """
-    shapes.rownorm(x, gamma, beta, eps)
+    shapes_transformer.rownorm(x, gamma, beta, eps)
     return layernorm(x.reshape(-1, x.shape[-1]), gamma, beta, eps=eps).reshape(x.shape)
 
 
 def add_rownorm(x: Array, residual: Array, gamma: Array, beta: Array, *, eps: float = 1e-5) -> Array:
     """rownorm(x + residual, ...)"""
-    shapes.add_rownorm(x, residual, gamma, beta, eps)
+    shapes_transformer.add_rownorm(x, residual, gamma, beta, eps)
     return rownorm(x + residual, gamma, beta, eps=eps)
 
 
@@ -163,9 +163,10 @@ def embedding(tokens: Array, weight: Array, positions: Array, types: Array, type
     """weight[tokens[n, s]] + positions[s] + types[type_ids[n, s]]: what BERT normalises before its first layer.
 
     tokens (N, S), weight (vocabulary, H), positions (P, H), types (T, H), type_ids (N, S) -> (N, S, H). Without
-    type_ids every type is 0. An id that is no row of its table adds zeros. Source: Devlin et al. 2018, arXiv:1810.04805.
+    type_ids every type is 0. An id that is no row of its table adds zeros.
+    Source: Devlin et al. 2018, arXiv:1810.04805.
     """
-    _, length, _ = shapes.embedding(tokens, weight, positions, types, type_ids)
+    _, length, _ = shapes_transformer.embedding(tokens, weight, positions, types, type_ids)
     kinds = np.zeros_like(tokens) if type_ids is None else type_ids
     rows = [np.where(((ids >= 0) & (ids < len(table)))[..., None], table[np.clip(ids, 0, len(table) - 1)], 0)
             for ids, table in ((tokens, weight), (kinds, types))]  # fmt: skip

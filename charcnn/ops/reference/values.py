@@ -54,7 +54,7 @@ def maxout(x: Array, pieces: int = 2) -> Array:
 
 
 def linear(x: Array, weight: Array, bias: Array) -> Array:
-    """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, C_out)."""
+    """x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, ..., C_out)."""
     shapes.linear(x, weight, bias)
     return x @ weight.T + bias
 
@@ -67,9 +67,9 @@ def softmax(x: Array) -> Array:
 
 
 def argmax(x: Array) -> Array:
-    """Logits (N, C) -> the index of each row's maximum, (N,) int64; of equals the first, and NaN wins."""
+    """Logits (N, ..., C) -> the index of each row's maximum, (N, ...) int64; of equals the first, and NaN wins."""
     shapes.argmax(x)
-    return np.argmax(x, axis=1)
+    return np.argmax(x, axis=-1)
 
 
 def linear_relu(x: Array, weight: Array, bias: Array) -> Array:

@@ -1,0 +1,38 @@
+"""What shapes a transformer's operators take and give: as `shapes`."""
+
+from __future__ import annotations
+
+from charcnn.aliases import Array
+from charcnn.gpu.arrays import expect, shape_of
+from charcnn.layers.layer import Shape
+from charcnn.ops.common.shapes import affine, ranked
+
+
+def rownorm(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Shape:
+    """x (..., H), gamma and beta (H,) -> (..., H): each row of the last axis, of at least one value."""
+    shape = shape_of("x", x)
+    if not shape or shape[-1] < 1:
+        raise ValueError(f"x has shape {shape}: need (..., H), at least one value a row")
+    affine(gamma, beta, eps, shape[-1:])
+    return shape
+
+
+def add_rownorm(x: Array, residual: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Shape:
+    """x and residual (..., H), gamma and beta (H,) -> (..., H): each row of the last axis, of at least one value."""
+    shape = rownorm(x, gamma, beta, eps)
+    expect("residual", residual, shape)
+    return shape
+
+
+def embedding(tokens: Array, weight: Array, positions: Array, types: Array, type_ids: Array | None = None) -> Shape:
+    """tokens (N, S), weight (vocabulary, H), positions (P, H), types (T, H), type_ids (N, S) -> (N, S, H), S <= P."""
+    n, length = ranked("tokens", tokens, "N, S")
+    _, width = ranked("weight", weight, "vocabulary, H")
+    tables = ("weight", weight, "vocabulary", 1), ("positions", positions, "P", length), ("types", types, "T", 1)
+    for name, table, axis, least in tables:
+        rows, columns = ranked(name, table, f"{axis}, H")
+        if columns != width or rows < least:
+            raise ValueError(f"{name} has shape {(rows, columns)}: need ({axis}, {width}), {axis} at least {least}")
+    if type_ids is not None:
+        expect("type_ids", type_ids, (n, length))
+    return n, length, width
