@@ -166,7 +166,12 @@ def rows_filtered(s: Sizes) -> bool:
 
 
 def on_tensor_cores(s: Sizes) -> bool:
-    """Windows of 3 to pool, and of several groups none so narrow as these cases have; `direct` has one group alone."""
+    """Windows of 3 to pool, and of several groups none so narrow as these cases have; `direct` has one group alone.
+
+    Heads of 32, 64 or 128 features.
+    """
+    if "heads" in s:
+        return s["d"] in (32, 64, 128)
     return s.get("pool_size", 3) == 3 and s.get("groups", 1) == 1
 
 

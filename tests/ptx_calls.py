@@ -41,7 +41,8 @@ CONSTANTS: dict[str, list[tuple[Any, ...]]] = {
     "pack_floats": [("float",), ("tf32",), ("split",), ("halves",)],
     "setmaxnreg": [(40, False), (232, True)],
     "shfl_exchange": [(1, 1), (2, 16)],
-    "wgmma": [("f16", 8), ("bf16", 64, False), ("tf32", 8), ("e4m3", 8)],
+    "wgmma": [("f16", 8), ("bf16", 64, False), ("tf32", 8), ("e4m3", 8), ("f16", 8, True, 2, 64)],
+    "wgmma_registers": [("f16", 8, 2), ("bf16", 64, 6, 64)],
     "wgmma_wait_group": [(0,), (1,)],
 }
 """By the name of what makes an intrinsic, the constants it is made with."""
@@ -53,6 +54,7 @@ TYPED = {
     "mma_windows": "{made}(acc, weights, places)",
     "shfl_exchange": "out[0] += {made}(words{words}, words{words}, word)[0]",
     "wgmma": "{made}(acc, word, word)",
+    "wgmma_registers": "{made}(acc, weights, word)",
 }
 """Calls of those whose operands are arrays of registers, or runs of words."""
 

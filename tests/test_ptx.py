@@ -157,8 +157,9 @@ def test_descriptor():
     assert ptx.descriptor(1024) == 1 << 16 | 64
     assert ptx.descriptor(1024 + 3 * 128) == ptx.descriptor(1024) + 24  # three rows on
     assert ptx.descriptor((1 << 18) - 128) & 0xFFFF == 0x3FF8
-    assert ptx.DESCRIPTOR_HIGH >> 30 == 1  # 128-byte swizzle
-    assert ptx.DESCRIPTOR_HIGH & 0x3FFF == 64  # 1,024 bytes from 8 rows to the next
+    assert ptx.DESCRIPTOR_HIGH[128] >> 30 == 1  # 128-byte swizzle
+    assert ptx.DESCRIPTOR_HIGH[128] & 0x3FFF == 64  # 1,024 bytes from 8 rows to the next
+    assert ptx.DESCRIPTOR_HIGH[64] == 2 << 30 | 32
 
 
 @pytest.mark.parametrize("address", [-128, 16, 127, 1 << 18])
@@ -182,7 +183,7 @@ def test_tensor_map_accepts():
         ((256, 9), (510,), (64, 8), "multiples of 16 bytes"),
         ((256, 9), (1 << 40,), (64, 8), "multiples of 16 bytes"),
         ((256, 900), (512,), (64, 257), "1 to 256"),
-        ((256, 9), (512,), (32, 8), "rows of 128 bytes"),
+        ((256, 9), (512,), (16, 8), "rows of 128 or 64 bytes"),
     ],
 )
 def test_tensor_map_refuses(shape, strides, box, message):

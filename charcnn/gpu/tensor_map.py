@@ -14,7 +14,7 @@ import numpy as np
 from charcnn.aliases import Array
 from charcnn.gpu import device
 
-SWIZZLE = 128
+SWIZZLES = 128, 64
 """Bytes of a row of a box: 16-byte pieces of 8 such rows are swapped among each other, so that no banks collide."""
 
 LARGEST_BOX = 256
@@ -22,7 +22,7 @@ LARGEST_BOX = 256
 
 
 def check(shape: Sequence[int], strides: Sequence[int], box: Sequence[int], itemsize: int) -> None:
-    """What the driver asks of a map with 128-byte swizzle: innermost dimension first, strides of the others in bytes.
+    """What the driver asks of a map whose rows are swizzled: innermost dimension first, strides of the others in bytes.
 
     Raises:
         ValueError: a size, a stride or the box does not fit.
@@ -35,17 +35,17 @@ def check(shape: Sequence[int], strides: Sequence[int], box: Sequence[int], item
         raise ValueError(f"{strides=}: need multiples of 16 bytes below {1 << 40}")
     if any(not 1 <= size <= LARGEST_BOX for size in box):
         raise ValueError(f"{box=}: need 1 to {LARGEST_BOX} elements in each dimension")
-    if box[0] * itemsize != SWIZZLE:
-        raise ValueError(f"{box=}: need rows of {SWIZZLE} bytes, {SWIZZLE // itemsize} elements of {itemsize}")
+    if box[0] * itemsize not in SWIZZLES:
+        raise ValueError(f"{box=}: need rows of {SWIZZLES[0]} or {SWIZZLES[1]} bytes, of elements of {itemsize}")
 
 
 def encode(array: Array, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> Array:
-    """A map of a device array of 16-bit numbers, of which outside is zero, with 128-byte swizzle; a device array.
+    """A map of a device array of 16-bit numbers, of which outside is zero, swizzled as wide as rows; a device array.
 
     Args:
         array: begins at a multiple of 16 bytes.
         shape: elements in each dimension, the innermost first; `strides` of all but that one, in bytes.
-        box: elements of a copy, in each dimension.
+        box: elements of a copy, in each dimension; a row is of 128 or 64 bytes.
 
     Raises:
         ValueError: as `check`; or the array's address does not fit.
@@ -57,7 +57,9 @@ def encode(array: Array, shape: Sequence[int], strides: Sequence[int], box: Sequ
     from cuda.bindings import driver
 
     sizes = [driver.cuuint32_t(size) for size in box]
-    words = _encoded(driver.cuTensorMapEncodeTiled, device.address(array), shape, strides, [sizes], [1] * len(shape))
+    words = _encoded(
+        driver.cuTensorMapEncodeTiled, device.address(array), shape, strides, [sizes], [1] * len(shape), 2 * box[0]
+    )
     return device.to_device(np.array(words, np.uint64))
 
 
@@ -99,7 +101,7 @@ def encode_im2col(begin: int, shape: Sequence[int], strides: Sequence[int], walk
         ValueError: as `check` and `Im2col.check`; or the address does not fit.
         DeviceError: the driver refuses.
     """
-    channels = SWIZZLE // 2
+    channels = SWIZZLES[0] // 2
     check(shape, strides, (channels, 1, 1, 1), 2)
     walk.check()
     if device.SIMULATED:
@@ -164,7 +166,7 @@ def described(words: Sequence[int]) -> Described:
     return Described(words[1], shape, strides, box, walk)
 
 
-def _encoded(encoder, address, shape, strides, sizes, steps):
+def _encoded(encoder, address, shape, strides, sizes, steps, swizzle=SWIZZLES[0]):
     from cuda.bindings import driver
 
     _check_address(address)
@@ -177,7 +179,7 @@ def _encoded(encoder, address, shape, strides, sizes, steps):
         *sizes,
         [driver.cuuint32_t(step) for step in steps],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}B"),
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )

@@ -284,6 +284,8 @@ _BY_TECHNIQUE = (
     *_rows("attention", "naive", "attention.naive:launch"),
     *_rows("attention", "row_blocks", "attention.row_blocks:launch"),
     *_rows("attention", "flash", "attention.flash:launch"),
+    *_rows("attention", "mma", "attention.mma:launch", HALF_PRECISIONS, ampere=True),
+    *_rows("attention", "wgmma", "attention.wgmma_layer:launch", HALF_PRECISIONS, hopper=True),
     *_rows("maxpool1d", "loops", "maxpool1d:launch_loops"),
     *_rows("maxpool1d relu_maxpool1d", "naive", "maxpool1d:launch_naive"),
     *_rows("conv1d", "loops", "conv1d.loops:launch"),

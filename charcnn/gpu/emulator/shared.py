@@ -209,26 +209,27 @@ def _start(land: Callable[[], None]) -> None:
         cluster.under_way.append(land)
 
 
-def read_matrix(address: int, rows: int) -> np.ndarray:
-    """Rows of 128 bytes with 128-byte swizzle, from a row that begins at this address on, as TMA lays them."""
+def read_matrix(address: int, rows: int, row_bytes: int = ROW) -> np.ndarray:
+    """Rows of 128 or 64 bytes, as many swizzled, from a row that begins at this address on, as TMA lays them."""
     block = current().block
-    at = place(address, rows * ROW, ROW, block, "a descriptor of")
+    at = place(address, rows * row_bytes, row_bytes, block, "a descriptor of")
     if at is None:
-        return np.zeros((rows, ROW), np.uint8)
-    places = swizzled(at, rows)
+        return np.zeros((rows, row_bytes), np.uint8)
+    places = swizzled(at, rows, row_bytes)
     if block.shadow:
         beside(block, Shadow.words(places), helper(block, "product", current().number // 128), whole=False)
-    if block.pieces and not block.pieces.is_swizzled(at // ROW, rows):
+    if row_bytes == ROW and block.pieces and not block.pieces.is_swizzled(at // ROW, rows):
         current().report(
             "wrong swizzle", "reads rows whose pieces of 16 bytes do not lie as the 128-byte swizzle has them"
         )
     return np.asarray(block.memory.bytes[places])
 
 
-def swizzled(at: int, rows: int) -> np.ndarray:
+def swizzled(at: int, rows: int, row_bytes: int = ROW) -> np.ndarray:
     """Where the bytes of rows lie that begin at this place: its bits 4 to 6 are turned by bits 7 to 9.
 
-    CUDA C++ Programming Guide, "The Shared Memory Swizzle Modes"; PTX ISA, "Tensor: Swizzling Modes".
+    Of rows of 64 bytes, bits 4 and 5 by bits 7 and 8. CUDA C++ Programming Guide, "The Shared Memory Swizzle Modes";
+    PTX ISA, "Tensor: Swizzling Modes".
     """
-    places = (at + BASE) + np.arange(rows * ROW).reshape(rows, ROW)
-    return np.asarray((places ^ (places >> 7 & 7) << 4) - BASE)
+    places = (at + BASE) + np.arange(rows * row_bytes).reshape(rows, row_bytes)
+    return np.asarray((places ^ (places >> 7 & row_bytes // 16 - 1) << 4) - BASE)

@@ -270,7 +270,7 @@ class Thread(greenlet):
         """Groups of cp.async, of which the last one is open."""
         self.stores: list[list[Callable[[], None]]] = [[]]
         """Groups of bulk stores, likewise."""
-        self.products: list[tuple[Registers, int]] = []
+        self.products: list[tuple[Sequence[Registers], int]] = []
         """Accumulators of wgmma under way, and when it was started."""
         self.fences = 0
         """`wgmma_fence`s that it has passed."""

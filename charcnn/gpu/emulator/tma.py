@@ -45,11 +45,13 @@ def _row(found: tensor_map.Described, first: int, outer: Sequence[int], count: i
 
 
 def _land(to: int, alignment: int, rows: np.ndarray, mbarrier: int) -> None:
-    """Rows of 128 bytes to shared memory, swizzled, and their bytes counted."""
-    block = current().block
-    at = place(to, ROW * len(rows), alignment, block, "TMA writes")
+    """Rows of 128 or 64 bytes to shared memory, swizzled, and their bytes counted."""
+    block, data = current().block, rows.view(np.uint8)
+    row_bytes = data.shape[1]
+    at = place(to, data.size, alignment, block, "TMA writes")
     if at is not None:
-        copy_in(block, swizzled(at, len(rows)), rows.view(np.uint8), mbarrier_at(mbarrier, block), tiled=True)
+        where = swizzled(at, len(rows), row_bytes)
+        copy_in(block, where, data, mbarrier_at(mbarrier, block), tiled=row_bytes == ROW)
 
 
 def _load_box(to: int, found_at: int, mbarrier: int, *first: int) -> None:

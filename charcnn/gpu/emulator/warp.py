@@ -67,6 +67,18 @@ def ldmatrix_x4(address: int) -> Value:
 
 
 @emulates
+def ldmatrix_x4_trans(address: int) -> Value:
+    """`ptx.ldmatrix_x4_trans`."""
+
+    def work(given: list[Value]) -> list[Value]:
+        rows = np.ascontiguousarray(load_matrices(given).reshape(8, 4, 4).transpose(2, 0, 1))  # (matrix, row, word)
+        columns = np.ascontiguousarray(rows.view(np.uint16).transpose(0, 2, 1)).view(np.uint32)
+        return [tuple(map(int, words)) for words in columns.reshape(4, LANES).T]
+
+    return together(address, work, "ldmatrix")
+
+
+@emulates
 def mma_sync(ptx_type: str) -> Function:
     """`ptx.mma_sync`."""
 

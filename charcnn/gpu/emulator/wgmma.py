@@ -1,18 +1,19 @@
 """Products by warpgroups: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
 
-The 128 threads of a warpgroup meet, and one of them multiplies for all. Both matrices are K-major, their rows of 128
-bytes swizzled.
+The 128 threads of a warpgroup meet, and one of them multiplies for all. Matrices in shared memory are K-major, but
+for B beside an A in registers; their rows of 128 or 64 bytes are swizzled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from charcnn.aliases import Array, Function, Value
 from charcnn.gpu.emulator.order import Actor
 from charcnn.gpu.emulator.shared import helper, read_matrix
+from charcnn.gpu.emulator.swizzle import ROW
 from charcnn.gpu.emulator.threads import WARPGROUP, Registers, Thread, current
 from charcnn.gpu.emulator.warp import numbers, together
 from charcnn.gpu.ptx.intrinsics import EMULATED, emulates
@@ -22,39 +23,71 @@ _ADDRESS = 0x3FFF
 """Of a matrix descriptor: the address in units of 16 bytes."""
 
 
-def _matrix(descriptor: int, rows: int, ptx_type: str) -> np.ndarray:
-    return numbers(read_matrix((int(descriptor) & _ADDRESS) << 4, rows), ptx_type)
+_LEADING = 16
+"""Of a matrix descriptor's lower word: where the leading dimension begins, in units of 16 bytes, too."""
+
+
+def _matrix(descriptor: int, rows: int, ptx_type: str, row_bytes: int) -> np.ndarray:
+    return numbers(read_matrix((int(descriptor) & _ADDRESS) << 4, rows, row_bytes), ptx_type)
+
+
+def _starts(operands: Sequence[Value], registers: Sequence[Array], multiplied: Callable[..., np.ndarray]) -> None:
+    """What all threads of a warpgroup give, the sums first, and what makes the product of it: (64, columns)."""
+
+    def work(given: list[Value]) -> list[None]:
+        if any(one[-1] != given[0][-1] for one in given):
+            current().report("wgmma", "threads of a warpgroup have descriptors of their own")
+        with np.errstate(invalid="ignore"):
+            made = multiplied(given)
+        # Rows of (warp, second half, group of lanes), columns of (eight, lane of a group, second).
+        made = made.reshape(4, 2, 8, -1, 4, 2).transpose(0, 2, 4, 3, 1, 5).reshape(WARPGROUP, -1)
+        for (sums, *_), values in zip(given, made, strict=True):
+            sums.view(np.ndarray)[:] = values
+        return [None] * WARPGROUP
+
+    thread = current()
+    if thread.block.shadow and any(array.fences == thread.fences for array in registers):
+        thread.report("missing wgmma fence", "reads what this thread wrote with no wgmma_fence between")
+    together(operands, work, "wgmma", WARPGROUP)
+    if thread.block.shadow:
+        for array in registers:
+            array.__class__ = UnderWay
+        thread.products.append((registers, _product(thread).time))
+
+
+def _sums(given: Sequence[Value]) -> np.ndarray:
+    """(64, columns): what is added to."""
+    held = np.stack([one[0].view(np.ndarray) for one in given])
+    return held.reshape(4, 8, 4, -1, 2, 2).transpose(0, 4, 1, 3, 2, 5).reshape(_ROWS, -1)
 
 
 @emulates
-def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4) -> Function:
+def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4, row_bytes: int = ROW) -> Function:
     """`ptx.wgmma`."""
 
-    def work(given: list[Value]) -> list[None]:
-        _, a, b = given[0]
-        if any(matrices != [a, b] for _, *matrices in given):
-            current().report("wgmma", "threads of a warpgroup have descriptors of their own")
-        with np.errstate(invalid="ignore"):
-            left, right = _matrix(a, _ROWS, ptx_type), _matrix(b, columns, ptx_type)
-            depth = left.shape[1] * quarters // 4
-            made = left[:, :depth] @ right[:, :depth].T
-        # Rows of (warp, second half, group of lanes), columns of (eight, lane of a group, second).
-        made = made.reshape(4, 2, 8, columns // 8, 4, 2).transpose(0, 2, 4, 3, 1, 5).reshape(WARPGROUP, -1)
-        for (sums, *_), values in zip(given, made, strict=True):
-            raw = sums.view(np.ndarray)
-            raw[:] = raw + values if accumulate else values
-        return [None] * WARPGROUP
+    def multiplied(given: list[Value]) -> np.ndarray:
+        a, b = given[0][1]
+        left, right = (_matrix(at, rows, ptx_type, row_bytes) for at, rows in ((a, _ROWS), (b, columns)))
+        depth = left.shape[1] * quarters * ROW // (4 * row_bytes)
+        made = left[:, :depth] @ right[:, :depth].T
+        return np.asarray(_sums(given) + made.astype(np.float32) if accumulate else made)
 
-    def multiply(sums: Array, a: int, b: int) -> None:
-        thread = current()
-        if thread.block.shadow and sums.fences == thread.fences:
-            thread.report("missing wgmma fence", "adds to what this thread wrote with no wgmma_fence between")
-        together((sums, a, b), work, "wgmma", WARPGROUP)
-        if thread.block.shadow:
-            sums.__class__ = UnderWay
-            thread.products.append((sums, _product(thread).time))
+    return lambda sums, a, b: _starts((sums, (a, b)), (sums,), multiplied)
 
-    return multiply
+
+@emulates
+def wgmma_registers(ptx_type: str, columns: int, steps: int, row_bytes: int = ROW) -> Function:
+    """`ptx.wgmma_registers`."""
+
+    def multiplied(given: list[Value]) -> np.ndarray:
+        words = np.stack([one[1].view(np.ndarray) for one in given]).reshape(4, 8, 4, steps, 2, 2)
+        words = words.transpose(0, 5, 1, 3, 4, 2).reshape(_ROWS, -1)  # (warp, half, group), (step, half, lane)
+        at, apart = int(given[0][2]), int(given[0][2]) >> _LEADING
+        blocks = range(-(-2 * columns // row_bytes))
+        right = [_matrix(at + i * apart, 16 * steps, ptx_type, row_bytes) for i in blocks]
+        return np.asarray(_sums(given) + (numbers(words, ptx_type) @ np.concatenate(right, 1)).astype(np.float32))
+
+    return lambda sums, words, b: _starts((sums, words, b), (sums, words), multiplied)
 
 
 def _product(thread: Thread) -> Actor:
@@ -83,10 +116,11 @@ def wgmma_wait_group(groups: int) -> Callable[[], None]:
     def waiting() -> None:
         thread = current()
         while len(thread.products) > groups:
-            sums, time = thread.products.pop(0)
+            registers, time = thread.products.pop(0)
             thread.actor.knows[_product(thread).number] = time
-            if all(sums is not other for other, _ in thread.products):
-                sums.__class__ = Registers
+            for array in registers:
+                if all(array is not other for others, _ in thread.products for other in others):
+                    array.__class__ = Registers
 
     return waiting
 

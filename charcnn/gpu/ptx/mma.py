@@ -52,6 +52,16 @@ def ldmatrix_x4(address):
     """
 
 
+@instruction(LDMATRIX.replace(".x4", ".x4.trans"), "rrrr", "r")
+def ldmatrix_x4_trans(address):
+    """`ldmatrix_x4` of matrices that are then transposed: a lane gets two numbers of a column.
+
+    Lane l gets those of rows 2 (l % 4) and the next, in column l // 4.
+
+    PTX: ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16; section "ldmatrix". Since compute capability 7.5.
+    """
+
+
 @cache
 def mma_sync(ptx_type: str) -> Intrinsic:
     """multiply(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3): c + a b as four float32, a lane's part of a 16 x 8 matrix.

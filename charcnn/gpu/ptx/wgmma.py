@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 
-from charcnn.aliases import Intrinsic
+from charcnn.aliases import Builder, Intrinsic, NumbaType, Value
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.ptx.intrinsics import asm, elements, instruction, typed
 
 if not SIMULATED:
     from numba.cuda import types
 
-DESCRIPTOR_HIGH = 1 << 30 | 1024 >> 4
-"""A matrix descriptor's upper word: 128-byte swizzle; 1,024 bytes from 8 rows to the next 8."""
+DESCRIPTOR_HIGH = {128: 1 << 30 | 1024 >> 4, 64: 2 << 30 | 512 >> 4}
+"""A matrix descriptor's upper word by the bytes of a row, as many of which are swizzled: so much to the next 8 rows."""
 
 DESCRIPTOR_LOW = 1 << 16
 """Of a matrix descriptor's lower word, what is no address: the leading dimension, which swizzled rows don't use."""
@@ -55,10 +55,11 @@ def wgmma_wait_group(groups: int) -> Intrinsic:
 
 
 @cache
-def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4) -> Intrinsic:
+def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4, row_bytes: int = 128) -> Intrinsic:
     """multiply(acc, a, b): start a group that adds the product of 128 bytes of depth to 64 x `columns` sums.
 
-    Without `accumulate` sums are only written. Of the depth only the first `quarters` may be wanted.
+    Without `accumulate` sums are only written. Of the depth only the first `quarters` may be wanted. Where rows have
+    64 bytes, with 64-byte swizzle, the depth has two quarters.
 
     Args of `multiply`: acc, a thread's float32 `cuda.local.array` of columns / 2, as the PTX section's figure of
     matrix D numbers them, not to be touched before the group was waited for; a and b, `descriptor` of 64 and of
@@ -77,8 +78,8 @@ def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 
         lines += [
             f"add.u32 x, ${2 * half}, {2 * part};",
             f"add.u32 y, ${2 * half + 1}, {2 * part};",
-            f"mov.b64 a, {{x, {DESCRIPTOR_HIGH}}};",
-            f"mov.b64 b, {{y, {DESCRIPTOR_HIGH}}};",
+            f"mov.b64 a, {{x, {DESCRIPTOR_HIGH[row_bytes]}}};",
+            f"mov.b64 b, {{y, {DESCRIPTOR_HIGH[row_bytes]}}};",
             f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{ptx_type}.{ptx_type} "
             f"{{{registers}}}, a, b, {int(accumulate or part > 0)}, 1, 1{transposed};",
         ]
@@ -88,13 +89,61 @@ def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 
     def multiply(typingctx, acc, a, b):
 
         def codegen(context, builder, signature, arguments):
-            places = elements(context, builder, signature.args[0], arguments[0], half)
-            operands = [*(builder.load(place) for place in places), *arguments[1:]]
-            ins = [*map(str, range(half)), "r", "r"]  # results are in the registers of what they add to
-            for value, place in zip(asm(builder, text, "f" * half, ins, operands, memory=False), places, strict=True):
-                builder.store(value, place)
+            _onto(context, builder, signature.args[0], arguments[0], half, text, list(arguments[1:]))
             return context.get_dummy_value()
 
         return types.void(acc, types.uint32, types.uint32), codegen
 
     return multiply
+
+
+@cache
+def wgmma_registers(ptx_type: str, columns: int, steps: int, row_bytes: int = 128) -> Intrinsic:
+    """multiply(acc, a, b): start a group that adds a product with A in registers to 64 x `columns` sums.
+
+    Args of `multiply`: acc, as of `wgmma`; a, a thread's uint32 `cuda.local.array` of 4 `steps` words of two numbers,
+    four of each 16 in depth, as the PTX section's figure of matrix A numbers them, not to be written before the group
+    was waited for; b, `descriptor` of 16 `steps` rows of `row_bytes`, a row for each number in depth, as many bytes
+    swizzled. Columns that a row does not hold lie in further such matrices; the descriptor's upper half says how far
+    apart, in 16 bytes, where `DESCRIPTOR_LOW` has 1.
+
+    PTX: for each step wgmma.mma_async.sync.aligned.m64nNk16.f32.type.type, A in registers, B transposed in shared
+    memory, and wgmma.commit_group; sections "wgmma.mma_async" and "Matrix Descriptor Format". Since compute capability
+    9.0 (sm_90a).
+    """
+    half = columns // 2
+    registers = ",".join(f"${i}" for i in range(half))
+    lines = ["{", ".reg .b64 b;", ".reg .b32 y;"]
+    for step in range(steps):
+        words = ",".join(f"${2 * half + 4 * step + i}" for i in range(4))
+        lines += [
+            f"add.u32 y, ${2 * half + 4 * steps}, {step * row_bytes};",  # 16 rows, in a descriptor's units
+            f"mov.b64 b, {{y, {DESCRIPTOR_HIGH[row_bytes]}}};",
+            f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{ptx_type}.{ptx_type} "
+            f"{{{registers}}}, {{{words}}}, b, 1, 1, 1, 1;",
+        ]
+    text = "\n".join([*lines, "wgmma.commit_group.sync.aligned;", "}"])
+
+    @typed(text)
+    def multiply(typingctx, acc, a, b):
+
+        def codegen(context, builder, signature, arguments):
+            places = elements(context, builder, signature.args[1], arguments[1], 4 * steps)
+            words = [builder.load(place) for place in places]
+            _onto(context, builder, signature.args[0], arguments[0], half, text, [*words, arguments[2]])
+            return context.get_dummy_value()
+
+        return types.void(acc, a, types.uint32), codegen
+
+    return multiply
+
+
+def _onto(
+    context: Value, builder: Builder, array: NumbaType, acc: Value, count: int, text: str, words: list[Value]
+) -> None:
+    """The instructions, whose results are in the registers of the sums that they add to."""
+    places = elements(context, builder, array, acc, count)
+    ins = [*map(str, range(count)), *"r" * len(words)]
+    operands = [*(builder.load(place) for place in places), *words]
+    for value, place in zip(asm(builder, text, "f" * count, ins, operands, memory=False), places, strict=True):
+        builder.store(value, place)
