@@ -3109,8 +3109,8 @@ def attention_mma(
 
     softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32. All arrays are NumPy's, or
-    all lie on the device, and then nothing waits for the result.
+    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call casts q, k, v and the results.
 
@@ -3135,7 +3135,7 @@ def attention_mma(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; d is not 32, 64
             or 128.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+        DeviceError: no usable GPU.
     """
 
 def attention_wgmma(
