@@ -43,6 +43,7 @@ EXAMPLES = {
     for name in (
         "README.md",
         "docs/operators.md",
+        "docs/attention.md",
         "docs/lecture.md",
         "docs/documents.md",
         "docs/fusion.md",

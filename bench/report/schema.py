@@ -91,6 +91,8 @@ class Results:
     """What bench/op_times.py wrote, by file."""
     calls: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/calls.py wrote, by file."""
+    attention: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/attention.py wrote, by file."""
     ladders: dict[str, dict[Path, dict[str, Any]]] = field(default_factory=lambda: {"mma_steps": {}, "wgmma_steps": {}})
     """What bench/steps.py wrote, by ladder and file."""
     classified: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -118,6 +120,7 @@ def results() -> Results:
         "half_chain": found.half_chain,
         "op_times": found.op_times,
         "calls": found.calls,
+        "attention": found.attention,
         "precisions": found.agreed,
         "validation": found.validated,
         "peers": found.peers,
@@ -163,7 +166,7 @@ SCHEMAS = (
     "precisions", "validation", "networks", "op_times", "fused_layers", "half_chain",
     "fused_alexnet",
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
-    "compare", "amx", "models", "wgmma_trace", "calls",
+    "compare", "amx", "models", "wgmma_trace", "calls", "attention",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits, cores and dot; a picture the last."""
 
