@@ -116,6 +116,9 @@ def _take_position(builder, rows, taps, table, stride, scales, mean, of_beta, be
     with builder.if_else(builder.icmp_signed("!=", scales, I64(0))) as (then, otherwise):
         with then:
             means, factors = everywhere(mean), everywhere(of_beta)
+            if "avx512bw" in enabled_features(config.CPU_FEATURES):
+                # Unseen by LLVM, which of lanes that are all alike makes a permutation, three times as long.
+                factors = builder.asm(ir.FunctionType(ROW, [ROW]), "", "=v,0", [factors], False)
             for v in sums:
                 deviation = builder.call(less, [added[v], means])
                 for upper in range(2):
