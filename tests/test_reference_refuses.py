@@ -40,7 +40,7 @@ def a(*shape):
         (lambda: reference.maxpool1d(a(1, 3, 9), 0), "kernel_size=0: need an int of at least 1"),
         (lambda: reference.maxpool1d(a(1, 3, 9), 3, stride=0), "stride=0"),
         (lambda: reference.maxpool1d(a(1, 3, 9), 3, padding=2), "padding=2: need at most half of kernel_size=3"),
-        (lambda: reference.linear(a(3), a(4, 3), a(4)), r"x has shape \(3,\): need \(N, C_in\)"),
+        (lambda: reference.linear(a(3), a(4, 3), a(4)), r"x has shape \(3,\): need \(N, ..., C_in\)"),
         (lambda: reference.linear(a(1, 3), a(4, 2), a(4)), r"weight has shape \(4, 2\): need C_in=3"),
         (lambda: reference.linear(a(1, 3), a(4, 3), a(3)), r"bias has shape \(3,\): need \(4,\)"),
         (lambda: reference.stat(a(3)), r"x has shape \(3,\): need \(N, ...\)"),
@@ -71,7 +71,7 @@ def a(*shape):
         (lambda: reference.collapse(a(2, 3)), r"x has shape \(2, 3\): need \(N, C, L\)"),
         (lambda: reference.softmax(np.array(3.0)), r"x has shape \(\): need \(..., C\), at least one class"),
         (lambda: reference.softmax(a(3, 0)), r"need \(..., C\), at least one class"),
-        (lambda: reference.argmax(a(3, 0)), "need at least one class"),
+        (lambda: reference.argmax(a(3, 0)), r"need \(N, ..., C\), at least one class"),
     ],
 )
 def test_what_does_not_fit(call, message):

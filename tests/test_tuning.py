@@ -264,7 +264,7 @@ def test_command_where_nothing_is_right(cache, broken, monkeypatch, capsys):
         (["--levels", "l12", "--precision", "fp16"], "precision='fp16': l12 has fp32"),
         (["--precision", "fp17"], "--precision fp17: no level whose tiles can be chosen computes in it"),
         (["--precision", "bf16"], "l14 to l16 and l21: this GPU runs none of them"),
-        (["--levels", "l14"], "l14 needs tensor cores of compute capability 8.0 or later, which the simulator only"),
+        (["--levels", "l14"], "l14 needs tensor cores of compute capability 7.5 or later, which the simulator only"),
         (["--config", "small"], "--config small: the simulator would take hours"),
         (["--config", "{"], "--config {: need small, large, tiny, or sizes as JSON"),
         (["--config", '{"width": 3}'], "need small, large, tiny, or sizes as JSON"),
