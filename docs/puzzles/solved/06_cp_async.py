@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 6. A copy by cp.async, while the threads work
 #
-# `ptx.cp_async_16(to, source, 16)` starts to copy 16 bytes to shared memory, and does not wait. Copies are closed
-# into a *group* by `ptx.cp_async_commit_group()`. `wait_but_one()` waits until all groups of this thread but the
+# `ptx.cp_async_16(to, source, 16)` starts to copy 16 bytes to shared memory, and does not wait; of the 16 it reads as
+# many as the last argument says. Both places are addresses, in bytes, of which a float has four. Copies are closed into
+# a *group* by `ptx.cp_async_commit_group()`. `wait_but_one()` waits until all groups of this thread but the
 # latest one are there. Other threads' copies need a barrier on top.
 #
 # The kernel reverses rows. While it writes row r, the copy of row r + 1 is to be under way: `words` has room for two.

@@ -2,8 +2,8 @@
 # # 7. One product by wgmma
 #
 # The 128 threads of a *warpgroup* multiply 64 x 64 by 64 x 64 halves with one call, `multiply(acc, a, b)`. A and B
-# lie in shared memory, in rows of 128 bytes. `a` and `b` are *descriptors*: the address, shifted right by 4, and a
-# flag. The sums lie in registers, 32 in each thread.
+# lie in shared memory, in rows of 128 bytes. `a` and `b` are *descriptors*: the address, shifted right by 4, and
+# `LOW`, a distance between matrices that rows of 128 bytes do not use. The sums lie in registers, 32 in each thread.
 #
 # Rows are *swizzled*: piece p of row r, 16 bytes, lies at place p ^ (r % 8), so that eight rows of a column lie in
 # different banks. wgmma reads shared memory by another path, the *async proxy*: a fence has to stand between.

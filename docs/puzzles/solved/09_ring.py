@@ -3,7 +3,8 @@
 #
 # A product of long rows goes in steps of 64. Shared memory has several *stages*, each with room for a box of A and of
 # B, and with an mbarrier. While one stage is multiplied, the boxes of the next are on their way. Step s has stage s %
-# STAGES. Each time around, the mbarrier's parity turns.
+# STAGES, whose mbarrier lies at `full + 8 * stage`. Each time around, its parity turns. Descriptors are those of
+# [puzzle 7](07_wgmma.ipynb), mbarriers those of [puzzle 8](08_tma.ipynb).
 #
 # **Task**: wait until the stage is full, multiply, and wait until it may be overwritten.
 
@@ -48,7 +49,7 @@ def product(a, b, y, steps):
     for step in range(steps):
         stage, turn = step % STAGES, step // STAGES
         a_at, b_at = uint32(base + 2 * BOX * stage), uint32(base + 2 * BOX * stage + BOX)
-        # gap: wait for the stage; add its product to acc; let nobody overwrite what another still multiplies
+        # gap: wait for the stage; add its product to acc; wait until the warpgroup has read the stage
         ptx.mbarrier_wait(full + 8 * stage, turn % 2)
         ptx.wgmma_fence()
         multiply(acc, uint32(a_at >> 4 | LOW), uint32(b_at >> 4 | LOW))
@@ -73,8 +74,9 @@ puzzle.check(product, 1, 128, args, wanted, shared=STAGES * (2 * BOX + 8))
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# The parity is `turn % 2`. TMA and wgmma are both of the async proxy: no `fence_proxy_async` is needed. After
-# `wait_all()` this thread's warpgroup has read the stage; `cuda.syncthreads()` tells thread 0.
+# The parity is `turn % 2`. TMA and wgmma are both of the async proxy: no `fence_proxy_async` is needed.
+# A warpgroup's products are done together: after `wait_all()` all of it has read the stage. `cuda.syncthreads()` keeps
+# its warps in step; the check passes without it.
 #
 # </details>
 #
