@@ -9,7 +9,7 @@ from case_makers import attention
 from operator_rows import VARIANTS, each
 from test_ops import check
 
-from charcnn import ops
+from charcnn import catalog, ops
 from charcnn.catalog import operator
 from charcnn.gpu import device
 from charcnn.ops import reference
@@ -106,3 +106,8 @@ def test_shapes_are_named():
     ):
         with pytest.raises(ValueError, match=message):
             ops.attention_loops(*given)
+
+
+def test_tensor_cores_need_compute_capability_8():
+    rows = [row for row in catalog.VARIANTS if row.operator == "attention" and row.technique == "mma"]
+    assert {row.precision: row.capability for row in rows} == {"fp16": (8, 0), "bf16": (8, 0)}

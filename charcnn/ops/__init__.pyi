@@ -430,7 +430,7 @@ def conv1d_nlc_mma(
 
     conv1d on channels-last features.
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
     arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
@@ -740,7 +740,7 @@ def conv1d_relu_nlc_mma(
 
     conv1d_relu on channels-last features.
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
     arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
@@ -1191,7 +1191,7 @@ def linear_nlc_mma(
 
     linear on channels-last features.
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
     arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
@@ -1351,7 +1351,7 @@ def linear_relu_nlc_mma(
 
     linear_relu on channels-last features.
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
     arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
@@ -1531,7 +1531,7 @@ def conv1d_stat_nlc_mma(
 
     (y, stat(y)) of y = conv1d_nlc(...).
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
     arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
@@ -1829,7 +1829,7 @@ def conv1d_relu_maxpool1d_nlc_mma(
 
     The maximum of each pool_size positions of conv1d_relu_nlc(...): (N, L_out // pool_size, C_out).
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
     arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
@@ -3109,7 +3109,7 @@ def attention_mma(
 
     softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
     arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call casts q, k, v and the results.
@@ -3135,7 +3135,7 @@ def attention_mma(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; d is not 32, 64
             or 128.
-        DeviceError: no usable GPU.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
 def attention_wgmma(
@@ -3597,7 +3597,7 @@ def conv2d_nhwc_mma(
 
     conv2d on channels-last features.
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
     arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, casts the features and the result; the layer `MmaConv` leaves all that out.
@@ -5213,7 +5213,7 @@ def conv2d_relu_nhwc_mma(
 
     conv2d_relu on channels-last features.
 
-    CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too. All
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
     arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Each call lays out its weights, casts the features and the result; the layer `MmaConv` leaves all that out.

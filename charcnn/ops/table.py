@@ -108,7 +108,7 @@ class Variant:
     @property
     def turing(self) -> bool:
         """Whether tensor cores of compute capability 7.5 will do."""
-        return self.technique == "mma" and self.precision == "fp16" and self.operator not in IMAGES
+        return self.technique == "mma" and self.precision == "fp16" and self.operator not in (*IMAGES, "attention")
 
     @property
     def left_out(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ TECHNIQUES = {
     "warp_gather": "CUDA, as gather, each warp by itself, with sums, LayerNorm and features in the precision",
     "lags": "CUDA, for token ids: sums looked up by character, and by pair of characters and their distance",
     "lag_sums": "CUDA, as lags, with a warp an input, and tables in float32 in shared memory",
-    "mma": "CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32; fp16 on 7.5, too",
+    "mma": "CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32",
     "wgmma": "Hopper's tensor cores, by wgmma, fed by TMA; sums in float32",
     "row_blocks": "CUDA, some rows a block: what a row's sum and maximum are needed for follows in the same kernel",
     "flash": "CUDA, tiles of keys in shared memory: a running softmax, so that no score leaves the chip",
