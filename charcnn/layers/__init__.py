@@ -2,7 +2,7 @@
 
 Shapes, parameters, work and bytes follow, as do the network's forms in NumPy, ONNX, PyTorch and JAX. A layer knows its
 own sizes alone; what it reads comes from the layer before. Shapes are of one input, channels first: token ids (L,),
-features (C, L), vectors (C,); an image is (C, H, W).
+features (C, L), vectors (C,); an image is (C, H, W). A sequence of an encoder is (S, H), a row a token.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ from charcnn.layers.images import Window2d as Window2d
 from charcnn.layers.layer import SLOPE
 from charcnn.layers.layer import Layer as Layer
 from charcnn.layers.layer import Shape as Shape
+from charcnn.layers.sequences import Embedding as Embedding
+from charcnn.layers.sequences import MeanPool as MeanPool
+from charcnn.layers.sequences import Normalize as Normalize
+from charcnn.layers.sequences import Projection as Projection
+from charcnn.layers.sequences import RowNorm as RowNorm
+from charcnn.layers.sequences import SelfAttention as SelfAttention
 
 
 @dataclass(frozen=True)
@@ -203,7 +209,7 @@ class Node:
     @property
     def parameters(self) -> dict[str, Shape]:
         """The parameters' whole names and shapes."""
-        return {f"{self.layer.name}.{part}": of for part, of in self.layer.parameters(self.in_shape).items()}
+        return self.layer.named_parameters(self.in_shape)
 
     @property
     def flops(self) -> int:
@@ -237,15 +243,50 @@ def place(layers: Sequence[Layer], in_shape: Shape) -> tuple[Node, ...]:
     flattened = None
     for layer in layers:
         node = Node(layer, in_shape, layer.out_shape(in_shape), flattened)
-        if node.parameters and (not layer.name or layer.name in owners):
+        if (layer.parameters(in_shape) and not layer.name) or owners & node.parameters.keys():
             raise ValueError(
                 f"layers[{len(nodes)}] is {layer}, name={layer.name!r}: need a name that no other layer has"
             )
-        owners.add(layer.name)
+        owners |= node.parameters.keys()
         flattened = in_shape if isinstance(layer, Flatten) else None
         nodes.append(node)
         in_shape = node.out_shape
     return tuple(nodes)
+
+
+@dataclass(frozen=True)
+class Residual(Layer):
+    """Features plus what layers make of them, which has their shape.
+
+    Args:
+        layers: in the order in which they compute; each with parameters has a name.
+    """
+
+    layers: tuple[Layer, ...]
+
+    def nodes(self, shape: Shape) -> tuple[Node, ...]:
+        """The layers, each with the shapes before and after it.
+
+        Raises:
+            ValueError: one cannot read what comes before it, or the result has another shape; names the layer.
+        """
+        found = place(self.layers, shape)
+        if not found or found[-1].out_shape != shape:
+            made = found[-1].out_shape if found else "none"
+            raise ValueError(f"{self.label} of shape {shape} has layers whose result is {made}: need that shape")
+        return found
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """That of x."""
+        return self.nodes(shape)[-1].out_shape
+
+    def named_parameters(self, shape: Shape) -> dict[str, Shape]:
+        """Those of its layers."""
+        return {name: of for node in self.nodes(shape) for name, of in node.parameters.items()}
+
+    def multiply_adds(self, shape: Shape) -> int:
+        """Those of its layers."""
+        return sum(node.layer.multiply_adds(node.in_shape) for node in self.nodes(shape))
 
 
 class Network:

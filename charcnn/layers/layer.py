@@ -54,6 +54,10 @@ class Layer:
         """Its parameters' names, after its own, and their shapes."""
         return {}
 
+    def named_parameters(self, shape: Shape) -> dict[str, Shape]:
+        """The parameters' whole names and shapes."""
+        return {f"{self.name}.{part}": of for part, of in self.parameters(shape).items()}
+
     def multiply_adds(self, shape: Shape) -> int:
         """How many an input by the layer's definition, of which some techniques need fewer."""
         return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numba import njit
 
 from charcnn.layers.layer import SLOPE
 from charcnn.ops.common import shapes
@@ -28,8 +29,16 @@ def gelu(x: Array) -> Array:
 
     -inf gives NaN, as there. Source: Hendrycks, Gimpel 2016, arXiv:1606.08415.
     """
-    tail = [math.erfc(value) for value in (x.reshape(-1) * -math.sqrt(0.5)).tolist()]
-    return x * (np.array(tail, x.dtype).reshape(x.shape) / 2)
+    tail = _erfc(x.reshape(-1) * -math.sqrt(0.5)).astype(x.dtype)
+    return x * (tail.reshape(x.shape) / 2)
+
+
+@njit(cache=True)
+def _erfc(values):
+    found = np.empty(values.size)
+    for i in range(values.size):
+        found[i] = math.erfc(values[i])
+    return found
 
 
 def sigmoid(x: Array) -> Array:

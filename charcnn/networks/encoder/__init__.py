@@ -1,0 +1,146 @@
+"""Encoders: networks from token ids to features, of texts that lie one behind another, and the steps that compute them.
+
+A row of inputs has S token ids, int32, as bytes: a text's tokens come first, then ids below 0. What the layers become is
+the same on the CPU and the GPU: steps, each of which one operator or a few compute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from charcnn.aliases import Record
+from charcnn.layers import (
+    Embedding,
+    Gelu,
+    Layer,
+    MeanPool,
+    Network,
+    Node,
+    Normalize,
+    Projection,
+    Residual,
+    RowNorm,
+    SelfAttention,
+    Shape,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Encoder(Network):
+    """A network whose inputs are rows of token ids, and whose results are vectors."""
+
+    name: str
+    variant: str
+    layers: tuple[Layer, ...]
+    """The first one is Embedding."""
+    tokens: int
+    """S, of an input at most."""
+
+    byte_values = 1
+    """All zero, as some bytes are no id."""
+    dtype = np.int32
+    """Of what lies in a row."""
+
+    @property
+    def in_shape(self) -> Shape:  # type: ignore[override]
+        """(S,) token ids"""
+        return (self.tokens,)
+
+    @property
+    def length(self) -> int:  # type: ignore[override]
+        """Bytes of a row: 4 S."""
+        return 4 * self.tokens
+
+    @property
+    def classes(self) -> int:  # type: ignore[override]
+        """Values of a result."""
+        return math.prod(self.nodes[-1].out_shape)
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids that it knows, from 0."""
+        of = self.layers[0]
+        assert isinstance(of, Embedding)
+        return of.vocabulary
+
+    def to_dict(self) -> Record:
+        """What a report says of it."""
+        return {"network": self.name, "variant": self.variant, "tokens": self.tokens, "layers": list(map(str, self.layers))}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What computes layers that follow one another."""
+
+    kind: str
+    """embed, project, attend, add_norm or pool"""
+    nodes: tuple[Node, ...]
+    """In order; of add_norm the RowNorm behind a Residual alone."""
+
+    @property
+    def layer(self) -> Layer:
+        """The first one."""
+        return self.nodes[0].layer
+
+    @property
+    def label(self) -> str:
+        """What its time is counted as: of all blocks together."""
+        return self.kind.replace("_", " ")
+
+    @property
+    def epilogue(self) -> str:
+        """The pointwise function behind a product; "" where there is none."""
+        return self.nodes[-1].layer.epilogue
+
+    @property
+    def units(self) -> int:
+        """Features of a row that it gives."""
+        return self.nodes[-1].out_shape[-1]
+
+
+def steps(nodes: Sequence[Node]) -> tuple[Step, ...]:
+    """What computes an encoder.
+
+    Raises:
+        ValueError: its layers are not in the order of BERT's; names the one that has no step.
+    """
+    found: list[Step] = []
+    rest = list(nodes)
+    while rest:
+        node, *after = rest
+        behind = after[0].layer if after else None
+        taken = 2
+        match node.layer:
+            case Embedding() if isinstance(behind, RowNorm) and not found:
+                found.append(Step("embed", (node, after[0])))
+            case Residual() as of if isinstance(behind, RowNorm) and found:
+                inner = steps(of.nodes(node.in_shape))
+                if any(step.kind not in ("project", "attend") for step in inner):
+                    raise ValueError(f"{node.layer.label}: no step for {inner[0].layer.label} there")
+                found += [*inner, Step("add_norm", (after[0],))]
+            case SelfAttention():
+                found.append(Step("attend", (node,)))
+                taken = 1
+            case Projection() if isinstance(behind, Gelu):
+                found.append(Step("project", (node, after[0])))
+            case Projection():
+                found.append(Step("project", (node,)))
+                taken = 1
+            case MeanPool() if isinstance(behind, Normalize) and len(after) == 1:
+                found.append(Step("pool", (node, after[0])))
+            case MeanPool() if not after:
+                found.append(Step("pool", (node,)))
+            case other:
+                raise ValueError(f"{other.label}: no step for it behind {found[-1].layer.label if found else 'nothing'}")
+        rest = rest[taken:]
+    return tuple(found)
+
+
+def tokens_of(rows: np.ndarray) -> np.ndarray:
+    """How many tokens each row of bytes (N, 4 S) has, all of which come first."""
+    counts: np.ndarray = (rows.view(np.int32) >= 0).sum(axis=1, dtype=np.int64)
+    return counts

@@ -1,0 +1,385 @@
+"""Encoders on GPUs: rows of tokens that lie packed, one CUDA graph a batch.
+
+In float32 an operator a step (`naive`), with what is pointwise in the product's kernel and softmax in the scores'
+(`weak`), or products in tiles of registers and attention that keeps no scores (`strong`); in fp16 and bf16 on tensor
+cores (`mma`), or Hopper's (`wgmma`), whose attention reads a projection's rows where they lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from charcnn import ops
+from charcnn.aliases import Array, DType, Stream
+from charcnn.catalog import network_technique
+from charcnn.gpu import device, launch
+from charcnn.gpu import graph as recording
+from charcnn.gpu.launch import Call
+from charcnn.layers import SelfAttention
+from charcnn.layers.layer import Shape
+from charcnn.model.sequences import lengths
+from charcnn.networks.encoder import Encoder, Step, steps
+from charcnn.networks.encoder.cpu import Params, product_weights
+from charcnn.ops.attention import mma as attention_mma
+from charcnn.ops.attention.wgmma_layer import WgmmaAttention
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.epilogues import pattern_of
+from charcnn.ops.common.layer import ArraySpec
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, NumberFormat
+from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
+from charcnn.ops.conv1d.mma.layer import MmaConv
+from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
+from charcnn.ops.encoder import packing, pool, rows
+from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.stream import Compute, GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
+
+LEAST_ROWS = 64
+"""Rows that a batch is computed with at least."""
+
+FINENESS = 6
+"""Of the numbers of rows that graphs are made for, there are 2^5 in an octave: a batch has 3 % of rows too many."""
+
+GRAPHS = 64
+"""Graphs that are kept at once."""
+
+
+class Sizes(NamedTuple):
+    """Of a batch, as it is computed."""
+
+    inputs: int
+    rows: int
+    most: int
+    """Rows of an input at most."""
+
+
+def sizes_of(ids: np.ndarray) -> Sizes:
+    """Those with which token ids int32 (n, S) are computed.
+
+    Raises:
+        ValueError: as of `lengths`.
+    """
+    (n, tokens), counts = ids.shape, lengths(ids)
+    total, most = max(int(counts.sum()), 1), int(counts.max(initial=1))
+    step = max(LEAST_ROWS, 1 << total.bit_length() >> FINENESS)
+    return Sizes(n, min(-(-total // step) * step, n * tokens), min(-(-most // LEAST_ROWS) * LEAST_ROWS, tokens))
+
+
+@dataclass
+class Batch:
+    """A batch under way: where its inputs begin, and room for features, on a stream."""
+
+    sizes: Sizes
+    offsets: Array
+    lengths: Array
+    buffers: StreamBuffers
+    narrow: list[Array]
+    """Two for rows that are read again behind others, by turns."""
+    heads: list[Array]
+    """Three for heads apart, and one for results."""
+    results: Array
+    """Of the inputs."""
+
+    @property
+    def stream(self) -> Stream:
+        """What all is started on."""
+        return self.buffers.stream
+
+    def wide(self, units: int, dtype: DType) -> Array:
+        """Room for rows of so many features: what was given before stays as it is."""
+        return self.buffers.device((self.sizes.rows, units), dtype)
+
+    def kept(self, units: int, dtype: DType) -> Array:
+        """Room for rows that the next but one such takes again."""
+        self.narrow.reverse()
+        return _view(self.narrow[0], (self.sizes.rows, units), dtype)
+
+    def apart(self, heads: int, depth: int, dtype: DType) -> list[Array]:
+        """Room for heads apart: of queries, keys, values and results."""
+        shape = self.sizes.inputs, heads, self.sizes.most, depth
+        return [_view(one, shape, dtype) for one in self.heads]
+
+
+def _view(array: Array, shape: Shape, dtype: DType) -> Array:
+    return array[: math.prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+
+
+Function = Callable[[Batch, Array, Array], Array]
+"""Starts a step on rows, and those that were kept; gives its result."""
+
+
+class Prepared:
+    """An encoder's steps by a technique, weights on the current GPU.
+
+    Args:
+        config: the network.
+        params: its weights.
+        technique: naive, weak, strong, mma or wgmma.
+        precision: fp32, or of the last two fp16 or bf16.
+    """
+
+    def __init__(self, config: Encoder, params: Params, technique: str, precision: str) -> None:
+        self.technique, self.of = technique, HALF_PRECISIONS.get(precision, FP32)
+        self.steps, self.nbytes = steps(config.nodes), 0
+        self._params = params
+        self.functions = [self._function(step) for step in self.steps]
+        attentions = [step.layer for step in self.steps if isinstance(step.layer, SelfAttention)]
+        self.widest = max(step.units * (3 if step.kind == "attend" else 1) for step in self.steps)
+        """Features of a row at most."""
+        self.apart = bool(attentions) and technique != "wgmma"
+        """Whether attention reads heads apart."""
+
+    def _held(self, array: np.ndarray) -> Array:
+        self.nbytes += array.nbytes
+        return device.to_device(np.ascontiguousarray(array, np.float32))
+
+    def _function(self, step: Step) -> Function:
+        names = [name for node in step.nodes for name in node.parameters]
+        match step.kind:
+            case "embed":
+                return self._embedding(step, [self._held(self._params[name]) for name in names])
+            case "project":
+                return self._product(step)
+            case "attend":
+                return self._attention(step)
+            case "add_norm":
+                return self._add_norm(step, *(self._held(self._params[name]) for name in names))
+        return self._pool(step)
+
+    def _embedding(self, step: Step, held: Sequence[Array]) -> Function:
+        words, positions, kinds, gamma, beta = held
+        eps, of, units = step.nodes[1].layer.eps, self.of, step.units  # type: ignore[attr-defined]
+
+        def in_16_bits(batch: Batch, tokens: Array, places: Array) -> Array:
+            out = batch.kept(units, of.dtype)
+            tables, norm = (words, positions, kinds), (gamma, beta)
+            rows.launch_embedding(tokens, places, tables, norm, out, eps, of, batch.stream)
+            return out
+
+        def in_float(batch: Batch, tokens: Array, places: Array) -> Array:
+            # Each row by itself has position 0, and its position's row stands where a type's does.
+            out, apart = batch.kept(units, np.float32), (batch.sizes.rows, 1)
+            y = batch.wide(units, np.float32).reshape((*apart, units))
+            ids, kind = (one.reshape(apart) for one in (tokens, places))
+            ops.embedding_naive(ids, words, kinds[:1], positions, kind, out=y, stream=batch.stream)
+            norm = ops.rownorm_naive if self.technique == "naive" else ops.rownorm_vectorized
+            norm(y.reshape(out.shape), gamma, beta, eps=eps, out=out, stream=batch.stream)
+            return out
+
+        return in_float if of is FP32 else in_16_bits
+
+    def _add_norm(self, step: Step, gamma: Array, beta: Array) -> Function:
+        eps, of, units = step.layer.eps, self.of, step.units  # type: ignore[attr-defined]
+        add = ops.add_rownorm_naive if self.technique == "naive" else ops.add_rownorm_vectorized
+
+        def add_norm(batch: Batch, x: Array, kept: Array) -> Array:
+            out = batch.kept(units, of.dtype)
+            if of is FP32:
+                add(x, kept, gamma, beta, eps=eps, out=out, stream=batch.stream)
+            else:
+                rows.launch_add(x, kept, gamma, beta, out, eps, of, batch.stream)
+            return out
+
+        return add_norm
+
+    def _pool(self, step: Step) -> Function:
+        def pooled(batch: Batch, x: Array, kept: Array) -> Array:
+            pool.launch(x, batch.offsets, batch.results, len(step.nodes) > 1, self.of, batch.stream)
+            return batch.results
+
+        return pooled
+
+    def _product(self, step: Step) -> Function:
+        weight, bias = product_weights(step, self._params)
+        units, dtype = len(bias), self.of.dtype
+        if self.technique in ("naive", "weak"):
+            w, b, apart = self._held(weight), self._held(bias), self.technique == "naive" and step.epilogue
+            linear = ops.linear_gelu_naive if step.epilogue and not apart else ops.linear_naive
+
+            def plain(batch: Batch, x: Array, kept: Array) -> Array:
+                y = linear(x, w, b, out=batch.wide(units, dtype), stream=batch.stream)
+                return ops.gelu_naive(y, out=y, stream=batch.stream) if apart else y
+
+            return plain
+        packed = pack(weight)
+        pattern, weights = pattern_of(packed, step.epilogue), {"weight": packed, "bias": bias}
+        if self.of is FP32:
+            made: Any = DoubleBufferedConv(pattern, weights)
+        else:
+            made = {"mma": MmaConv, "wgmma": WgmmaConv}[self.technique](pattern, weights, precision=self.of.name)
+        self.nbytes += made.nbytes
+
+        def prepared(batch: Batch, x: Array, kept: Array) -> Array:
+            return made(x, batch.buffers).reshape((batch.sizes.rows, units))
+
+        return prepared
+
+    def _attention(self, step: Step) -> Function:
+        layer, product, of, width = step.layer, self._product(step), self.of, step.units
+        assert isinstance(layer, SelfAttention)
+        heads, depth, causal = layer.heads, width // layer.heads, layer.causal
+        if self.technique == "wgmma":
+            attention = WgmmaAttention(heads, depth, causal=causal, precision=of.name)
+
+            def of_rows(batch: Batch, x: Array, kept: Array) -> Array:
+                qkv, out = product(batch, x, kept), batch.wide(width, of.dtype)
+                most = batch.sizes.most
+                return attention.of_rows(qkv, offsets=batch.offsets, most=most, out=out, stream=batch.stream)
+
+            return of_rows
+        launcher = {"naive": ops.attention_naive, "weak": ops.attention_row_blocks, "strong": ops.attention_flash}
+
+        def apart(batch: Batch, x: Array, kept: Array) -> Array:
+            qkv = product(batch, x, kept)
+            q, k, v, y = batch.apart(heads, depth, of.dtype)
+            packing.launch_split(qkv, batch.offsets, q, k, v, batch.stream)
+            if of is FP32:
+                launcher[self.technique](q, k, v, batch.lengths, causal, out=y, stream=batch.stream)
+            else:
+                call = Call(y, batch.stream, y.shape, of.dtype, dict.fromkeys("qkv", of.dtype), q=q, k=k, v=v)
+                attention_mma.start(call, (q, k, v), y, batch.lengths, causal, of.name)
+            out = batch.wide(width, of.dtype)
+            packing.launch_join(y, batch.offsets, out, batch.stream)
+            return out
+
+        return apart
+
+
+class Room:
+    """What batches of a stream are computed in, all made once.
+
+    Args:
+        network: the steps.
+        config: their sizes.
+        buffers: the stream's, whose two for features hold the widest rows.
+        batch: inputs at most.
+    """
+
+    def __init__(self, network: Prepared, config: Encoder, buffers: StreamBuffers, batch: int) -> None:
+        capacity, itemsize = batch * config.tokens, network.of.itemsize
+        self._network, self._config, self._buffers = network, config, buffers
+        array = buffers.array
+        self._offsets, self._lengths = array((batch + 1,), np.int32), array((batch,), np.int32)
+        self._tokens, self._places = (array((capacity,), np.int32) for _ in range(2))
+        size = capacity * config.classes * itemsize
+        self._narrow = [array((size,), np.uint8) for _ in range(2)]
+        self._heads = [array((size,), np.uint8) for _ in range(4 * network.apart)]
+        self._results = array((batch, config.classes))
+
+    def forward(self, ids: Array, sizes: Sizes) -> Array:
+        """Token ids (n, 4 S) uint8 on the GPU -> embeddings (n, H) float32 there, started on the buffers' stream."""
+        n, buffers, network = sizes.inputs, self._buffers, self._network
+        tokens, places = self._tokens[: sizes.rows], self._places[: sizes.rows]
+        batch = Batch(
+            sizes, self._offsets[: n + 1], self._lengths[:n], buffers, list(self._narrow), self._heads, self._results[:n]
+        )
+        with buffers.stage("pack"):
+            given = ids.view(np.int32).reshape((n, self._config.tokens))
+            packing.launch_pack(given, batch.offsets, batch.lengths, tokens, places, buffers.stream)
+        x, kept = tokens, places
+        for step, function in zip(network.steps, network.functions, strict=True):
+            with buffers.stage(step.label):
+                x = function(batch, x, kept)
+            kept = x if step.kind in ("embed", "add_norm") else kept
+        return x
+
+
+class PackedWorker(StreamWorker):
+    """A worker whose batches are computed with as many rows as they have tokens, about.
+
+    Args:
+        buffers: as of `StreamWorker`.
+        room: what computes them.
+        tokens: S, of an input at most.
+    """
+
+    def __init__(self, buffers: StreamBuffers, room: Room, tokens: int) -> None:
+        super().__init__(buffers, lambda ids: room.forward(ids, self._taken(ids)))
+        self._tokens, self._sizes = tokens, None
+
+    def _copied(self, ids: np.ndarray) -> Array:
+        self._sizes = sizes_of(ids.view(np.int32))
+        return super()._copied(ids)
+
+    def _taken(self, ids: Array) -> Sizes:
+        """The sizes of a batch that was just copied; of one that lies on the GPU, what it may have."""
+        sizes, self._sizes = self._sizes, None
+        return sizes or Sizes(len(ids), len(ids) * self._tokens, self._tokens)
+
+
+class PackedGraphWorker(GraphWorker):
+    """A `PackedWorker` that starts all work on a batch at once, as a CUDA graph for each of its sizes.
+
+    Args:
+        buffers, room: as of `PackedWorker`.
+        batch, length, compute: as of `GraphWorker`.
+    """
+
+    def __init__(self, buffers: StreamBuffers, room: Room, batch: int, length: int, compute: Compute) -> None:
+        super().__init__(buffers, lambda ids: room.forward(ids, self._taken(ids)), batch, length, compute, None)
+        self._room, self._of_sizes = room, dict[Sizes, recording.Graph]()
+        self._tokens, self._sizes = length // 4, None
+
+    _copied, _taken = PackedWorker._copied, PackedWorker._taken
+
+    def _replay(self, ids: Array) -> Array:
+        buffers, graphs = self.buffers, self._of_sizes
+        if launch.profiler is not None:
+            return self._recorded(ids)
+        recording.copy(self._ids, ids, buffers.stream)
+        sizes = self._taken(ids)
+        with self._computing(sizes.inputs):
+            if sizes not in graphs:
+                if len(graphs) == GRAPHS:
+                    buffers.stream.synchronize()
+                    graphs.clear()
+                place = self._ids[: sizes.inputs]
+
+                def start(stream: Stream) -> Array:
+                    buffers.rewind()
+                    with buffers.on(stream):
+                        return self._room.forward(place, sizes)
+
+                graphs[sizes] = recording.Graph(start, buffers.stream)
+            with buffers.stage("network"):
+                graphs[sizes].launch()
+        return graphs[sizes].result
+
+
+def build(
+    technique: str, params: Params, config: Encoder, *, batch: int = 256, streams: int = 2,
+    gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, precision: str | None = None,
+    graph: bool | None = None,
+) -> GpuPipeline:  # fmt: skip
+    """Return run: bytes (N, 4 S) uint8 of token ids -> embeddings (N, H) float32; run.submit, run.on_device: one batch.
+
+    Args:
+        precision: one of the technique's; its first where None.
+        graph: whether a batch is one CUDA graph, whose steps are not timed apart; None: yes, but for naive and weak.
+
+    Raises:
+        ValueError: the technique cannot compute the network.
+        DeviceError: a GPU has less memory free than weights and features need.
+    """
+    row = network_technique(technique)
+    graph = (row.graphs if graph is None else graph) and recording.AVAILABLE
+    monitor, workers = Monitor.of(monitor, batch), list[StreamWorker]()
+    for gpu in device.choose(gpus):
+        with cuda.gpus[gpu]:
+            network, compute = Prepared(config, params, technique, row.precision(precision)), Compute()
+            monitor.hold(gpu, network.nbytes)
+            features = ArraySpec((batch * config.tokens, network.widest), network.of.dtype).nbytes
+            pinned = batch * max(config.length, 4 * config.classes)
+            for number in range(streams):
+                buffers = StreamBuffers(gpu, number, monitor, pinned=pinned, features=max(features, batch * config.length))
+                room = Room(network, config, buffers, batch)
+                if graph:
+                    workers.append(PackedGraphWorker(buffers, room, batch, config.length, compute))
+                else:
+                    workers.append(PackedWorker(buffers, room, config.tokens))
+    return GpuPipeline(workers, batch, config.classes, monitor.advance)
