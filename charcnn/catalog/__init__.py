@@ -13,6 +13,11 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from charcnn.catalog.encoders import ENCODER_TECHNIQUES as ENCODER_TECHNIQUES
+from charcnn.catalog.encoders import ENCODERS as ENCODERS
+from charcnn.catalog.encoders import EncoderTechnique as EncoderTechnique
+from charcnn.catalog.encoders import encoder as encoder
+from charcnn.catalog.encoders import encoder_technique as encoder_technique
 from charcnn.catalog.networks import NETWORK_TECHNIQUES as NETWORK_TECHNIQUES
 from charcnn.catalog.networks import NETWORKS as NETWORKS
 from charcnn.catalog.networks import NetworkTechnique as NetworkTechnique

@@ -8,11 +8,12 @@ features (C, L), vectors (C,); an image is (C, H, W). A sequence of an encoder i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from numbers import Real
+from typing import Any
 
 from charcnn.layers.images import AvgPool2d as AvgPool2d
 from charcnn.layers.images import BatchNorm2d as BatchNorm2d
@@ -317,6 +318,10 @@ class Network:
     def parameter_shapes(self) -> dict[str, Shape]:
         """Every parameter's name and shape, in order."""
         return {name: shape for node in self.nodes for name, shape in node.parameters.items()}
+
+    def own(self, names: Mapping[Any, Any]) -> dict[Any, Any]:
+        """What this network calls the arrays of a file of weights -> their names there; some may leave others out."""
+        return dict(names)
 
     @property
     def parameters(self) -> int:

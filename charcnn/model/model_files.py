@@ -190,7 +190,7 @@ def read_safetensors(path: Path, config: Any) -> tuple[Arrays, Header]:
         with safetensors.safe_open(path, "numpy") as file:
             header = _header(file.metadata() or {}, config)
             shapes, narrow = dict[str, tuple[int, ...]](), set[str]()
-            names = bare(file.keys())
+            names = header.config.own(bare(file.keys()))
             for name, there in names.items():
                 part = file.get_slice(there)
                 shapes[name] = tuple(part.get_shape())
@@ -275,7 +275,7 @@ def read_torch(path: Path, config: Any) -> tuple[Arrays, Header]:
         if not any(isinstance(value, torch.Tensor) for value in tensors.values()):
             held = f"holds {listed(tensors) or 'nothing'}"
             raise ValueError(f"{held}: need a state_dict, or a dict that holds one under {', '.join(_NESTED)}")
-        tensors = {name: tensors[there] for name, there in bare(tensors).items()}
+        tensors = {name: tensors[there] for name, there in config.own(bare(tensors)).items()}
         shapes = {}
         for name, tensor in tensors.items():
             if not isinstance(tensor, torch.Tensor):

@@ -13,11 +13,11 @@ import numpy as np
 from charcnn.aliases import Record
 from charcnn.config import Config
 from charcnn.files import Path, replacing
-from charcnn.layers import BatchNorm2d, Layer, LayerNorm, Network, OneHot
+from charcnn.layers import BatchNorm2d, Layer, LayerNorm, Network, OneHot, RowNorm
 from charcnn.model.model_files import Header, check_shapes, read_bin, read_safetensors, read_torch
 from charcnn.text.encodings import Encoding, find_encoding
 
-NORMS = (LayerNorm, BatchNorm2d)
+NORMS = (LayerNorm, BatchNorm2d, RowNorm)
 
 
 class Params(dict[str, np.ndarray]):

@@ -1,6 +1,6 @@
 """An encoder from plain operators in float64, and how far rounding moves its results.
 
-An input is computed by itself, with the tokens that it has: no padding, no mask, no batch. So whatever a technique makes
+An input is computed by itself, with the tokens that it has: no padding, no mask, no batch. So what a technique makes
 of those is held to what they are for.
 """
 

@@ -1,8 +1,8 @@
 """bert: BERT's encoder, from token ids to an embedding of each text: the mean of its last features, of length 1.
 
 Layers: embeddings of token, position and type, summed and normalised > 12 times (self-attention and a projection, added
-to what they read and normalised > H > 4 H, GELU, > H, added and normalised) > mean > length 1. Parameters have the names
-of Hugging Face's BertModel, whose files --params reads. Texts of a batch lie one behind another, with no padding.
+to what they read and normalised > H > 4 H, GELU, > H, added and normalised) > mean > length 1. Parameters have names of
+Hugging Face's BertModel, whose files --params reads. Texts of a batch lie one behind another, with no padding.
 Source: Devlin et al. 2018, arXiv:1810.04805; of minilm, Wang et al. 2020, arXiv:2002.10957.
 """
 
@@ -26,7 +26,7 @@ TITLE = "BERT: embeddings of texts"
 
 
 class Sizes(NamedTuple):
-    """Of a variant."""
+    """Of a variant, or of another BERT."""
 
     vocabulary: int
     width: int
@@ -35,6 +35,8 @@ class Sizes(NamedTuple):
     hidden: int
     """Features between the two products of a block."""
     positions: int
+    types: int = 2
+    eps: float = 1e-12
 
 
 SIZES = {
@@ -53,10 +55,14 @@ TOKENS = 128
 
 def layers(variant: str) -> tuple[Layer, ...]:
     """The variant's layers, from token ids to an embedding."""
-    of = SIZES[variant]
+    return layers_of(SIZES[variant])
+
+
+def layers_of(of: Sizes) -> tuple[Layer, ...]:
+    """The layers of a BERT of these sizes."""
     found: list[Layer] = [
-        Embedding(of.vocabulary, of.width, of.positions, name="embeddings"),
-        RowNorm(name="embeddings.LayerNorm"),
+        Embedding(of.vocabulary, of.width, of.positions, of.types, name="embeddings"),
+        RowNorm(of.eps, name="embeddings.LayerNorm"),
     ]
     for number in range(of.blocks):
         at = f"encoder.layer.{number}"
@@ -69,8 +75,8 @@ def layers(variant: str) -> tuple[Layer, ...]:
             Gelu(),
             Projection(of.width, name=f"{at}.output.dense"),
         )
-        found += [Residual(attention), RowNorm(name=f"{at}.attention.output.LayerNorm")]
-        found += [Residual(feed_forward), RowNorm(name=f"{at}.output.LayerNorm")]
+        found += [Residual(attention), RowNorm(of.eps, name=f"{at}.attention.output.LayerNorm")]
+        found += [Residual(feed_forward), RowNorm(of.eps, name=f"{at}.output.LayerNorm")]
     return *found, MeanPool(), Normalize()
 
 

@@ -254,6 +254,36 @@ class Compute:
         self.stream, self.one_batch = cuda.stream(), threading.Lock()
 
 
+class GraphOrder:
+    """Which stream a worker's graphs run on: its own, or of large batches the one that all workers share.
+
+    Args:
+        buffers: the worker's, with its own stream.
+        compute: of all workers on this GPU.
+    """
+
+    def __init__(self, buffers: StreamBuffers, compute: Compute) -> None:
+        self._buffers, self._compute = buffers, compute
+        self._ready, self._done = cuda.event(timing=False), cuda.event(timing=False)
+
+    @contextmanager
+    def computing(self, size: int) -> Iterator[None]:
+        """The block starts a batch of this size: after what the worker's stream was given, before what it will be."""
+        if size <= BESIDE:
+            yield
+            return
+        own, shared = self._buffers.stream, self._compute.stream
+        with self._compute.one_batch:
+            self._ready.record(own)
+            self._ready.wait(shared)
+            try:
+                with self._buffers.on(shared):
+                    yield
+            finally:  # what comes next on the own stream waits, also where a KeyboardInterrupt came
+                self._done.record(shared)
+                self._done.wait(own)
+
+
 class GraphWorker(StreamWorker):
     """A `StreamWorker` that starts all work on a batch at once: a CUDA graph a number of inputs, made when needed.
 
@@ -276,8 +306,7 @@ class GraphWorker(StreamWorker):
     ) -> None:  # fmt: skip
         super().__init__(buffers, self._replay)
         self.few, self._zero_copy = zero_copy.few if zero_copy else 0, zero_copy
-        self._recorded, self._batch, self._compute = forward, batch, compute
-        self._ready, self._done = cuda.event(timing=False), cuda.event(timing=False)
+        self._recorded, self._batch, self._order = forward, batch, GraphOrder(buffers, compute)
         self._ids = device.to_device(np.zeros((batch, length), np.uint8))  # where graphs read them
         self._graphs: dict[int, cuda_graph.Graph] = {}
 
@@ -295,7 +324,7 @@ class GraphWorker(StreamWorker):
             return self._recorded(ids)
         cuda_graph.copy(self._ids, ids, buffers.stream)
         size = cuda_graph.size(n, self._batch)
-        with self._computing(size):
+        with self._order.computing(size):
             if size not in self._graphs:
                 place = self._ids[:size]
 
@@ -309,23 +338,6 @@ class GraphWorker(StreamWorker):
             with buffers.stage("network"):
                 graph.launch()
         return graph.result if size == n else graph.result[:n]
-
-    @contextmanager
-    def _computing(self, size: int) -> Iterator[None]:
-        """The block starts a batch of this size: after what the worker's stream was given, before what it will be."""
-        if size <= BESIDE:
-            yield
-            return
-        own, shared = self.buffers.stream, self._compute.stream
-        with self._compute.one_batch:
-            self._ready.record(own)
-            self._ready.wait(shared)
-            try:
-                with self.buffers.on(shared):
-                    yield
-            finally:  # what comes next on the own stream waits, also where a KeyboardInterrupt came
-                self._done.record(shared)
-                self._done.wait(own)
 
 
 class GpuPipeline(Pipeline):

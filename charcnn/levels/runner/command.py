@@ -69,8 +69,8 @@ class Subject(Protocol):
     def products(self, job: Job, stages: Sequence[str]) -> Mapping[str, Sequence[Node]]:
         """The convolutions and linear layers that each of these stages computes, in order."""
 
-    def closing(self, report: Record, job: Job, options: argparse.Namespace) -> Sequence[str]:
-        """Lines that follow the report."""
+    def closing(self, report: Record, job: Job, options: argparse.Namespace, results: np.ndarray) -> Sequence[str]:
+        """Lines that follow the report; errors as of `prepare`."""
 
 
 def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
@@ -244,7 +244,7 @@ def _run(
         report["timeline"] = {"file": Path(options.trace).name, **timeline.bound(spans)}
     if profiled is not None:
         report["profile"] = profiled
-    closing = list(subject.closing(report, job, options))
+    closing = list(subject.closing(report, job, options, logits))
     progress.close()
     show(name, report, job, logits)
     if options.profile and profiled is not None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from charcnn import catalog, offload
 from charcnn.aliases import Function, Record
 from charcnn.config import SMALL, TINY, TINY_MATRICES, Config
@@ -171,7 +173,7 @@ class LevelCommand:
         config: Any = job.params.config
         return products_of_level(config, stages)
 
-    def closing(self, report: Record, job: Job, options: argparse.Namespace) -> Sequence[str]:
+    def closing(self, report: Record, job: Job, options: argparse.Namespace, results: np.ndarray) -> Sequence[str]:
         """Nothing."""
         return ()
 

@@ -22,7 +22,8 @@ from charcnn.model.rounding import Rounding
 from charcnn.ops.common.cpu_dot import DOT_FORMATS, missing
 from charcnn.runtime.timeline import TRACE
 
-READS, WRITES = ("params", "text", "input", "answer", "images"), ("json", "trace", "checkpoint", "train")
+READS = ("params", "tokenizer", "text", "input", "answer", "images")
+WRITES = ("json", "trace", "checkpoint", "train", "out")
 """Options of levels' and networks' commands that name files."""
 
 JSON = rb'\{\s*"schema": "(level|network)"'
@@ -64,6 +65,8 @@ class Job:
     """Whether nobody trained the weights."""
     shares: Callable[[np.ndarray], np.ndarray] | None = None
     """Results as probabilities, where the report is to show those of the first inputs."""
+    embeds: bool = False
+    """Whether results are embeddings, which name no class."""
 
     def class_name(self, index: int) -> str:
         """What the class is called."""

@@ -67,7 +67,7 @@ SAYS_NOTHING = "not said: a simulated GPU's rate says nothing of a GPU"
 
 def show(name: str, report: Record, job: Job, logits: np.ndarray) -> None:
     """The closing report."""
-    config, seconds, check = job.params.config, report["seconds"], report["validation"]
+    seconds, check = report["seconds"], report["validation"]
     where = f"{report['ranks']} rank{'s' * (report['ranks'] > 1)}"
     if report["gpus"]:
         where += f", {report['gpus']} GPU{'s' * (report['gpus'] > 1)}{' a rank' * (report['ranks'] > 1)}"
@@ -103,8 +103,16 @@ def show(name: str, report: Record, job: Job, logits: np.ndarray) -> None:
         line = f"{check['answers_agree']} of {len(logits)} labels as in the answers"
         first = check.get("first_disagreement")
         rows.append(("", line if first is None else f"{line}; the first difference is at input {first}"))
-    labels = logits.argmax(axis=1)
-    counts = np.bincount(labels, minlength=config.classes)
+    if not job.embeds:
+        rows += _labelled(report, job, logits)
+    print(f"{name}: {report['title']}")
+    for key, value in rows:
+        print(f"  {key:<10}{printable(value)}")
+
+
+def _labelled(report: Record, job: Job, logits: np.ndarray) -> list[tuple[str, str]]:
+    rows, labels = list[tuple[str, str]](), logits.argmax(axis=1)
+    counts = np.bincount(labels, minlength=job.params.config.classes)
     named = [f"{job.class_name(i)} {n}" for i, n in enumerate(counts) if n or len(counts) <= MANY]
     rows.append(("result", ", ".join(named[:MANY]) + f", and {len(named) - MANY} more" * (len(named) > MANY)))
     if "accuracy" in report:
@@ -115,9 +123,7 @@ def show(name: str, report: Record, job: Job, logits: np.ndarray) -> None:
     sure = [""] * len(first) if job.shares is None else [f" {share:.4f}" for share in job.shares(first).max(axis=1)]
     for words, found, share in zip(job.shown, labels, sure, strict=False):
         rows.append(("", f"{job.class_name(found)}{share}: {words[:80]}"))
-    print(f"{name}: {report['title']}")
-    for key, value in rows:
-        print(f"  {key:<10}{printable(value)}")
+    return rows
 
 
 def _verdict(check: Record) -> list[str]:

@@ -1,14 +1,15 @@
-"""Encoders: networks from token ids to features, of texts that lie one behind another, and the steps that compute them.
+"""Encoders: networks from token ids to features of texts that lie one behind another, and the steps that compute them.
 
-A row of inputs has S token ids, int32, as bytes: a text's tokens come first, then ids below 0. What the layers become is
-the same on the CPU and the GPU: steps, each of which one operator or a few compute.
+A row of inputs has S token ids, int32, as bytes: a text's tokens come first, then ids below 0. What the layers become
+is the same on the CPU and the GPU: steps, each of which one operator or a few compute.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,9 @@ from charcnn.layers import (
     SelfAttention,
     Shape,
 )  # fmt: skip
+
+LEFT_OUT = ("pooler.", "cls.", "embeddings.position_ids")
+"""How names of arrays begin that files of Hugging Face's BERT may hold, and that no embedding needs."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,15 @@ class Encoder(Network):
         assert isinstance(of, Embedding)
         return of.vocabulary
 
+    def own(self, names: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Without what Hugging Face puts before the names, and without what no layer here reads: heads, and numbers."""
+        found = {str(name).removeprefix("bert."): there for name, there in names.items()}
+        return {name: there for name, there in found.items() if not name.startswith(LEFT_OUT)}
+
     def to_dict(self) -> Record:
         """What a report says of it."""
-        return {"network": self.name, "variant": self.variant, "tokens": self.tokens, "layers": list(map(str, self.layers))}
+        layers = [str(layer) for layer in self.layers]
+        return {"network": self.name, "variant": self.variant, "tokens": self.tokens, "layers": layers}
 
 
 @dataclass(frozen=True)
@@ -135,12 +145,8 @@ def steps(nodes: Sequence[Node]) -> tuple[Step, ...]:
             case MeanPool() if not after:
                 found.append(Step("pool", (node,)))
             case other:
-                raise ValueError(f"{other.label}: no step for it behind {found[-1].layer.label if found else 'nothing'}")
+                raise ValueError(
+                    f"{other.label}: no step for it behind {found[-1].layer.label if found else 'nothing'}"
+                )
         rest = rest[taken:]
     return tuple(found)
-
-
-def tokens_of(rows: np.ndarray) -> np.ndarray:
-    """How many tokens each row of bytes (N, 4 S) has, all of which come first."""
-    counts: np.ndarray = (rows.view(np.int32) >= 0).sum(axis=1, dtype=np.int64)
-    return counts

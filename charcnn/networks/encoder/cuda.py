@@ -17,7 +17,7 @@ from numba import cuda
 
 from charcnn import ops
 from charcnn.aliases import Array, DType, Stream
-from charcnn.catalog import network_technique
+from charcnn.catalog import encoder_technique
 from charcnn.gpu import device, launch
 from charcnn.gpu import graph as recording
 from charcnn.gpu.launch import Call
@@ -31,13 +31,13 @@ from charcnn.ops.attention.wgmma_layer import WgmmaAttention
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import ArraySpec
-from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, NumberFormat
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS
 from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.encoder import packing, pool, rows
 from charcnn.runtime.monitor import Monitor
-from charcnn.runtime.stream import Compute, GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
+from charcnn.runtime.stream import Compute, GpuPipeline, GraphOrder, StreamBuffers, StreamWorker
 
 LEAST_ROWS = 64
 """Rows that a batch is computed with at least."""
@@ -276,7 +276,13 @@ class Room:
         n, buffers, network = sizes.inputs, self._buffers, self._network
         tokens, places = self._tokens[: sizes.rows], self._places[: sizes.rows]
         batch = Batch(
-            sizes, self._offsets[: n + 1], self._lengths[:n], buffers, list(self._narrow), self._heads, self._results[:n]
+            sizes,
+            self._offsets[: n + 1],
+            self._lengths[:n],
+            buffers,
+            list(self._narrow),
+            self._heads,
+            self._results[:n],
         )
         with buffers.stage("pack"):
             given = ids.view(np.int32).reshape((n, self._config.tokens))
@@ -299,8 +305,9 @@ class PackedWorker(StreamWorker):
     """
 
     def __init__(self, buffers: StreamBuffers, room: Room, tokens: int) -> None:
-        super().__init__(buffers, lambda ids: room.forward(ids, self._taken(ids)))
-        self._tokens, self._sizes = tokens, None
+        super().__init__(buffers, self._started)
+        self._room, self._tokens = room, tokens
+        self._sizes: Sizes | None = None
 
     def _copied(self, ids: np.ndarray) -> Array:
         self._sizes = sizes_of(ids.view(np.int32))
@@ -311,29 +318,32 @@ class PackedWorker(StreamWorker):
         sizes, self._sizes = self._sizes, None
         return sizes or Sizes(len(ids), len(ids) * self._tokens, self._tokens)
 
+    def _started(self, ids: Array) -> Array:
+        return self._room.forward(ids, self._taken(ids))
 
-class PackedGraphWorker(GraphWorker):
+
+class PackedGraphWorker(PackedWorker):
     """A `PackedWorker` that starts all work on a batch at once, as a CUDA graph for each of its sizes.
 
     Args:
-        buffers, room: as of `PackedWorker`.
-        batch, length, compute: as of `GraphWorker`.
+        buffers, room, tokens: as of `PackedWorker`.
+        batch: inputs at most.
+        compute: of all workers on this GPU: its stream is that of all graphs, as of `GraphWorker`.
     """
 
-    def __init__(self, buffers: StreamBuffers, room: Room, batch: int, length: int, compute: Compute) -> None:
-        super().__init__(buffers, lambda ids: room.forward(ids, self._taken(ids)), batch, length, compute, None)
-        self._room, self._of_sizes = room, dict[Sizes, recording.Graph]()
-        self._tokens, self._sizes = length // 4, None
+    def __init__(self, buffers: StreamBuffers, room: Room, tokens: int, batch: int, compute: Compute) -> None:
+        super().__init__(buffers, room, tokens)
+        self._order = GraphOrder(buffers, compute)
+        self._ids = buffers.array((batch, 4 * tokens), np.uint8)  # where graphs read them
+        self._graphs: dict[Sizes, recording.Graph] = {}
 
-    _copied, _taken = PackedWorker._copied, PackedWorker._taken
-
-    def _replay(self, ids: Array) -> Array:
-        buffers, graphs = self.buffers, self._of_sizes
-        if launch.profiler is not None:
-            return self._recorded(ids)
-        recording.copy(self._ids, ids, buffers.stream)
+    def _started(self, ids: Array) -> Array:
+        buffers, graphs = self.buffers, self._graphs
+        if launch.profiler is not None:  # kernels are timed one by one
+            return super()._started(ids)
         sizes = self._taken(ids)
-        with self._computing(sizes.inputs):
+        recording.copy(self._ids, ids, buffers.stream)
+        with self._order.computing(sizes.inputs):
             if sizes not in graphs:
                 if len(graphs) == GRAPHS:
                     buffers.stream.synchronize()
@@ -366,7 +376,7 @@ def build(
         ValueError: the technique cannot compute the network.
         DeviceError: a GPU has less memory free than weights and features need.
     """
-    row = network_technique(technique)
+    row = encoder_technique(technique)
     graph = (row.graphs if graph is None else graph) and recording.AVAILABLE
     monitor, workers = Monitor.of(monitor, batch), list[StreamWorker]()
     for gpu in device.choose(gpus):
@@ -376,10 +386,12 @@ def build(
             features = ArraySpec((batch * config.tokens, network.widest), network.of.dtype).nbytes
             pinned = batch * max(config.length, 4 * config.classes)
             for number in range(streams):
-                buffers = StreamBuffers(gpu, number, monitor, pinned=pinned, features=max(features, batch * config.length))
+                buffers = StreamBuffers(
+                    gpu, number, monitor, pinned=pinned, features=max(features, batch * config.length)
+                )
                 room = Room(network, config, buffers, batch)
                 if graph:
-                    workers.append(PackedGraphWorker(buffers, room, batch, config.length, compute))
+                    workers.append(PackedGraphWorker(buffers, room, config.tokens, batch, compute))
                 else:
                     workers.append(PackedWorker(buffers, room, config.tokens))
     return GpuPipeline(workers, batch, config.classes, monitor.advance)

@@ -293,7 +293,7 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
             return {}
         return {stage: [node for node in nodes if node.flops] for stage, nodes in found}
 
-    def closing(self, report: Record, job: Job, chosen: argparse.Namespace) -> list[str]:
+    def closing(self, report: Record, job: Job, chosen: argparse.Namespace, results: np.ndarray) -> list[str]:
         """With --layers a row each; where ranks have parts of the network, a line each."""
         if "parts" in report:
             return tables.parts(job.params.config, report)

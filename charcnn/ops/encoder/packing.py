@@ -91,7 +91,7 @@ def launch_pack(ids: Array, offsets: Array, lengths: Array, tokens: Array, place
     Args:
         ids: the tokens.
         offsets, lengths: int32 (N + 1,) and (N,), to be written: where each input begins, and how many tokens it has.
-        tokens, places: int32 (T,), to be written: a row's id, and its position in its input; -1 and 0 where it has none.
+        tokens, places: int32 (T,), to be written: a row's id, and its position in its input; else -1 and 0.
         stream: a CUDA stream.
     """
     call = Call(offsets, stream, offsets.shape, np.int32, dtypes={"ids": np.int32}, ids=ids)

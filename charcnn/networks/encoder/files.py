@@ -1,0 +1,133 @@
+"""An encoder's files, as Hugging Face has them: weights, config.json, tokenizer.json; and those of its results."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from charcnn.files import placing, replacing
+from charcnn.model import params
+from charcnn.networks import bert
+from charcnn.networks.encoder import Encoder
+from charcnn.text.columns import require_arrow
+
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+
+RESULTS = (".npy", ".parquet")
+"""What --out may end in."""
+
+NPY = rb"\x93NUMPY"
+"""How such a file begins."""
+
+
+def weights_at(path: str | os.PathLike[str]) -> Path:
+    """The file of weights that a path names: itself, or the one in a folder of Hugging Face's."""
+    return Path(path) / WEIGHTS if os.path.isdir(path) else Path(path)
+
+
+def sizes_beside(weights: Path) -> bert.Sizes | None:
+    """Those that config.json beside the weights says; None where there is none.
+
+    Raises:
+        ValueError: it is no BERT's, or one whose layers are others; names the file and what it says.
+        OSError: it cannot be read.
+    """
+    path = weights.with_name(CONFIG)
+    if not path.is_file():
+        return None
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        for name, need in (("model_type", "bert"), ("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
+            if said.get(name, need) != need:
+                raise ValueError(f"{name} is {said[name]!r}: need {need!r}")
+        names = (
+            "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+            "max_position_embeddings",
+        )  # fmt: skip
+        numbers: Any = [int(said[name]) for name in names]
+        return bert.Sizes(
+            *numbers, types=int(said.get("type_vocab_size", 2)), eps=float(said.get("layer_norm_eps", 1e-12))
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path}: {reason}") from error
+
+
+def load(path: str | os.PathLike[str], name: str, variant: str | None, tokens: int) -> params.Params:
+    """Weights, of the network that config.json beside them says, or else of the variant.
+
+    Args:
+        path: .safetensors or .pt, or a folder with model.safetensors in it.
+        name: of the network.
+        variant: its sizes where there is no config.json, and else to be those; the first where None.
+        tokens: S, of an input at most.
+
+    Raises:
+        ValueError: a file does not fit; names it and what is needed.
+        OSError: it cannot be read.
+    """
+    weights = weights_at(path)
+    said = sizes_beside(weights)
+    chosen = variant or next((key for key, sizes in bert.SIZES.items() if sizes == said), None)
+    if said is not None and chosen is not None and bert.SIZES[chosen] != said:
+        raise ValueError(f"--variant {chosen} has {bert.SIZES[chosen]}: {weights.with_name(CONFIG)} says {said}")
+    sizes = said or bert.SIZES[chosen or bert.VARIANTS[0]]
+    label = chosen or (bert.VARIANTS[0] if said is None else "of its config.json")
+    return params.load(weights, Encoder(name, label, bert.layers_of(sizes), tokens))
+
+
+def tokenized(texts: Sequence[str], tokenizer: Path, network: Encoder) -> tuple[np.ndarray, int]:
+    """Texts as rows of token ids (N, S) int32, -1 behind the last one; and how many texts are cut to S tokens.
+
+    Args:
+        texts: at least one.
+        tokenizer: a tokenizer.json, read by the package tokenizers.
+        network: its S and its vocabulary.
+
+    Raises:
+        ValueError: the package is missing, the file is no tokenizer, or it gives an id that the network does not have.
+        OSError: the file cannot be read.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ValueError("--text: needs the package tokenizers: pip install tokenizers") from error
+    said = tokenizer.read_text(encoding="utf-8")
+    try:
+        made: Any = Tokenizer.from_str(said)
+    except Exception as error:  # of no class of its own
+        raise ValueError(f"{tokenizer}: is no tokenizer.json: {' '.join(str(error).split())}") from error
+    made.no_padding()
+    made.enable_truncation(network.tokens)
+    rows, cut = np.full((len(texts), network.tokens), -1, np.int32), 0
+    for n, found in enumerate(made.encode_batch(list(texts))):
+        rows[n, : len(found.ids)] = found.ids
+        cut += bool(found.overflowing)
+    if rows.max() >= network.vocabulary:
+        need = f"need ids below {network.vocabulary}, the network's vocabulary"
+        raise ValueError(f"{tokenizer}: gives id {rows.max()}: {need}")
+    return rows, cut
+
+
+def write(path: str, embeddings: np.ndarray, *, force: bool) -> None:
+    """Write embeddings (N, H) as .npy, or as .parquet with a column `embedding`; whole, or not at all.
+
+    Raises:
+        ValueError: the name ends otherwise, or pyarrow is missing.
+        OSError: the file is there and `force` is not, or cannot be written.
+    """
+    if path.endswith(".npy"):
+        with replacing(path, "wb", force=force) as file:
+            np.lib.format.write_array(file, embeddings, allow_pickle=False)
+        return
+    pyarrow = require_arrow("--out: Parquet")
+    from pyarrow import parquet
+
+    flat = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(embeddings.reshape(-1)), embeddings.shape[1])
+    with placing(path, force=force) as temporary:
+        parquet.write_table(pyarrow.table({"embedding": flat}), temporary)
