@@ -10,6 +10,7 @@ from numba import njit
 
 from charcnn import ops
 from charcnn.layers import RowNorm, SelfAttention
+from charcnn.model.sequences import lengths
 from charcnn.networks.encoder import Encoder, Step, steps
 from charcnn.ops.common import threads
 from charcnn.ops.common.arrays import pack
@@ -88,7 +89,7 @@ def build(
     functions = [_function(step, params, technique) for step in plan]
 
     def forward(ids: np.ndarray, results: np.ndarray) -> None:
-        counts = (ids >= 0).sum(axis=1)
+        counts = lengths(ids)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         tokens, places = (np.empty((offsets[-1], 1), np.int32) for _ in range(2))
         _pack_kernel(ids, offsets, tokens[:, 0], places[:, 0])

