@@ -28,11 +28,12 @@ def _kernel(ptx_type: str, size: int, normalized: bool) -> Kernel:
     together = 4 if wide else 8
     columns, unpack = size // together, None if wide else ptx.cvt_f32x2(ptx_type)
     groups, threads, row_bytes = max(1, THREADS // columns), THREADS, size * (4 if wide else 2)
+    held = groups * size
 
     @jit()
     def kernel(x, offsets, y, least):
         # A thread adds up some columns of every so manyth row; then all threads add up what those have.
-        sums, partial = cuda.shared.array(groups * size, float32), cuda.shared.array(threads, float32)
+        sums, partial = cuda.shared.array(held, float32), cuda.shared.array(threads, float32)
         n, thread = block_idx_x(), thread_idx_x()
         first, end = offsets[n], offsets[n + 1]
         for task in range(thread, groups * columns, threads):

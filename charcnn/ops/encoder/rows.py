@@ -61,11 +61,12 @@ def _finish(ptx_type: str, octets: int) -> Kernel:
 
 @cache
 def _add_kernel(ptx_type: str, octets: int) -> Kernel:
-    finish, unpack, lanes, warps = _finish(ptx_type, octets), ptx.cvt_f32x2(ptx_type), LANES, THREADS // LANES
+    finish, unpack, held = _finish(ptx_type, octets), ptx.cvt_f32x2(ptx_type), octets * OCTET
+    lanes, warps = LANES, THREADS // LANES
 
     @jit()
     def kernel(x, residual, gamma, beta, y, rows, size, eps):
-        values = cuda.local.array(octets * 8, float32)
+        values = cuda.local.array(held, float32)
         lane, row, total = thread_idx_x() % lanes, block_idx_x() * warps + thread_idx_x() // lanes, float32(0)
         if row >= rows:
             return
@@ -93,11 +94,11 @@ def _add_kernel(ptx_type: str, octets: int) -> Kernel:
 
 @cache
 def _embedding_kernel(ptx_type: str, octets: int) -> Kernel:
-    finish, lanes, warps = _finish(ptx_type, octets), LANES, THREADS // LANES
+    finish, lanes, warps, held = _finish(ptx_type, octets), LANES, THREADS // LANES, octets * OCTET
 
     @jit()
     def kernel(tokens, places, words, positions, kinds, gamma, beta, y, vocabulary, size, eps):
-        values = cuda.local.array(octets * 8, float32)
+        values = cuda.local.array(held, float32)
         lane, row, total = thread_idx_x() % lanes, block_idx_x() * warps + thread_idx_x() // lanes, float32(0)
         if row >= tokens.size:
             return
