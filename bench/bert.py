@@ -32,6 +32,7 @@ from charcnn.model import params
 from charcnn.model.sequences import run as reference
 from charcnn.networks import bert
 from charcnn.networks.encoder import Encoder
+from charcnn.networks.encoder.sizes import SIZES
 
 
 class Case(NamedTuple):
@@ -70,7 +71,7 @@ class Drawn:
         import torch
         from transformers import BertConfig, BertModel
 
-        self.case, sizes = case, bert.SIZES[case.variant]
+        self.case, sizes = case, SIZES[case.variant]
         self.network = Encoder("bert", case.variant, bert.layers(case.variant), case.tokens)
         self.params = params.init(self.network, 0)
         rng = np.random.default_rng(0)
@@ -201,7 +202,7 @@ def fast_path(drawn: Drawn, kind: Any) -> Callable[[], Any]:
     """PyTorch's own encoder, whose layers in inference are one operator each, behind BertModel's embeddings."""
     import torch
 
-    sizes, held = bert.SIZES[drawn.case.variant], drawn.params
+    sizes, held = SIZES[drawn.case.variant], drawn.params
     layer = torch.nn.TransformerEncoderLayer(
         sizes.width, sizes.heads, sizes.hidden, activation="gelu", layer_norm_eps=sizes.eps, batch_first=True
     )

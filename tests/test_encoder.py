@@ -21,6 +21,7 @@ from charcnn.model.sequences import Exact, features, lengths, run
 from charcnn.networks import bert
 from charcnn.networks.encoder import Encoder, files, steps
 from charcnn.networks.encoder.cuda import sizes_of
+from charcnn.networks.encoder.sizes import SIZES, layers_of
 from charcnn.networks.runner import encoder as command
 from charcnn.networks.runner.encoder import expected
 
@@ -98,7 +99,7 @@ def test_the_sizes_of_a_batch() -> None:
 def of_pytorch(of: Encoder, held: params.Params, ids: np.ndarray) -> np.ndarray:
     """The same by PyTorch's own encoder layers in float64, padded, with a mask."""
     torch = pytest.importorskip("torch")
-    sizes = bert.SIZES[of.variant]
+    sizes = SIZES[of.variant]
     tensors = {name: torch.from_numpy(value).double() for name, value in held.items()}
     tables = [tensors[f"embeddings.{kind}_embeddings.weight"] for kind in ("word", "position", "token_type")]
     norm = [tensors[f"embeddings.LayerNorm.{part}"] for part in ("weight", "bias")]
@@ -209,7 +210,7 @@ def folder(tmp_path: Path) -> Path:
     stored = {f"bert.{name}": value for name, value in held.items()}
     stored |= {"bert.pooler.dense.weight": np.zeros((64, 64), np.float32), "cls.bias": np.zeros(3, np.float32)}
     save_file(stored, tmp_path / files.WEIGHTS, {"format": "pt"})
-    sizes = bert.SIZES["tiny"]
+    sizes = SIZES["tiny"]
     said = {
         "model_type": "bert", "vocab_size": sizes.vocabulary, "hidden_size": sizes.width,
         "num_hidden_layers": sizes.blocks, "num_attention_heads": sizes.heads, "intermediate_size": sizes.hidden,
@@ -299,7 +300,7 @@ def test_a_variant_that_the_file_does_not_have(folder: Path) -> None:
 
 
 def test_a_tokenizer_of_a_larger_vocabulary(folder: Path) -> None:
-    small = Encoder("bert", "odd", bert.layers_of(bert.SIZES["tiny"]._replace(vocabulary=5)), 8)
+    small = Encoder("bert", "odd", layers_of(SIZES["tiny"]._replace(vocabulary=5)), 8)
     with pytest.raises(ValueError, match="gives id 6: need ids below 5"):
         files.tokenized(["ship sails"], folder / files.TOKENIZER, small)
 

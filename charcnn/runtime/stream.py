@@ -18,6 +18,7 @@ from charcnn.gpu import device, launch
 from charcnn.gpu import graph as cuda_graph
 from charcnn.layers.layer import Shape
 from charcnn.ops.common.layer import ArraySpec, PreparedLayer
+from charcnn.runtime.graph_order import Compute, GraphOrder
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
 from charcnn.runtime.staging import copy_up
@@ -26,9 +27,6 @@ from charcnn.text.encode_gpu import Encoder, StringsToEncode
 from charcnn.text.encodings import Encoding
 
 _STEP = 1 << 16
-
-BESIDE = 64
-"""Inputs of a batch that leaves multiprocessors free: up to so many, batches of several streams run side by side."""
 
 _VIEWS = 256
 """Views of them that are kept: texts that come through a pipe make batches of any length."""
@@ -245,43 +243,6 @@ class StreamWorker:
         """Start on token ids that lie on the GPU, which is current; their logits, there."""
         with self._one_batch, self.buffers.untimed():
             return self._forward(ids)
-
-
-class Compute:
-    """The stream of the current GPU on which graphs of more than BESIDE inputs run, of all workers."""
-
-    def __init__(self) -> None:
-        self.stream, self.one_batch = cuda.stream(), threading.Lock()
-
-
-class GraphOrder:
-    """Which stream a worker's graphs run on: its own, or of large batches the one that all workers share.
-
-    Args:
-        buffers: the worker's, with its own stream.
-        compute: of all workers on this GPU.
-    """
-
-    def __init__(self, buffers: StreamBuffers, compute: Compute) -> None:
-        self._buffers, self._compute = buffers, compute
-        self._ready, self._done = cuda.event(timing=False), cuda.event(timing=False)
-
-    @contextmanager
-    def computing(self, size: int) -> Iterator[None]:
-        """The block starts a batch of this size: after what the worker's stream was given, before what it will be."""
-        if size <= BESIDE:
-            yield
-            return
-        own, shared = self._buffers.stream, self._compute.stream
-        with self._compute.one_batch:
-            self._ready.record(own)
-            self._ready.wait(shared)
-            try:
-                with self._buffers.on(shared):
-                    yield
-            finally:  # what comes next on the own stream waits, also where a KeyboardInterrupt came
-                self._done.record(shared)
-                self._done.wait(own)
 
 
 class GraphWorker(StreamWorker):

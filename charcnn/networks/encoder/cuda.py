@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -271,9 +272,13 @@ class Room:
         self._heads = [array((size,), np.uint8) for _ in range(4 * network.apart)]
         self._results = array((batch, config.classes))
 
-    def forward(self, ids: Array, sizes: Sizes) -> Array:
-        """Token ids (n, 4 S) uint8 on the GPU -> embeddings (n, H) float32 there, started on the buffers' stream."""
+    def forward(self, ids: Array, sizes: Sizes, *, timed: bool) -> Array:
+        """Token ids (n, 4 S) uint8 on the GPU -> embeddings (n, H) float32 there, started on the buffers' stream.
+
+        Its steps are `timed` apart, which no graph can be.
+        """
         n, buffers, network = sizes.inputs, self._buffers, self._network
+        stage = buffers.stage if timed else nullcontext
         tokens, places = self._tokens[: sizes.rows], self._places[: sizes.rows]
         batch = Batch(
             sizes,
@@ -284,12 +289,12 @@ class Room:
             self._heads,
             self._results[:n],
         )
-        with buffers.stage("pack"):
+        with stage("pack"):
             given = ids.view(np.int32).reshape((n, self._config.tokens))
             packing.launch_pack(given, batch.offsets, batch.lengths, tokens, places, buffers.stream)
         x, kept = tokens, places
         for step, function in zip(network.steps, network.functions, strict=True):
-            with buffers.stage(step.label):
+            with stage(step.label):
                 x = function(batch, x, kept)
             kept = x if step.kind in ("embed", "add_norm") else kept
         return x
@@ -319,7 +324,7 @@ class PackedWorker(StreamWorker):
         return sizes or Sizes(len(ids), len(ids) * self._tokens, self._tokens)
 
     def _started(self, ids: Array) -> Array:
-        return self._room.forward(ids, self._taken(ids))
+        return self._room.forward(ids, self._taken(ids), timed=True)
 
 
 class PackedGraphWorker(PackedWorker):
@@ -353,7 +358,7 @@ class PackedGraphWorker(PackedWorker):
                 def start(stream: Stream) -> Array:
                     buffers.rewind()
                     with buffers.on(stream):
-                        return self._room.forward(place, sizes)
+                        return self._room.forward(place, sizes, timed=False)
 
                 graphs[sizes] = recording.Graph(start, buffers.stream)
             with buffers.stage("network"):

@@ -12,8 +12,8 @@ import numpy as np
 
 from charcnn.files import placing, replacing
 from charcnn.model import params
-from charcnn.networks import bert
 from charcnn.networks.encoder import Encoder
+from charcnn.networks.encoder.sizes import SIZES, Sizes, layers_of
 from charcnn.text.columns import require_arrow
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -30,7 +30,7 @@ def weights_at(path: str | os.PathLike[str]) -> Path:
     return Path(path) / WEIGHTS if os.path.isdir(path) else Path(path)
 
 
-def sizes_beside(weights: Path) -> bert.Sizes | None:
+def sizes_beside(weights: Path) -> Sizes | None:
     """Those that config.json beside the weights says; None where there is none.
 
     Raises:
@@ -50,7 +50,7 @@ def sizes_beside(weights: Path) -> bert.Sizes | None:
             "max_position_embeddings",
         )  # fmt: skip
         numbers = [*(int(said[name]) for name in names), int(said.get("type_vocab_size", 2))]
-        return bert.Sizes._make([*numbers, float(said.get("layer_norm_eps", 1e-12))])
+        return Sizes._make([*numbers, float(said.get("layer_norm_eps", 1e-12))])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(f"{path}: {reason}") from error
@@ -71,12 +71,12 @@ def load(path: str | os.PathLike[str], name: str, variant: str | None, tokens: i
     """
     weights = weights_at(path)
     said = sizes_beside(weights)
-    chosen = variant or next((key for key, sizes in bert.SIZES.items() if sizes == said), None)
-    if said is not None and chosen is not None and bert.SIZES[chosen] != said:
-        raise ValueError(f"--variant {chosen} has {bert.SIZES[chosen]}: {weights.with_name(CONFIG)} says {said}")
-    sizes = said or bert.SIZES[chosen or bert.VARIANTS[0]]
-    label = chosen or (bert.VARIANTS[0] if said is None else "of its config.json")
-    return params.load(weights, Encoder(name, label, bert.layers_of(sizes), tokens))
+    chosen = variant or next((key for key, known in SIZES.items() if known == said), None)
+    if said is not None and chosen is not None and SIZES[chosen] != said:
+        raise ValueError(f"--variant {chosen} has {SIZES[chosen]}: {weights.with_name(CONFIG)} says {said}")
+    sizes = said or SIZES[chosen or next(iter(SIZES))]
+    label = chosen or (next(iter(SIZES)) if said is None else "of its config.json")
+    return params.load(weights, Encoder(name, label, layers_of(sizes), tokens))
 
 
 def tokenized(texts: Sequence[str], tokenizer: Path, network: Encoder) -> tuple[np.ndarray, int]:

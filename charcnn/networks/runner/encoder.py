@@ -22,8 +22,8 @@ from charcnn.model import params
 from charcnn.model.rounding import Rounding
 from charcnn.model.sequences import Exact, Rounded
 from charcnn.model.sequences import run as reference
-from charcnn.networks import bert
 from charcnn.networks.encoder import Encoder, files
+from charcnn.networks.encoder.sizes import SIZES, TOKENS
 from charcnn.text.columns import require_arrow
 from charcnn.text.texts import read_texts
 
@@ -33,7 +33,7 @@ CPU = "cpu_gemm"
 ROWS = 256
 """Random inputs, where no texts are named."""
 
-DRAWS = 4
+DRAWS = 2
 """Times that errors of rounding are drawn: each is over as many values as an embedding has."""
 
 COMPARED = 4096
@@ -101,7 +101,7 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
         add("--text", metavar="FILE", help=texts)
         beside = f"of --text (default: {files.TOKENIZER} beside --params)"
         add("--tokenizer", metavar="FILE", help=f"a {files.TOKENIZER} {beside}")
-        most = f"tokens of a text at most; what is behind them is left out (default {bert.TOKENS})"
+        most = f"tokens of a text at most; what is behind them is left out (default {TOKENS})"
         add("--tokens", type=positive, metavar="S", help=most)
         add("--out", metavar="FILE", help="write the embeddings here: .npy, or .parquet with a column `embedding`")
         options.add_offload(add, self.offload)
@@ -160,9 +160,9 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
 
     def _weights(self, chosen: argparse.Namespace, *, simulated: bool) -> params.Params:
         if chosen.params is not None:
-            return files.load(chosen.params, self.name, chosen.variant, chosen.tokens or bert.TOKENS)
-        variant = chosen.variant or ("tiny" if simulated else bert.VARIANTS[0])
-        tokens = chosen.tokens or min(bert.TOKENS, bert.SIZES[variant].positions)
+            return files.load(chosen.params, self.name, chosen.variant, chosen.tokens or TOKENS)
+        variant = chosen.variant or ("tiny" if simulated else self.page.VARIANTS[0])
+        tokens = chosen.tokens or min(TOKENS, SIZES[variant].positions)
         return params.init(Encoder(self.name, variant, self.page.layers(variant), tokens), chosen.seed)
 
     def _inputs(self, network: Encoder, chosen: argparse.Namespace) -> tuple[np.ndarray, str, list[str]]:
