@@ -23,7 +23,7 @@ LEAST = 1e-12
 
 
 @cache
-def _kernel(ptx_type: str, size: int, normalized: bool) -> Kernel:
+def _kernel(ptx_type: str, size: int, normalized: bool, early: bool) -> Kernel:
     wide = ptx_type == FP32.ptx_type
     together = 4 if wide else 8
     columns, unpack = size // together, None if wide else ptx.cvt_f32x2(ptx_type)
@@ -32,6 +32,9 @@ def _kernel(ptx_type: str, size: int, normalized: bool) -> Kernel:
 
     @jit()
     def kernel(x, offsets, y, least):
+        if early:
+            ptx.griddepcontrol_launch()
+            ptx.griddepcontrol_wait()
         # A thread adds up some columns of every so manyth row; then all threads add up what those have.
         sums, partial = cuda.shared.array(held, float32), cuda.shared.array(threads, float32)
         n, thread = block_idx_x(), thread_idx_x()
@@ -81,6 +84,6 @@ def launch(x: Array, offsets: Array, out: Array, normalized: bool, of: NumberFor
         stream: a CUDA stream.
     """
     call = Call(out, stream, out.shape, dtypes={"x": of.dtype, "offsets": np.int32}, x=x, offsets=offsets)
-    kernel = _kernel(of.ptx_type, x.shape[1], normalized)
-    address = np.uint64(device.address(x))
-    call.launch(kernel, out.shape[0], THREADS, address, offsets, out, np.float32(LEAST))
+    early, address = device.begins_early(), np.uint64(device.address(x))
+    kernel = _kernel(of.ptx_type, x.shape[1], normalized, early)
+    call.launch(kernel, out.shape[0], THREADS, address, offsets, out, np.float32(LEAST), early=early)

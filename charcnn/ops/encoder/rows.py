@@ -60,12 +60,15 @@ def _finish(ptx_type: str, octets: int) -> Kernel:
 
 
 @cache
-def _add_kernel(ptx_type: str, octets: int) -> Kernel:
+def _add_kernel(ptx_type: str, octets: int, early: bool) -> Kernel:
     finish, unpack, held = _finish(ptx_type, octets), ptx.cvt_f32x2(ptx_type), octets * OCTET
     lanes, warps = LANES, THREADS // LANES
 
     @jit()
     def kernel(x, residual, gamma, beta, y, rows, size, eps):
+        if early:
+            ptx.griddepcontrol_launch()
+            ptx.griddepcontrol_wait()
         values = cuda.local.array(held, float32)
         lane, row, total = thread_idx_x() % lanes, block_idx_x() * warps + thread_idx_x() // lanes, float32(0)
         if row >= rows:
@@ -93,11 +96,14 @@ def _add_kernel(ptx_type: str, octets: int) -> Kernel:
 
 
 @cache
-def _embedding_kernel(ptx_type: str, octets: int) -> Kernel:
+def _embedding_kernel(ptx_type: str, octets: int, early: bool) -> Kernel:
     finish, lanes, warps, held = _finish(ptx_type, octets), LANES, THREADS // LANES, octets * OCTET
 
     @jit()
     def kernel(tokens, places, words, positions, kinds, gamma, beta, y, vocabulary, size, eps):
+        if early:
+            ptx.griddepcontrol_launch()
+            ptx.griddepcontrol_wait()
         values = cuda.local.array(held, float32)
         lane, row, total = thread_idx_x() % lanes, block_idx_x() * warps + thread_idx_x() // lanes, float32(0)
         if row >= tokens.size:
@@ -146,9 +152,10 @@ def launch_add(
     check_width(size)
     call = Call(out, stream, x.shape, of.dtype, {"x": of.dtype, "residual": of.dtype}, x=x, residual=residual)
     addresses = (np.uint64(device.address(one)) for one in (x, residual, gamma, beta, out))
-    kernel = _add_kernel(of.ptx_type, -(-size // (LANES * OCTET)))
+    early = device.begins_early()
+    kernel = _add_kernel(of.ptx_type, -(-size // (LANES * OCTET)), early)
     numbers = np.uint32(rows), np.uint32(size), np.float32(eps)
-    call.launch(kernel, -(-rows // (THREADS // LANES)), THREADS, *addresses, *numbers)
+    call.launch(kernel, -(-rows // (THREADS // LANES)), THREADS, *addresses, *numbers, early=early)
 
 
 def launch_embedding(
@@ -168,6 +175,7 @@ def launch_embedding(
     check_width(size)
     call = Call(out, stream, out.shape, of.dtype, {"tokens": np.int32}, tokens=tokens)
     addresses = (np.uint64(device.address(one)) for one in (*tables, *norm, out))
-    kernel = _embedding_kernel(of.ptx_type, -(-size // (LANES * OCTET)))
+    early, blocks = device.begins_early(), -(-tokens.size // (THREADS // LANES))
+    kernel = _embedding_kernel(of.ptx_type, -(-size // (LANES * OCTET)), early)
     numbers = np.uint32(vocabulary), np.uint32(size), np.float32(eps)
-    call.launch(kernel, -(-tokens.size // (THREADS // LANES)), THREADS, tokens, places, *addresses, *numbers)
+    call.launch(kernel, blocks, THREADS, tokens, places, *addresses, *numbers, early=early)
