@@ -64,6 +64,9 @@ SLOW = 2048
 TOLERANCES = {"float32": 2e-6, "fp16": 1e-3, "bf16": 6e-3}
 """The greatest ||out - ref|| / ||ref||."""
 
+GPU = "cuda"
+"""Where PyTorch draws, as it calls that."""
+
 BACKENDS = {
     "FLASH_ATTENTION": "FlashAttention-2",
     "CUDNN_ATTENTION": "cuDNN",
@@ -79,9 +82,9 @@ class Drawn:
 
         self.shape, self.precision = shape, precision
         self.kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision]
-        generator = torch.Generator("cuda").manual_seed(0)
+        generator = torch.Generator(GPU).manual_seed(0)
         sizes = shape.n, shape.heads, shape.positions, shape.depth
-        self.qkv = [torch.randn(*sizes, device="cuda", generator=generator).to(self.kind) for _ in range(3)]
+        self.qkv = [torch.randn(*sizes, device=GPU, generator=generator).to(self.kind) for _ in range(3)]
         ends = [[one[i].double() for one in self.qkv] for i in (0, -1)]
         scores = [(q @ k.transpose(1, 2) / shape.depth**0.5).softmax(dim=-1) for q, k, _ in ends]
         self.right = torch.stack([weights @ v for weights, (*_, v) in zip(scores, ends, strict=True)])
@@ -118,7 +121,7 @@ def own(drawn: Drawn) -> Iterator[Ready]:
         stream.synchronize()
         call = graph.Graph(lambda on: start(stream=on), stream).launch
         y = torch.as_tensor(device.to_host(out))
-        y = (y.view(torch.bfloat16) if kind == "bf16" else y).cuda()
+        y = (y.view(torch.bfloat16) if kind == "bf16" else y).to(GPU)
         return Ready(f"{name} {kind}", call, shape.flop, row_of(name, kind, drawn.check(name, y, kind)), stream)
 
     if precision == "fp16" and shape.positions < SLOW:
