@@ -38,10 +38,10 @@ def test_each_wait_is_noted_once(monkeypatch):
     assert all(0 <= row["begin"] < row["end"] for row in made["events"])
 
 
-def test_a_clock_that_begins_anew():
+def test_a_clock_that_begins_anew_and_one_that_is_read_in_another_order():
     words = np.zeros((9, attention_trace.FIELDS), np.uint32)
     top = (1 << 32) - 100
-    words[::4] = (50, 60, 64, 0), (top, 10, 128 + 8, 4), (top - 5, top, 512, 1)
+    words[::4] = (50, 60, 64, 0), (top, 10, 128 + 8, 4), (top, top - 5, 512, 1)
     assert attention_trace.decoded(words, 3) == [
         {"part": "copies", "waits_for": "k_full", "stage": 1, "begin": 5, "end": 115},
         {"part": "warpgroup 0", "waits_for": "q_empty", "stage": 0, "begin": 155, "end": 165},
