@@ -1,8 +1,9 @@
 """Time attention by every technique on a GPU, relative to the backends of PyTorch's scaled_dot_product_attention.
 
-It needs a GPU and PyTorch. For each shape all take turns, from q, k, v on the GPU to results there: ours as CUDA graphs
-on arrays of the precision, PyTorch's FlashAttention-2, cuDNN and memory-efficient backends on the same numbers. The
-first and the last input are checked against float64 first, all others for finite values. TFLOP/s count 4 S S d a head.
+It needs a GPU and PyTorch. For each shape all take turns, from q, k, v on the GPU to results there. Ours are CUDA
+graphs on arrays of the precision. PyTorch's FlashAttention-2, cuDNN and memory-efficient backends get the same numbers.
+The first and the last input are checked against float64 first, all others for finite values. TFLOP/s count 4 S S d a
+head.
 
 A run of all shapes writes results/MACHINE-attention.json. Exit status: 0 measured, 1 a result is wrong, 2 unusable
 machine or options.

@@ -46,8 +46,8 @@ KINDS = (*(barrier.name.lower() for barrier in AttentionBarrier), "turn", "score
 """What is waited for: mbarriers in the order of `AttentionBarrier`, then the turn and the two products."""
 
 PARTS, WAITS, FIELDS, STEP = 5, 1 << 12, 4, 64
-"""Parts of a block; waits of each that have a place, by time and kind; numbers of each: begin, end, kind and stage,
-part; and what a kind is more than the one before, as `AttentionBarrier` has them."""
+"""Parts of a block; waits of each that have a place, by time and kind; and numbers of a wait: begin, end, kind and
+stage, part. A kind is STEP more than the one before, as in `AttentionBarrier`."""
 
 _ticks = itertools.count(1 << 12, 1 << 6)
 

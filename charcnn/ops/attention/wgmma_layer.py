@@ -108,8 +108,8 @@ class WgmmaAttention(NoScratch):
         """Of a projection: q, k and v of all heads one behind the other in a row; results likewise, nothing turned.
 
         Args:
-            qkv: of the precision, (N, S, 3 * heads * d) -> (N, S, heads * d), or of packed inputs, one behind the
-                other, (rows, 3 * heads * d) -> (rows, heads * d); on the GPU or, as what follows, on the host.
+            qkv: of the precision, on the GPU or, as what follows, on the host. (N, S, 3 * heads * d) -> (N, S,
+                heads * d). Packed inputs lie one behind the other: (rows, 3 * heads * d) -> (rows, heads * d).
             lengths: as of `apply`, for inputs of S rows each.
             offsets: int32 (N + 1,), for packed inputs: in which row each begins; the last one is the number of rows.
             most: for packed inputs, how many rows one has at most; as many as all where None.
