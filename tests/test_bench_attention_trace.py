@@ -7,6 +7,7 @@ from collections import Counter
 import attention_trace
 import numpy as np
 import pytest
+from report.pictures.attention_trace import spans
 from small_gpu import one_multiprocessor
 
 from charcnn.gpu import device
@@ -36,6 +37,11 @@ def test_each_wait_is_noted_once(monkeypatch):
     stages = [row["stage"] for row in made["events"] if (row["part"], row["waits_for"]) == ("copies", "k_full")]
     assert stages == [i % tile.stages for i in range(tasks * tiles)]
     assert all(0 <= row["begin"] < row["end"] for row in made["events"])
+    for i in range(3):
+        drawn = list(spans([row for row in made["events"] if row["part"] == f"warpgroup {i}"]))
+        assert [kind for kind, *_ in drawn] == ["turn", "scores", "powers", "values"] * tasks * (tiles - 1)
+        (_, _, asked), (_, since, come), (_, begin, end), (_, _, done) = drawn[:4]
+        assert asked == since < come == begin < end < done
 
 
 def test_a_clock_that_begins_anew_and_one_that_is_read_in_another_order():
