@@ -1,8 +1,9 @@
 """Time attention by every technique on a GPU, relative to the backends of PyTorch's scaled_dot_product_attention.
 
-It needs a GPU and PyTorch. For each shape all take turns, from q, k, v on the GPU to results there: ours as CUDA graphs
-on arrays of the precision, PyTorch's FlashAttention-2, cuDNN and memory-efficient backends on the same numbers. The
-first and the last input are checked against float64 first, all others for finite values. TFLOP/s count 4 S S d a head.
+It needs a GPU and PyTorch. For each shape all take turns, from q, k, v on the GPU to results there. Ours are CUDA
+graphs on arrays of the precision. PyTorch's FlashAttention-2, cuDNN and memory-efficient backends get the same numbers.
+The first and the last input are checked against float64 first, all others for finite values. TFLOP/s count 4 S S d a
+head.
 
 A run of all shapes writes results/MACHINE-attention.json. Exit status: 0 measured, 1 a result is wrong, 2 unusable
 machine or options.
@@ -64,6 +65,9 @@ SLOW = 2048
 TOLERANCES = {"float32": 2e-6, "fp16": 1e-3, "bf16": 6e-3}
 """The greatest ||out - ref|| / ||ref||."""
 
+GPU = "cuda"
+"""Where PyTorch draws, as it calls that."""
+
 BACKENDS = {
     "FLASH_ATTENTION": "FlashAttention-2",
     "CUDNN_ATTENTION": "cuDNN",
@@ -79,9 +83,9 @@ class Drawn:
 
         self.shape, self.precision = shape, precision
         self.kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision]
-        generator = torch.Generator("cuda").manual_seed(0)
+        generator = torch.Generator(GPU).manual_seed(0)
         sizes = shape.n, shape.heads, shape.positions, shape.depth
-        self.qkv = [torch.randn(*sizes, device="cuda", generator=generator).to(self.kind) for _ in range(3)]
+        self.qkv = [torch.randn(*sizes, device=GPU, generator=generator).to(self.kind) for _ in range(3)]
         ends = [[one[i].double() for one in self.qkv] for i in (0, -1)]
         scores = [(q @ k.transpose(1, 2) / shape.depth**0.5).softmax(dim=-1) for q, k, _ in ends]
         self.right = torch.stack([weights @ v for weights, (*_, v) in zip(scores, ends, strict=True)])
@@ -118,7 +122,7 @@ def own(drawn: Drawn) -> Iterator[Ready]:
         stream.synchronize()
         call = graph.Graph(lambda on: start(stream=on), stream).launch
         y = torch.as_tensor(device.to_host(out))
-        y = (y.view(torch.bfloat16) if kind == "bf16" else y).cuda()
+        y = (y.view(torch.bfloat16) if kind == "bf16" else y).to(GPU)
         return Ready(f"{name} {kind}", call, shape.flop, row_of(name, kind, drawn.check(name, y, kind)), stream)
 
     if precision == "fp16" and shape.positions < SLOW:

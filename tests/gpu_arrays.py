@@ -15,8 +15,12 @@ class OnGpu:
     def __init__(self, shape, begin, dtype=np.float32):
         self.shape, self.dtype = shape, np.dtype(dtype)
         self.strides = np.empty(shape, dtype).strides
-        self.size = int(np.prod(shape))
+        self.size, self.ndim = int(np.prod(shape)), len(shape)
+        self.nbytes = self.size * self.dtype.itemsize
         self.begin, self.gpu_data = begin, None
+
+    def is_c_contiguous(self):
+        return True
 
     @property
     def device_ctypes_pointer(self):

@@ -9,7 +9,8 @@ import pytest
 from small_gpu import one_multiprocessor
 
 from charcnn import ops
-from charcnn.gpu import device
+from charcnn.gpu import device, ptx
+from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.attention.wgmma_layer import WgmmaAttention
 from charcnn.ops.attention.wgmma_rows import POWERS
@@ -185,6 +186,34 @@ def test_no_schedule_makes_a_race(shape, lengths, seed):
         made = WgmmaAttention(shape[1], shape[3]).apply(q, k, v, counts)
     assert findings == []
     check(made, want, "fp16")
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to emulate")
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_knows_its_maps_begins_early_and_waits_for_what_it_reads(monkeypatch, waits):
+    early, launch = [], Call.launch
+
+    def noted(call, *args, **options):
+        early.append(options["early"])
+        launch(call, *args, **options)
+
+    monkeypatch.setattr(Call, "launch", noted)
+    if not waits:
+        monkeypatch.setattr(ptx, "griddepcontrol_wait", lambda: None)
+    qkv = device.to_device(drawn(2, 40, 3 * 32).astype(np.float16))
+    first, then = (device.empty((2, 40, 32), np.float16) for _ in range(2))
+    lengths, layer = device.to_device(np.array([40, 7], np.int32)), WgmmaAttention(1, 32)
+
+    def both():
+        layer.of_rows(qkv, lengths=lengths, out=first)
+        q = first.reshape((2, 1, 40, 32))
+        layer.apply(q, q, q, out=then.reshape(q.shape))
+
+    both()
+    with emulator.checking() as findings:
+        both()
+    assert early == [False, False, True, True]
+    assert {one.kind for one in findings} == (set() if waits else {"missing grid wait"})
 
 
 @pytest.mark.parametrize("technique", ["mma", "wgmma"])

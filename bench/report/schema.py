@@ -167,8 +167,9 @@ SCHEMAS = (
     "fused_alexnet",
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
     "compare", "amx", "models", "wgmma_trace", "calls", "attention",
+    "attention_trace",
 )  # fmt: skip
-"""What a raw result says of itself. Tables show all but soak, exits, cores and dot; a picture the last."""
+"""What a raw result says of itself. Tables show all but soak, exits, cores and dot; pictures the traces."""
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -46,8 +46,8 @@ class Replay:
         own: bool, default False: whether its kernels may read arrays that are not the call's, as a layer's weights,
             which stay where they are.
         in_place: bool, default False: whether the result may be the first array.
-        by_address: bool, default False: whether the first array counts by its address itself, as where a tensor map
-            holds that.
+        by_address: int, default 0: how many of the first arrays count by their addresses themselves, as where tensor
+            maps hold those.
     """
 
     paused = 0
@@ -56,9 +56,9 @@ class Replay:
     _generation = 0
     """How often all that is known was forgotten."""
 
-    def __init__(self, *, own: bool = False, in_place: bool = False, by_address: bool = False) -> None:
+    def __init__(self, *, own: bool = False, in_place: bool = False, by_address: int = 0) -> None:
         self._own, self._in_place, self._by_address = own, in_place, by_address
-        self._more = in_place or by_address
+        self._more = in_place or by_address > 0
         self._known: dict[tuple[object, ...], _Known] = {}
         self._of = Replay._generation
 
@@ -167,7 +167,7 @@ class Replay:
         if device.gpu_count() > 1:  # of one that is not the arrays', plans are others
             key.append(context())
         if self._more:
-            key += aliased, self._by_address and views[0].begin
+            key += aliased, *(view.begin for view in views[: self._by_address])
         return tuple(key)
 
     def _addresses(

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from charcnn.charts.svg import narrow
+from report.pictures.attention_trace import attention_over_time
 from report.pictures.bytes_moved import bytes_of_chains, bytes_of_levels
 from report.pictures.errors import errors
 from report.pictures.fused_alexnet import time_of_alexnets_first_two
@@ -28,7 +29,8 @@ from report.schema import RESULTS, ROOT
 DRAWN = (
     stages, layers, roofline, scaling, errors, bytes_of_levels, bytes_of_chains, pyramid, overlapping_rows,
     tiles, sliding_taps, ladder_of_l12, ladder_to_mma, ladder_to_wgmma, pipeline, shared_memory, work_of_alexnet,
-    overlap_of_l7, *([time_of_alexnets_first_two] if any(RESULTS.glob("*-fused-alexnet.json")) else []),
+    overlap_of_l7, attention_over_time,
+    *([time_of_alexnets_first_two] if any(RESULTS.glob("*-fused-alexnet.json")) else []),
 )  # fmt: skip
 
 

@@ -61,9 +61,9 @@ def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 
     Without `accumulate` sums are only written. Of the depth only the first `quarters` may be wanted. Where rows have
     64 bytes, with 64-byte swizzle, the depth has two quarters.
 
-    Args of `multiply`: acc, a thread's float32 `cuda.local.array` of columns / 2, as the PTX section's figure of
-    matrix D numbers them, not to be touched before the group was waited for; a and b, `descriptor` of 64 and of
-    `columns` rows, 128 bytes each, in shared memory with 128-byte swizzle.
+    Args of `multiply`: acc is a thread's float32 `cuda.local.array` of columns / 2, as the PTX section's figure of
+    matrix D numbers them. Nothing may touch it before the group was waited for. Both a and b are a `descriptor`: of 64
+    and of `columns` rows, 128 bytes each, in shared memory with 128-byte swizzle.
 
     PTX: for each quarter wgmma.mma_async.sync.aligned.m64nNkK.f32.type.type, both operands K-major in shared memory,
     and wgmma.commit_group; sections "wgmma.mma_async" and "Matrix Descriptor Format". Since compute capability 9.0
@@ -101,9 +101,9 @@ def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 
 def wgmma_registers(ptx_type: str, columns: int, steps: int, row_bytes: int = 128) -> Intrinsic:
     """multiply(acc, a, b): start a group that adds a product with A in registers to 64 x `columns` sums.
 
-    Args of `multiply`: acc, as of `wgmma`; a, a thread's uint32 `cuda.local.array` of 4 `steps` words of two numbers,
-    four of each 16 in depth, as the PTX section's figure of matrix A numbers them, not to be written before the group
-    was waited for; b, `descriptor` of 16 `steps` rows of `row_bytes`, a row for each number in depth, as many bytes
+    Args of `multiply`: acc is as of `wgmma`, and so is when a may be written again. a is a thread's uint32
+    `cuda.local.array` of 4 `steps` words of two numbers, four of each 16 in depth. The PTX section's figure of matrix A
+    numbers them. b is `descriptor` of 16 `steps` rows of `row_bytes`, a row for each number in depth, as many bytes
     swizzled. Columns that a row does not hold lie in further such matrices; the descriptor's upper half says how far
     apart, in 16 bytes, where `DESCRIPTOR_LOW` has 1.
 

@@ -128,8 +128,8 @@ def make_products(tile: WarpsTile, ptx_type: str) -> tuple[Kernel, Kernel, Kerne
 def make_kernel(ptx_type: str, tile: WarpsTile, given: bool, causal: bool) -> Kernel:
     """The kernel (q, k, v, out, lengths, scale, heads, q_tiles, positions): a block for BLOCK_M queries of a head.
 
-    Its arguments: addresses of q, k, v and out, (N * heads, S, d), and of lengths, int32 (N,); what scores are
-    multiplied by for powers of 2; heads of an input; blocks of a head; S.
+    Its arguments: addresses of q, k, v and out, (N * heads, S, d), and of lengths, int32 (N,). Then what scores
+    are multiplied by for powers of 2, heads of an input, blocks of a head, and S.
 
     Args:
         ptx_type: f16 or bf16, of q, k, v and results.

@@ -180,9 +180,9 @@ def make_products(tile: AttentionTile, ptx_type: str) -> tuple[Kernel, Kernel]:
 def make_kernel(ptx_type: str, tile: AttentionTile, seen: Visible) -> Kernel:
     """The kernel (map_q, map_k, map_v, out, bounds, scale, heads, tasks, q_tiles, positions, ...).
 
-    Its arguments: addresses of tensor maps of q, k and v, (slabs, rows, d), of the results, and of int32 lengths or
-    offsets; what scores are multiplied by for powers of 2; heads of an input; tasks in all, and of a head; positions of
-    an input; rows and slabs from an input to the next; bytes of out from a row, a head and an input to the next.
+    Its first arguments are addresses: of tensor maps of q, k and v, (slabs, rows, d), of the results, and of int32
+    lengths or offsets. `scale` makes scores exponents of 2. Tasks count in all, and `q_tiles` of a head. Steps are rows
+    and slabs from an input to the next; the last three, bytes of out from a row, a head and an input to the next.
 
     Args:
         ptx_type: f16 or bf16, of q, k, v and results.

@@ -1,7 +1,7 @@
 """Softmax in registers: what a thread does with its parts of two rows of scores, eight rows apart, and of results.
 
-Four lanes share a row. Scores become powers of 2 of their distance from a reference, which is the greatest score or at
-most 2^LAG below it: sums and results are multiplied only when that is passed.
+Four lanes share a row. Scores become powers of 2 of their distance from a reference. That is the greatest score, or at
+most LAG below it: sums and results are multiplied only when that is passed.
 """
 
 from __future__ import annotations
