@@ -45,7 +45,7 @@ import source_digest
 from alexnet_cases import ALEXNET
 from kernel_costs import all_compiled, function, title
 from offline_chains import image_chains, mma_chains
-from offline_levels import OF_LEVELS, of_level
+from offline_levels import ENCODERS, OF_LEVELS, of_encoder, of_level
 from offline_tiles import TILES, other_tiles
 from spaces import Space
 
@@ -141,6 +141,9 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
         if TOOM_COOK in names:
             recorder.variant = TOOM_COOK
             toom_cook()
+        for name in ENCODERS:
+            if name in names:
+                of_encoder(name, target, recorder)
         for name in OF_LEVELS:
             if name in names:
                 of_level(name, target, recorder)

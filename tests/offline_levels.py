@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from charcnn.aliases import Kernel, NumbaType
-from charcnn.compiling.networks import BuiltLevel, record, runnable
+from charcnn.compiling.networks import BuiltEncoder, BuiltLevel, record, runnable
 from charcnn.compiling.stand_in import Target
 from charcnn.config import SMALL
 from charcnn.gpu import copy_kernel
+from charcnn.gpu.launch import title
 
 FOR_ADA = "l14 fp8"
 """All that this level launches in this precision, for GPUs that have FP8 and no wgmma."""
@@ -38,6 +39,21 @@ def of_level(name: str, target: Target, recorder: Recorder) -> None:
         recorder.variant = f"{name}, {row[1]}" if name == FEW_PORTABLE else name
         for layernorm in (True, False) if row is rows[0] else (True,):
             record(BuiltLevel(*row, replace(SMALL, layernorm=layernorm)), target, launched, sizes)
+
+
+ENCODERS = {"encoder fp32": "naive", "encoder fp16": "mma", "encoder bf16": "wgmma"}
+"""The kernels of `charcnn.ops.encoder` in each precision, by a technique that launches them."""
+
+
+def of_encoder(name: str, target: Target, recorder: Recorder) -> None:
+    """Hand over what one of ENCODERS launches."""
+    recorder.variant = name
+
+    def launched(kernel: Kernel, kinds: tuple[NumbaType, ...]) -> None:
+        if title(kernel).startswith("encoder."):
+            recorder.launch(kernel, kinds)
+
+    record(BuiltEncoder("bert", ENCODERS[name], name.split()[1]), target, launched, [3])
 
 
 class Recorder(Protocol):

@@ -17,6 +17,7 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 from conftest import part, wheels_installed
+from offline_levels import ENCODERS
 
 from charcnn.catalog import CHAIN, IMAGE_CHAIN, VARIANTS
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
@@ -47,7 +48,8 @@ any has an instruction of double precision, and the digest."""
 PARTS = 48
 """Of what is as it was, a part in so many is compiled nevertheless."""
 
-LEVEL_17, TOOM_COOK, FOR_ADA = BESIDE = "l17", "toom_cook", "l14 fp8"
+LEVEL_17, TOOM_COOK, FOR_ADA = "l17", "toom_cook", "l14 fp8"
+BESIDE = (LEVEL_17, TOOM_COOK, FOR_ADA, *ENCODERS)
 """What these launch beside the variants (`offline_build`)."""
 
 FEW_PORTABLE, FOR_TURING = "few inputs of l21", "l14 fp16"

@@ -11,6 +11,7 @@ from charcnn.files import replacing
 from charcnn.ops.functions import stub
 from report.amx import amx
 from report.attention import attention
+from report.bert import bert
 from report.calls import calls
 from report.cards import cards, portable
 from report.checks import agreement, dram, gpus, precisions, sanitizer, validation
@@ -40,7 +41,7 @@ _BLOCKS = (
     headline, levels, measured, history, step, cost, change, code, precisions, validation, operators, steps, chain,
     image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
-    op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted,
+    op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted, bert,
     amx, attention, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable, few_rows,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from charcnn.catalog.networks import NetworkTechnique
 from charcnn.ops.common.precision import HALF_PRECISIONS
@@ -23,6 +24,15 @@ class EncoderRow:
     def module(self) -> ModuleType:
         """Its page, imported."""
         return import_module(f"charcnn.networks.{self.name}")
+
+    def network(self, variant: str | None = None, tokens: int | None = None) -> Any:
+        """The `charcnn.networks.encoder.Encoder` of a variant, the first where None, for inputs of so many tokens.
+
+        Where `tokens` is None, they are the page's, or as many as the variant has positions, where those are fewer.
+        """
+        variant = variant or self.module.VARIANTS[0]
+        of, layers = import_module("charcnn.networks.encoder").Encoder, self.module.layers(variant)
+        return of(self.name, variant, layers, tokens or min(self.module.TOKENS, layers[0].positions))
 
 
 ENCODERS = (EncoderRow("bert", ("wgmma", "mma", "strong", "weak")),)

@@ -86,6 +86,21 @@ class ImageNetwork:
         return catalog.network(self.name).architecture(self.variant)
 
 
+@dataclass(frozen=True)
+class BuiltEncoder(ImageNetwork):
+    """An encoder by a technique, as it is built."""
+
+    @property
+    def row(self) -> catalog.NetworkTechnique:
+        """The technique's in the catalogue."""
+        return catalog.encoder_technique(self.technique)
+
+    @property
+    def config(self) -> Any:
+        """Its layers, for as many tokens as where nothing else is asked for."""
+        return catalog.encoder(self.name).network(self.variant)
+
+
 def from_dict(fields: Record) -> BuiltLevel | ImageNetwork:
     """What `dataclasses.asdict` made of one, back."""
     if "level" in fields:

@@ -108,13 +108,17 @@ def title(kernel: Kernel) -> str:
 
 
 _shared_allowed: dict[tuple[int, Kernel], int] = {}
+_carved: set[tuple[int, Kernel]] = set()
+
+STATIC = 48 * 1024
+"""Bytes of shared memory that a block may have without asking."""
 
 _WHOLE = 100
 """Percent of what may be shared memory."""
 
 
 def _allow_shared(compiled: Kernel, shared: int, early: bool) -> None:
-    """Dynamic shared memory past 48 KB: an attribute of the compiled kernel, once a GPU. Numba has no option for it.
+    """Dynamic shared memory past 48 KB: attributes of the compiled kernel, once a GPU. Numba has no option for them.
 
     Of a kernel that begins `early`, all that may be shared memory is: a multiprocessor cannot divide it in another way
     while a kernel still runs there.
@@ -123,16 +127,18 @@ def _allow_shared(compiled: Kernel, shared: int, early: bool) -> None:
     from numba.cuda.cudadrv.driver import driver
 
     key = cuda.get_current_device().id, compiled
-    if _shared_allowed.get(key, 0) < shared:
+    if shared > STATIC and _shared_allowed.get(key, 0) < shared:
         if shared > (limit := device.shared_limit()):
             raise DeviceError(f"a block needs {shared:,} bytes of shared memory: this GPU has {limit:,}")
         function = compiled._codelibrary.get_cufunc()
         attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.cuKernelSetAttribute(attribute, shared, function.handle, function.device.id)
-        if early:
-            carveout = CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-            driver.cuKernelSetAttribute(carveout, _WHOLE, function.handle, function.device.id)
         _shared_allowed[key] = shared
+    if early and key not in _carved:
+        function = compiled._codelibrary.get_cufunc()
+        carveout = CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        driver.cuKernelSetAttribute(carveout, _WHOLE, function.handle, function.device.id)
+        _carved.add(key)
 
 
 _blocks: dict[tuple[object, ...], LaunchBlock] = {}
@@ -160,7 +166,7 @@ def prepared(
     if found is None:
         types, compiled = _compile(kernel, args)
         early = early and device.begins_early()
-        if shared > 48 * 1024:
+        if shared > STATIC or early:
             _allow_shared(compiled, shared, early)
         function = int(compiled._codelibrary.get_cufunc().handle)
         found = LaunchBlock(kernel, function, types, args, blocks, threads, shared, early, cluster)

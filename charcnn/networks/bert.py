@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from charcnn.layers import Layer
 from charcnn.networks.encoder.sizes import SIZES, layers_of
+from charcnn.networks.encoder.sizes import TOKENS as TOKENS
 
 TITLE = "BERT: embeddings of texts"
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.files import placing, replacing
+from charcnn.host.install import pip_install
 from charcnn.model import params
 from charcnn.networks.encoder import Encoder
 from charcnn.networks.encoder.sizes import SIZES, Sizes, layers_of
@@ -94,7 +95,7 @@ def tokenized(texts: Sequence[str], tokenizer: Path, network: Encoder) -> tuple[
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise ValueError("--text: needs the package tokenizers: pip install tokenizers") from error
+        raise ValueError(f"--text: needs the package tokenizers: {pip_install('encoder')}") from error
     said = tokenizer.read_text(encoding="utf-8")
     try:
         made: Any = Tokenizer.from_str(said)

@@ -23,7 +23,7 @@ from charcnn.model.rounding import Rounding
 from charcnn.model.sequences import Exact, Rounded
 from charcnn.model.sequences import run as reference
 from charcnn.networks.encoder import Encoder, files
-from charcnn.networks.encoder.sizes import SIZES, TOKENS
+from charcnn.networks.encoder.sizes import TOKENS
 from charcnn.text.columns import require_arrow
 from charcnn.text.texts import read_texts
 
@@ -161,9 +161,8 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
     def _weights(self, chosen: argparse.Namespace, *, simulated: bool) -> params.Params:
         if chosen.params is not None:
             return files.load(chosen.params, self.name, chosen.variant, chosen.tokens or TOKENS)
-        variant = chosen.variant or ("tiny" if simulated else self.page.VARIANTS[0])
-        tokens = chosen.tokens or min(TOKENS, SIZES[variant].positions)
-        return params.init(Encoder(self.name, variant, self.page.layers(variant), tokens), chosen.seed)
+        variant = chosen.variant or ("tiny" if simulated else None)
+        return params.init(self._row.network(variant, chosen.tokens), chosen.seed)
 
     def _inputs(self, network: Encoder, chosen: argparse.Namespace) -> tuple[np.ndarray, str, list[str]]:
         """Token ids (N, S), where they come from, and the first texts."""
