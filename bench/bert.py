@@ -31,7 +31,7 @@ from charcnn.levels.runner.options import serves
 from charcnn.model import params
 from charcnn.model.sequences import run as reference
 from charcnn.networks import bert
-from charcnn.networks.encoder import Encoder
+from charcnn.networks.encoder import EncoderNetwork
 from charcnn.networks.encoder.sizes import SIZES
 
 
@@ -72,7 +72,7 @@ class Drawn:
         from transformers import BertConfig, BertModel
 
         self.case, sizes = case, SIZES[case.variant]
-        self.network = Encoder("bert", case.variant, bert.layers(case.variant), case.tokens)
+        self.network = EncoderNetwork("bert", case.variant, bert.layers(case.variant), case.tokens)
         self.params = params.init(self.network, 0)
         rng = np.random.default_rng(0)
         self.lengths = rng.integers(case.least or case.tokens, case.tokens + 1, case.n)
@@ -141,7 +141,7 @@ def own(drawn: Drawn, precision: str) -> Iterator[Ready]:
 
 def on_gpu(run: Any, rows: np.ndarray) -> Callable[[], Any]:
     """A call that computes rows, which lie on the GPU, as those of the host are: with the sizes that they have."""
-    from charcnn.networks.encoder.cuda import sizes_of
+    from charcnn.networks.encoder.workers import sizes_of
 
     (worker,) = run._on_gpu.values()
     ids, sizes = device.to_device(rows), sizes_of(rows.view(np.int32))

@@ -19,21 +19,21 @@ from charcnn.layers import Embedding, Gelu, MeanPool, Normalize, Projection, Res
 from charcnn.model import params
 from charcnn.model.sequences import Exact, features, lengths, run
 from charcnn.networks import bert
-from charcnn.networks.encoder import Encoder, files, steps
-from charcnn.networks.encoder.cuda import sizes_of
+from charcnn.networks.encoder import EncoderNetwork, files, steps
 from charcnn.networks.encoder.sizes import SIZES, layers_of
+from charcnn.networks.encoder.workers import sizes_of
 from charcnn.networks.runner import encoder as command
 from charcnn.networks.runner.encoder import expected
 
 TOKENS = 12
 
 
-def network(variant: str = "tiny", tokens: int = TOKENS) -> Encoder:
+def network(variant: str = "tiny", tokens: int = TOKENS) -> EncoderNetwork:
     """An encoder."""
-    return Encoder("bert", variant, bert.layers(variant), tokens)
+    return EncoderNetwork("bert", variant, bert.layers(variant), tokens)
 
 
-def drawn(of: Encoder, counts: list[int], seed: int = 0) -> np.ndarray:
+def drawn(of: EncoderNetwork, counts: list[int], seed: int = 0) -> np.ndarray:
     """Token ids of texts with so many tokens."""
     ids = np.random.default_rng(seed).integers(0, of.vocabulary, (len(counts), of.tokens), np.int32)
     ids[np.arange(of.tokens) >= np.array(counts)[:, None]] = -1
@@ -96,8 +96,8 @@ def test_the_sizes_of_a_batch() -> None:
     assert 9000 <= rows <= 9000 * 1.04
 
 
-def of_pytorch(of: Encoder, held: params.Params, ids: np.ndarray) -> np.ndarray:
-    """The same by PyTorch's own encoder layers in float64, padded, with a mask."""
+def of_pytorch(of: EncoderNetwork, held: params.Params, ids: np.ndarray) -> np.ndarray:
+    """Embeddings by PyTorch's own encoder layers in float64, padded, with a mask."""
     torch = pytest.importorskip("torch")
     sizes = SIZES[of.variant]
     tensors = {name: torch.from_numpy(value).double() for name, value in held.items()}
@@ -300,7 +300,7 @@ def test_a_variant_that_the_file_does_not_have(folder: Path) -> None:
 
 
 def test_a_tokenizer_of_a_larger_vocabulary(folder: Path) -> None:
-    small = Encoder("bert", "odd", layers_of(SIZES["tiny"]._replace(vocabulary=5)), 8)
+    small = EncoderNetwork("bert", "odd", layers_of(SIZES["tiny"]._replace(vocabulary=5)), 8)
     with pytest.raises(ValueError, match="gives id 6: need ids below 5"):
         files.tokenized(["ship sails"], folder / files.TOKENIZER, small)
 

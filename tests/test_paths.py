@@ -16,12 +16,14 @@ from charcnn.levels.runner import options as of_runner
 from charcnn.levels.runner.level_options import LevelCommand
 from charcnn.networks.runner.command import NetworkCommand
 from charcnn.networks.runner.command import main as network
+from charcnn.networks.runner.encoder import EncoderCommand
+from charcnn.networks.runner.encoder import main as encoder
 from charcnn.offload.checkpoint import MAGIC, Checkpoint
 from charcnn.runtime import timeline
 from charcnn.text import output
 from charcnn.training import record
 
-RUNNER = {"params", "text", "input", "answer", "images"}, {"json", "trace", "checkpoint", "train"}
+RUNNER = {"params", "tokenizer", "text", "input", "answer", "images"}, {"json", "trace", "checkpoint", "train", "out"}
 """Of levels and networks: what is read, and what is written."""
 
 FILES = {
@@ -56,6 +58,7 @@ TEXT = {"explain": {"text"}}
 def parsers():
     """The command lines of all commands; of levels, which share one, that of l2."""
     networks = {row.name: NetworkCommand(row.name).parser(quiet=False) for row in catalog.NETWORKS}
+    networks |= {row.name: EncoderCommand(row.name).parser(quiet=False) for row in catalog.ENCODERS}
     return {**COMMANDS, "l2": LevelCommand("l2", l2.build).parser(quiet=False), **networks}
 
 
@@ -99,6 +102,7 @@ BASE = {
     "profile": "profile l12 --params m.safetensors",
     "l2": "--params m.safetensors --text in.csv --offload farm",
     **{row.name: "--params m.safetensors --images in.png" for row in catalog.NETWORKS},
+    **{row.name: "--params m.safetensors --text in.csv --offload farm" for row in catalog.ENCODERS},
 }
 """A command that reads; what it writes comes to it."""
 
@@ -121,6 +125,8 @@ def start(capsys, name, words):
             status = main(words)
         elif name == "l2":
             command.main(l2.build, words)
+        elif name in (row.name for row in catalog.ENCODERS):
+            encoder(name, words)
         else:
             network(name, words)
     except SystemExit as error:

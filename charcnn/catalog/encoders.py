@@ -4,35 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from types import ModuleType
-from typing import Any
 
-from charcnn.catalog.networks import NetworkTechnique
+from charcnn.catalog.networks import NetworkRow, NetworkTechnique
+from charcnn.layers import Network
 from charcnn.ops.common.precision import HALF_PRECISIONS
 
 
 @dataclass(frozen=True)
-class EncoderRow:
+class EncoderRow(NetworkRow):
     """An encoder: `python -m charcnn.networks.NAME`."""
 
-    name: str
-    on_gpu: tuple[str, ...]
-    """Techniques where none is asked for and there is a GPU: the first that runs there, in the precision asked for."""
-
-    @property
-    def module(self) -> ModuleType:
-        """Its page, imported."""
-        return import_module(f"charcnn.networks.{self.name}")
-
-    def network(self, variant: str | None = None, tokens: int | None = None) -> Any:
-        """The `charcnn.networks.encoder.Encoder` of a variant, the first where None, for inputs of so many tokens.
-
-        Where `tokens` is None, they are the page's, or as many as the variant has positions, where those are fewer.
-        """
-        variant = variant or self.module.VARIANTS[0]
-        of, layers = import_module("charcnn.networks.encoder").Encoder, self.module.layers(variant)
-        return of(self.name, variant, layers, tokens or min(self.module.TOKENS, layers[0].positions))
+    def architecture(self, variant: str | None = None, tokens: int | None = None) -> Network:
+        """The `charcnn.networks.encoder.EncoderNetwork` of a variant, as its page makes it for so many tokens."""
+        made: Network = self.module.network(variant, tokens)
+        return made
 
 
 ENCODERS = (EncoderRow("bert", ("wgmma", "mma", "strong", "weak")),)

@@ -18,6 +18,7 @@ from charcnn.aliases import Array, Function, Record
 from charcnn.compiling.stand_in import Launched, Memory, Target, replaced, standing_in
 from charcnn.config import Config
 from charcnn.gpu import copy_kernel
+from charcnn.layers import Network
 from charcnn.model.calibrate import EPS
 from charcnn.model.params import Params
 from charcnn.ops.common import shapes
@@ -96,9 +97,9 @@ class BuiltEncoder(ImageNetwork):
         return catalog.encoder_technique(self.technique)
 
     @property
-    def config(self) -> Any:
+    def config(self) -> Network:
         """Its layers, for as many tokens as where nothing else is asked for."""
-        return catalog.encoder(self.name).network(self.variant)
+        return catalog.encoder(self.name).architecture(self.variant)
 
 
 def from_dict(fields: Record) -> BuiltLevel | ImageNetwork:

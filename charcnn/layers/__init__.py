@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from numbers import Real
-from typing import Any
 
 from charcnn.layers.images import AvgPool2d as AvgPool2d
 from charcnn.layers.images import BatchNorm2d as BatchNorm2d
@@ -319,7 +318,7 @@ class Network:
         """Every parameter's name and shape, in order."""
         return {name: shape for node in self.nodes for name, shape in node.parameters.items()}
 
-    def own(self, names: Mapping[Any, Any]) -> dict[Any, Any]:
+    def own(self, names: Mapping[str, str]) -> dict[str, str]:
         """What this network calls the arrays of a file of weights -> their names there; some may leave others out."""
         return dict(names)
 

@@ -107,7 +107,7 @@ class SelfAttention(Layer):
         return shape
 
     def parameters(self, shape: Shape) -> dict[str, Shape]:
-        """Of each projection weight (H, H), bias (H,)."""
+        """Weight (H, H) and bias (H,) of each projection."""
         width = shape[-1]
         parts = (("weight", (width, width)), ("bias", (width,)))
         return {f"{name}.{part}": of for name in self.PROJECTIONS for part, of in parts}

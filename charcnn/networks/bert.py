@@ -9,8 +9,8 @@ Source: Devlin et al. 2018, arXiv:1810.04805; of minilm, Wang et al. 2020, arXiv
 from __future__ import annotations
 
 from charcnn.layers import Layer
-from charcnn.networks.encoder.sizes import SIZES, layers_of
-from charcnn.networks.encoder.sizes import TOKENS as TOKENS
+from charcnn.networks.encoder import EncoderNetwork
+from charcnn.networks.encoder.sizes import SIZES, TOKENS, layers_of
 
 TITLE = "BERT: embeddings of texts"
 
@@ -22,6 +22,15 @@ VARIANTS = tuple(SIZES)
 def layers(variant: str) -> tuple[Layer, ...]:
     """The variant's layers, from token ids to an embedding."""
     return layers_of(SIZES[variant])
+
+
+def network(variant: str | None = None, tokens: int | None = None) -> EncoderNetwork:
+    """The network of a variant, the first where None, for so many tokens a text at most.
+
+    Where `tokens` is None, they are TOKENS, or as many as the variant has positions, where those are fewer.
+    """
+    variant = variant or VARIANTS[0]
+    return EncoderNetwork("bert", variant, layers(variant), tokens or min(TOKENS, SIZES[variant].positions))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ LEFT_OUT = ("pooler.", "cls.", "embeddings.position_ids")
 
 
 @dataclass(frozen=True)
-class Encoder(Network):
+class EncoderNetwork(Network):
     """A network whose inputs are rows of token ids, and whose results are vectors."""
 
     name: str
@@ -71,9 +70,9 @@ class Encoder(Network):
         assert isinstance(of, Embedding)
         return of.vocabulary
 
-    def own(self, names: Mapping[Any, Any]) -> dict[Any, Any]:
+    def own(self, names: Mapping[str, str]) -> dict[str, str]:
         """Without what Hugging Face puts before the names, and without what no layer here reads: heads, and numbers."""
-        found = {str(name).removeprefix("bert."): there for name, there in names.items()}
+        found = {name.removeprefix("bert."): there for name, there in names.items()}
         return {name: there for name, there in found.items() if not name.startswith(LEFT_OUT)}
 
     def to_dict(self) -> Record:
@@ -83,7 +82,7 @@ class Encoder(Network):
 
 
 @dataclass(frozen=True)
-class Step:
+class EncoderStep:
     """What computes layers that follow one another."""
 
     kind: str
@@ -107,18 +106,25 @@ class Step:
         return self.nodes[-1].layer.epilogue
 
     @property
+    def eps(self) -> float:
+        """Of the RowNorm that it ends with."""
+        last = self.nodes[-1].layer
+        assert isinstance(last, RowNorm)
+        return last.eps
+
+    @property
     def units(self) -> int:
         """Features of a row that it gives."""
         return self.nodes[-1].out_shape[-1]
 
 
-def steps(nodes: Sequence[Node]) -> tuple[Step, ...]:
+def steps(nodes: Sequence[Node]) -> tuple[EncoderStep, ...]:
     """What computes an encoder.
 
     Raises:
         ValueError: its layers are not in the order of BERT's; names the one that has no step.
     """
-    found: list[Step] = []
+    found: list[EncoderStep] = []
     rest = list(nodes)
     while rest:
         node, *after = rest
@@ -126,24 +132,24 @@ def steps(nodes: Sequence[Node]) -> tuple[Step, ...]:
         taken = 2
         match node.layer:
             case Embedding() if isinstance(behind, RowNorm) and not found:
-                found.append(Step("embed", (node, after[0])))
+                found.append(EncoderStep("embed", (node, after[0])))
             case Residual() as of if isinstance(behind, RowNorm) and found:
                 inner = steps(of.nodes(node.in_shape))
                 if any(step.kind not in ("project", "attend") for step in inner):
                     raise ValueError(f"{node.layer.label}: no step for {inner[0].layer.label} there")
-                found += [*inner, Step("add_norm", (after[0],))]
+                found += [*inner, EncoderStep("add_norm", (after[0],))]
             case SelfAttention():
-                found.append(Step("attend", (node,)))
+                found.append(EncoderStep("attend", (node,)))
                 taken = 1
             case Projection() if isinstance(behind, Gelu):
-                found.append(Step("project", (node, after[0])))
+                found.append(EncoderStep("project", (node, after[0])))
             case Projection():
-                found.append(Step("project", (node,)))
+                found.append(EncoderStep("project", (node,)))
                 taken = 1
             case MeanPool() if isinstance(behind, Normalize) and len(after) == 1:
-                found.append(Step("pool", (node, after[0])))
+                found.append(EncoderStep("pool", (node, after[0])))
             case MeanPool() if not after:
-                found.append(Step("pool", (node,)))
+                found.append(EncoderStep("pool", (node,)))
             case other:
                 raise ValueError(
                     f"{other.label}: no step for it behind {found[-1].layer.label if found else 'nothing'}"

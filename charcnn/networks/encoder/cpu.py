@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numba import njit
 
 from charcnn import ops
+from charcnn.aliases import Function
 from charcnn.layers import RowNorm, SelfAttention
 from charcnn.model.sequences import lengths
-from charcnn.networks.encoder import Encoder, Step, steps
+from charcnn.networks.encoder import EncoderNetwork, EncoderStep, steps
 from charcnn.ops.common import threads
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.epilogues import pattern_of
@@ -20,7 +20,6 @@ from charcnn.ops.layers import fastest
 from charcnn.runtime.monitor import Monitor
 
 Params = Mapping[str, np.ndarray]
-Function = Callable[..., Any]
 
 
 @njit(cache=True, nogil=True)
@@ -63,13 +62,13 @@ def _pool_kernel(x, offsets, normalized, least, y):
             y[n] /= max(np.sqrt(np.square(y[n]).sum()), np.float32(least))
 
 
-def qkv_weights(step: Step, params: Params) -> tuple[np.ndarray, np.ndarray]:
+def qkv_weights(step: EncoderStep, params: Params) -> tuple[np.ndarray, np.ndarray]:
     """Weight (3 H, H) and bias (3 H,) of the projections of an attention, one behind the other."""
     held = [params[name] for name in step.nodes[0].parameters]
     return np.concatenate(held[::2]), np.concatenate(held[1::2])
 
 
-def product_weights(step: Step, params: Params) -> tuple[np.ndarray, np.ndarray]:
+def product_weights(step: EncoderStep, params: Params) -> tuple[np.ndarray, np.ndarray]:
     """Weight (units, H) and bias of a step's product."""
     if step.kind == "attend":
         return qkv_weights(step, params)
@@ -78,7 +77,7 @@ def product_weights(step: Step, params: Params) -> tuple[np.ndarray, np.ndarray]
 
 
 def build(
-    technique: str, params: Params, config: Encoder, *, batch: int = 32, gpus: Any = None,
+    technique: str, params: Params, config: EncoderNetwork, *, batch: int = 32, gpus: Sequence[int] | None = None,
     monitor: Monitor | None = None,
 ) -> Callable[[np.ndarray], np.ndarray]:  # fmt: skip
     """Return run: bytes (N, 4 S) uint8 of token ids -> embeddings (N, H) float32."""
@@ -117,7 +116,7 @@ def build(
     return run
 
 
-def _function(step: Step, params: Params, technique: str) -> Function:
+def _function(step: EncoderStep, params: Params, technique: str) -> Function:
     """What computes a step of rows (T, H)."""
     suffix = "loops" if technique == "loops" else "cpu_vector"
     held = [params[name] for node in step.nodes for name in node.parameters]
@@ -126,33 +125,31 @@ def _function(step: Step, params: Params, technique: str) -> Function:
             return _embedding(step, held, suffix)
         case SelfAttention() as of, _:
             return _attention(of, _product(step, params, technique), suffix)
-        case RowNorm(eps), _:
+        case RowNorm(), _:
             add = getattr(ops, f"add_rownorm_{suffix}")
-            return lambda x, residual: add(x, residual, *held, eps=eps)
+            return lambda x, residual: add(x, residual, *held, eps=step.eps)
         case _, "pool":
             return _pool_kernel
     return _product(step, params, technique)
 
 
-def _embedding(step: Step, held: list[np.ndarray], suffix: str) -> Function:
+def _embedding(step: EncoderStep, held: list[np.ndarray], suffix: str) -> Function:
     """Each row by itself has position 0, and its position's row stands where a type's does: the sum is the same."""
     words, positions, kinds, gamma, beta = held
-    norm: Any = step.nodes[1].layer
     rownorm = getattr(ops, f"rownorm_{suffix}")
 
     def embedded(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
         rows = ops.embedding_loops(tokens, words, kinds[:1], positions, places)
-        return rownorm(rows[:, 0], gamma, beta, eps=norm.eps)
+        return rownorm(rows[:, 0], gamma, beta, eps=step.eps)
 
     return embedded
 
 
-def _product(step: Step, params: Params, technique: str) -> Function:
+def _product(step: EncoderStep, params: Params, technique: str) -> Function:
     weight, bias = product_weights(step, params)
     if technique == "loops":
-        if step.epilogue:
-            return lambda x: ops.gelu_loops(ops.linear_loops(x, weight, bias))
-        return lambda x: ops.linear_loops(x, weight, bias)
+        after = ops.gelu_loops if step.epilogue else np.asarray
+        return lambda x: after(ops.linear_loops(x, weight, bias))
     packed = pack(weight)
     pattern = pattern_of(packed)
     made = fastest(pattern, "fp32", (technique,))(pattern, {"weight": packed, "bias": bias})

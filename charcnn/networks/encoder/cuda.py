@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -19,63 +18,33 @@ from numba import cuda
 from charcnn import ops
 from charcnn.aliases import Array, DType, Stream
 from charcnn.catalog import encoder_technique
-from charcnn.gpu import device, launch
+from charcnn.gpu import device
 from charcnn.gpu import graph as recording
 from charcnn.gpu.launch import Call
 from charcnn.layers import SelfAttention
 from charcnn.layers.layer import Shape
-from charcnn.model.sequences import lengths
-from charcnn.networks.encoder import Encoder, Step, steps
+from charcnn.networks.encoder import EncoderNetwork, EncoderStep, steps
 from charcnn.networks.encoder.cpu import Params, product_weights
-from charcnn.ops.attention import mma as attention_mma
+from charcnn.networks.encoder.workers import PackedGraphWorker, PackedSizes, PackedWorker
+from charcnn.ops.attention import mma
 from charcnn.ops.attention.wgmma_layer import WgmmaAttention
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.epilogues import pattern_of
-from charcnn.ops.common.layer import ArraySpec
+from charcnn.ops.common.layer import ArraySpec, PreparedLayer
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS
 from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.encoder import packing, pool, rows
 from charcnn.runtime.monitor import Monitor
-from charcnn.runtime.stream import Compute, GpuPipeline, GraphOrder, StreamBuffers, StreamWorker
-
-LEAST_ROWS = 64
-"""Rows that a batch is computed with at least."""
-
-FINENESS = 6
-"""Of the numbers of rows that graphs are made for, there are 2^5 in an octave: a batch has 3 % of rows too many."""
-
-GRAPHS = 64
-"""Graphs that are kept at once."""
-
-
-class Sizes(NamedTuple):
-    """Of a batch, as it is computed."""
-
-    inputs: int
-    rows: int
-    most: int
-    """Rows of an input at most."""
-
-
-def sizes_of(ids: np.ndarray) -> Sizes:
-    """Those with which token ids int32 (n, S) are computed.
-
-    Raises:
-        ValueError: as of `lengths`.
-    """
-    (n, tokens), counts = ids.shape, lengths(ids)
-    total, most = max(int(counts.sum()), 1), int(counts.max(initial=1))
-    step = max(LEAST_ROWS, 1 << total.bit_length() >> FINENESS)
-    return Sizes(n, min(-(-total // step) * step, n * tokens), min(-(-most // LEAST_ROWS) * LEAST_ROWS, tokens))
+from charcnn.runtime.stream import Compute, GpuPipeline, StreamBuffers, StreamWorker
 
 
 @dataclass
-class Batch:
+class PackedBatch:
     """A batch under way: where its inputs begin, and room for features, on a stream."""
 
-    sizes: Sizes
+    sizes: PackedSizes
     offsets: Array
     lengths: Array
     buffers: StreamBuffers
@@ -110,11 +79,11 @@ def _view(array: Array, shape: Shape, dtype: DType) -> Array:
     return array[: math.prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
 
 
-Function = Callable[[Batch, Array, Array], Array]
+Function = Callable[[PackedBatch, Array, Array], Array]
 """Starts a step on rows, and those that were kept; gives its result."""
 
 
-class Prepared:
+class PreparedEncoder:
     """An encoder's steps by a technique, weights on the current GPU.
 
     Args:
@@ -124,7 +93,7 @@ class Prepared:
         precision: fp32, or of the last two fp16 or bf16.
     """
 
-    def __init__(self, config: Encoder, params: Params, technique: str, precision: str) -> None:
+    def __init__(self, config: EncoderNetwork, params: Params, technique: str, precision: str) -> None:
         self.technique, self.of = technique, HALF_PRECISIONS.get(precision, FP32)
         self.steps, self.nbytes = steps(config.nodes), 0
         self._params = params
@@ -139,7 +108,7 @@ class Prepared:
         self.nbytes += array.nbytes
         return device.to_device(np.ascontiguousarray(array, np.float32))
 
-    def _function(self, step: Step) -> Function:
+    def _function(self, step: EncoderStep) -> Function:
         names = [name for node in step.nodes for name in node.parameters]
         match step.kind:
             case "embed":
@@ -152,17 +121,17 @@ class Prepared:
                 return self._add_norm(step, *(self._held(self._params[name]) for name in names))
         return self._pool(step)
 
-    def _embedding(self, step: Step, held: Sequence[Array]) -> Function:
+    def _embedding(self, step: EncoderStep, held: Sequence[Array]) -> Function:
         words, positions, kinds, gamma, beta = held
-        eps, of, units = step.nodes[1].layer.eps, self.of, step.units  # type: ignore[attr-defined]
+        eps, of, units = step.eps, self.of, step.units
 
-        def in_16_bits(batch: Batch, tokens: Array, places: Array) -> Array:
+        def in_16_bits(batch: PackedBatch, tokens: Array, places: Array) -> Array:
             out = batch.kept(units, of.dtype)
             tables, norm = (words, positions, kinds), (gamma, beta)
             rows.launch_embedding(tokens, places, tables, norm, out, eps, of, batch.stream)
             return out
 
-        def in_float(batch: Batch, tokens: Array, places: Array) -> Array:
+        def in_float(batch: PackedBatch, tokens: Array, places: Array) -> Array:
             # Each row by itself has position 0, and its position's row stands where a type's does.
             out, apart = batch.kept(units, np.float32), (batch.sizes.rows, 1)
             y = batch.wide(units, np.float32).reshape((*apart, units))
@@ -174,11 +143,11 @@ class Prepared:
 
         return in_float if of is FP32 else in_16_bits
 
-    def _add_norm(self, step: Step, gamma: Array, beta: Array) -> Function:
-        eps, of, units = step.layer.eps, self.of, step.units  # type: ignore[attr-defined]
+    def _add_norm(self, step: EncoderStep, gamma: Array, beta: Array) -> Function:
+        eps, of, units = step.eps, self.of, step.units
         add = ops.add_rownorm_naive if self.technique == "naive" else ops.add_rownorm_vectorized
 
-        def add_norm(batch: Batch, x: Array, kept: Array) -> Array:
+        def add_norm(batch: PackedBatch, x: Array, kept: Array) -> Array:
             out = batch.kept(units, of.dtype)
             if of is FP32:
                 add(x, kept, gamma, beta, eps=eps, out=out, stream=batch.stream)
@@ -188,21 +157,21 @@ class Prepared:
 
         return add_norm
 
-    def _pool(self, step: Step) -> Function:
-        def pooled(batch: Batch, x: Array, kept: Array) -> Array:
+    def _pool(self, step: EncoderStep) -> Function:
+        def pooled(batch: PackedBatch, x: Array, kept: Array) -> Array:
             pool.launch(x, batch.offsets, batch.results, len(step.nodes) > 1, self.of, batch.stream)
             return batch.results
 
         return pooled
 
-    def _product(self, step: Step) -> Function:
+    def _product(self, step: EncoderStep) -> Function:
         weight, bias = product_weights(step, self._params)
         units, dtype = len(bias), self.of.dtype
         if self.technique in ("naive", "weak"):
             w, b, apart = self._held(weight), self._held(bias), self.technique == "naive" and step.epilogue
             linear = ops.linear_gelu_naive if step.epilogue and not apart else ops.linear_naive
 
-            def plain(batch: Batch, x: Array, kept: Array) -> Array:
+            def plain(batch: PackedBatch, x: Array, kept: Array) -> Array:
                 y = linear(x, w, b, out=batch.wide(units, dtype), stream=batch.stream)
                 return ops.gelu_naive(y, out=y, stream=batch.stream) if apart else y
 
@@ -210,24 +179,24 @@ class Prepared:
         packed = pack(weight)
         pattern, weights = pattern_of(packed, step.epilogue), {"weight": packed, "bias": bias}
         if self.of is FP32:
-            made: Any = DoubleBufferedConv(pattern, weights)
+            made: PreparedLayer = DoubleBufferedConv(pattern, weights)
         else:
             made = {"mma": MmaConv, "wgmma": WgmmaConv}[self.technique](pattern, weights, precision=self.of.name)
         self.nbytes += made.nbytes
 
-        def prepared(batch: Batch, x: Array, kept: Array) -> Array:
+        def prepared(batch: PackedBatch, x: Array, kept: Array) -> Array:
             return made(x, batch.buffers).reshape((batch.sizes.rows, units))
 
         return prepared
 
-    def _attention(self, step: Step) -> Function:
+    def _attention(self, step: EncoderStep) -> Function:
         layer, product, of, width = step.layer, self._product(step), self.of, step.units
         assert isinstance(layer, SelfAttention)
         heads, depth, causal = layer.heads, width // layer.heads, layer.causal
         if self.technique == "wgmma":
             attention = WgmmaAttention(heads, depth, causal=causal, precision=of.name)
 
-            def of_rows(batch: Batch, x: Array, kept: Array) -> Array:
+            def of_rows(batch: PackedBatch, x: Array, kept: Array) -> Array:
                 qkv, out = product(batch, x, kept), batch.wide(width, of.dtype)
                 most = batch.sizes.most
                 return attention.of_rows(qkv, offsets=batch.offsets, most=most, out=out, stream=batch.stream)
@@ -235,7 +204,7 @@ class Prepared:
             return of_rows
         launcher = {"naive": ops.attention_naive, "weak": ops.attention_row_blocks, "strong": ops.attention_flash}
 
-        def apart(batch: Batch, x: Array, kept: Array) -> Array:
+        def apart(batch: PackedBatch, x: Array, kept: Array) -> Array:
             qkv = product(batch, x, kept)
             q, k, v, y = batch.apart(heads, depth, of.dtype)
             packing.launch_split(qkv, batch.offsets, q, k, v, batch.stream)
@@ -243,7 +212,7 @@ class Prepared:
                 launcher[self.technique](q, k, v, batch.lengths, causal, out=y, stream=batch.stream)
             else:
                 call = Call(y, batch.stream, y.shape, of.dtype, dict.fromkeys("qkv", of.dtype), q=q, k=k, v=v)
-                attention_mma.start(call, (q, k, v), y, batch.lengths, causal, of.name)
+                mma.start(call, (q, k, v), y, batch.lengths, causal, of.name)
             out = batch.wide(width, of.dtype)
             packing.launch_join(y, batch.offsets, out, batch.stream)
             return out
@@ -261,7 +230,7 @@ class Room:
         batch: inputs at most.
     """
 
-    def __init__(self, network: Prepared, config: Encoder, buffers: StreamBuffers, batch: int) -> None:
+    def __init__(self, network: PreparedEncoder, config: EncoderNetwork, buffers: StreamBuffers, batch: int) -> None:
         capacity, itemsize = batch * config.tokens, network.of.itemsize
         self._network, self._config, self._buffers = network, config, buffers
         array = buffers.array
@@ -272,7 +241,7 @@ class Room:
         self._heads = [array((size,), np.uint8) for _ in range(4 * network.apart)]
         self._results = array((batch, config.classes))
 
-    def forward(self, ids: Array, sizes: Sizes, *, timed: bool) -> Array:
+    def forward(self, ids: Array, sizes: PackedSizes, *, timed: bool) -> Array:
         """Token ids (n, 4 S) uint8 on the GPU -> embeddings (n, H) float32 there, started on the buffers' stream.
 
         Its steps are `timed` apart, which no graph can be.
@@ -280,7 +249,7 @@ class Room:
         n, buffers, network = sizes.inputs, self._buffers, self._network
         stage = buffers.stage if timed else nullcontext
         tokens, places = self._tokens[: sizes.rows], self._places[: sizes.rows]
-        batch = Batch(
+        batch = PackedBatch(
             sizes,
             self._offsets[: n + 1],
             self._lengths[:n],
@@ -300,74 +269,8 @@ class Room:
         return x
 
 
-class PackedWorker(StreamWorker):
-    """A worker whose batches are computed with as many rows as they have tokens, about.
-
-    Args:
-        buffers: as of `StreamWorker`.
-        room: what computes them.
-        tokens: S, of an input at most.
-    """
-
-    def __init__(self, buffers: StreamBuffers, room: Room, tokens: int) -> None:
-        super().__init__(buffers, self._started)
-        self._room, self._tokens = room, tokens
-        self._sizes: Sizes | None = None
-
-    def _copied(self, ids: np.ndarray) -> Array:
-        self._sizes = sizes_of(ids.view(np.int32))
-        return super()._copied(ids)
-
-    def _taken(self, ids: Array) -> Sizes:
-        """The sizes of a batch that was just copied; of one that lies on the GPU, what it may have."""
-        sizes, self._sizes = self._sizes, None
-        return sizes or Sizes(len(ids), len(ids) * self._tokens, self._tokens)
-
-    def _started(self, ids: Array) -> Array:
-        return self._room.forward(ids, self._taken(ids), timed=True)
-
-
-class PackedGraphWorker(PackedWorker):
-    """A `PackedWorker` that starts all work on a batch at once, as a CUDA graph for each of its sizes.
-
-    Args:
-        buffers, room, tokens: as of `PackedWorker`.
-        batch: inputs at most.
-        compute: of all workers on this GPU: its stream is that of all graphs, as of `GraphWorker`.
-    """
-
-    def __init__(self, buffers: StreamBuffers, room: Room, tokens: int, batch: int, compute: Compute) -> None:
-        super().__init__(buffers, room, tokens)
-        self._order = GraphOrder(buffers, compute)
-        self._ids = buffers.array((batch, 4 * tokens), np.uint8)  # where graphs read them
-        self._graphs: dict[Sizes, recording.Graph] = {}
-
-    def _started(self, ids: Array) -> Array:
-        buffers, graphs = self.buffers, self._graphs
-        if launch.profiler is not None:  # kernels are timed one by one
-            return super()._started(ids)
-        sizes = self._taken(ids)
-        recording.copy(self._ids, ids, buffers.stream)
-        with self._order.computing(sizes.inputs):
-            if sizes not in graphs:
-                if len(graphs) == GRAPHS:
-                    buffers.stream.synchronize()
-                    graphs.clear()
-                place = self._ids[: sizes.inputs]
-
-                def start(stream: Stream) -> Array:
-                    buffers.rewind()
-                    with buffers.on(stream):
-                        return self._room.forward(place, sizes, timed=False)
-
-                graphs[sizes] = recording.Graph(start, buffers.stream)
-            with buffers.stage("network"):
-                graphs[sizes].launch()
-        return graphs[sizes].result
-
-
 def build(
-    technique: str, params: Params, config: Encoder, *, batch: int = 256, streams: int = 2,
+    technique: str, params: Params, config: EncoderNetwork, *, batch: int = 256, streams: int = 2,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, precision: str | None = None,
     graph: bool | None = None,
 ) -> GpuPipeline:  # fmt: skip
@@ -386,7 +289,7 @@ def build(
     monitor, workers = Monitor.of(monitor, batch), list[StreamWorker]()
     for gpu in device.choose(gpus):
         with cuda.gpus[gpu]:
-            network, compute = Prepared(config, params, technique, row.precision(precision)), Compute()
+            network, compute = PreparedEncoder(config, params, technique, row.precision(precision)), Compute()
             monitor.hold(gpu, network.nbytes)
             features = ArraySpec((batch * config.tokens, network.widest), network.of.dtype).nbytes
             pinned = batch * max(config.length, 4 * config.classes)
@@ -396,7 +299,7 @@ def build(
                 )
                 room = Room(network, config, buffers, batch)
                 if graph:
-                    workers.append(PackedGraphWorker(buffers, room, config.tokens, batch, compute))
+                    workers.append(PackedGraphWorker(buffers, room.forward, config.tokens, batch, compute))
                 else:
-                    workers.append(PackedWorker(buffers, room, config.tokens))
+                    workers.append(PackedWorker(buffers, room.forward, config.tokens))
     return GpuPipeline(workers, batch, config.classes, monitor.advance)

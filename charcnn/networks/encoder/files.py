@@ -6,15 +6,14 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from charcnn.files import placing, replacing
 from charcnn.host.install import pip_install
 from charcnn.model import params
-from charcnn.networks.encoder import Encoder
-from charcnn.networks.encoder.sizes import SIZES, Sizes, layers_of
+from charcnn.networks.encoder import EncoderNetwork
+from charcnn.networks.encoder.sizes import SIZES, BertSizes, layers_of
 from charcnn.text.columns import require_arrow
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -31,7 +30,7 @@ def weights_at(path: str | os.PathLike[str]) -> Path:
     return Path(path) / WEIGHTS if os.path.isdir(path) else Path(path)
 
 
-def sizes_beside(weights: Path) -> Sizes | None:
+def sizes_beside(weights: Path) -> BertSizes | None:
     """Those that config.json beside the weights says; None where there is none.
 
     Raises:
@@ -46,12 +45,12 @@ def sizes_beside(weights: Path) -> Sizes | None:
         for name, need in (("model_type", "bert"), ("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
             if said.get(name, need) != need:
                 raise ValueError(f"{name} is {said[name]!r}: need {need!r}")
-        names = (
-            "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-            "max_position_embeddings",
+        return BertSizes(
+            vocabulary=int(said["vocab_size"]), width=int(said["hidden_size"]), blocks=int(said["num_hidden_layers"]),
+            heads=int(said["num_attention_heads"]), hidden=int(said["intermediate_size"]),
+            positions=int(said["max_position_embeddings"]), types=int(said.get("type_vocab_size", 2)),
+            eps=float(said.get("layer_norm_eps", 1e-12)),
         )  # fmt: skip
-        numbers = [*(int(said[name]) for name in names), int(said.get("type_vocab_size", 2))]
-        return Sizes._make([*numbers, float(said.get("layer_norm_eps", 1e-12))])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(f"{path}: {reason}") from error
@@ -77,10 +76,10 @@ def load(path: str | os.PathLike[str], name: str, variant: str | None, tokens: i
         raise ValueError(f"--variant {chosen} has {SIZES[chosen]}: {weights.with_name(CONFIG)} says {said}")
     sizes = said or SIZES[chosen or next(iter(SIZES))]
     label = chosen or (next(iter(SIZES)) if said is None else "of its config.json")
-    return params.load(weights, Encoder(name, label, layers_of(sizes), tokens))
+    return params.load(weights, EncoderNetwork(name, label, layers_of(sizes), tokens))
 
 
-def tokenized(texts: Sequence[str], tokenizer: Path, network: Encoder) -> tuple[np.ndarray, int]:
+def tokenized(texts: Sequence[str], tokenizer: Path, network: EncoderNetwork) -> tuple[np.ndarray, int]:
     """Texts as rows of token ids (N, S) int32, -1 behind the last one; and how many texts are cut to S tokens.
 
     Args:
@@ -98,7 +97,7 @@ def tokenized(texts: Sequence[str], tokenizer: Path, network: Encoder) -> tuple[
         raise ValueError(f"--text: needs the package tokenizers: {pip_install('encoder')}") from error
     said = tokenizer.read_text(encoding="utf-8")
     try:
-        made: Any = Tokenizer.from_str(said)
+        made = Tokenizer.from_str(said)
     except Exception as error:  # of no class of its own
         raise ValueError(f"{tokenizer}: is no tokenizer.json: {' '.join(str(error).split())}") from error
     made.no_padding()

@@ -17,7 +17,7 @@ from charcnn.layers import (
 )  # fmt: skip
 
 
-class Sizes(NamedTuple):
+class BertSizes(NamedTuple):
     """Of a variant, or of another BERT."""
 
     vocabulary: int
@@ -32,9 +32,9 @@ class Sizes(NamedTuple):
 
 
 SIZES = {
-    "minilm": Sizes(30_522, 384, 6, 12, 1536, 512),
-    "base": Sizes(30_522, 768, 12, 12, 3072, 512),
-    "tiny": Sizes(64, 64, 2, 2, 128, 16),
+    "minilm": BertSizes(30_522, 384, 6, 12, 1536, 512),
+    "base": BertSizes(30_522, 768, 12, 12, 3072, 512),
+    "tiny": BertSizes(64, 64, 2, 2, 128, 16),
 }
 """minilm is that of all-MiniLM-L6-v2."""
 
@@ -42,7 +42,7 @@ TOKENS = 128
 """Of an input at most, where nothing else is asked for."""
 
 
-def layers_of(of: Sizes) -> tuple[Layer, ...]:
+def layers_of(of: BertSizes) -> tuple[Layer, ...]:
     """The layers of a BERT of these sizes."""
     found: list[Layer] = [
         Embedding(of.vocabulary, of.width, of.positions, of.types, name="embeddings"),

@@ -22,7 +22,7 @@ from charcnn.model import params
 from charcnn.model.rounding import Rounding
 from charcnn.model.sequences import Exact, Rounded
 from charcnn.model.sequences import run as reference
-from charcnn.networks.encoder import Encoder, files
+from charcnn.networks.encoder import EncoderNetwork, files
 from charcnn.networks.encoder.sizes import TOKENS
 from charcnn.text.columns import require_arrow
 from charcnn.text.texts import read_texts
@@ -46,7 +46,7 @@ def main(name: str, argv: list[str] | None = None) -> NoReturn:
 
 
 def expected(
-    rows: np.ndarray, held: params.Params, network: Encoder, rounding: Rounding
+    rows: np.ndarray, held: params.Params, network: EncoderNetwork, rounding: Rounding
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows of bytes (N, 4 S) -> the float64 reference's embeddings (N, H), and the sigma of each input's."""
     ids = np.ascontiguousarray(rows).view(np.int32)
@@ -127,7 +127,7 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
         self._check_out(chosen)
         simulated = program.device == "cuda" and device.SIMULATED
         held = self._weights(chosen, simulated=simulated)
-        network: Encoder = held.config
+        network: EncoderNetwork = held.config
         if simulated and network.variant != "tiny":
             raise ValueError(
                 f"no GPU in use, and {network.flops:,} FLOP a text would take the simulator hours: run with --variant "
@@ -162,9 +162,9 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
         if chosen.params is not None:
             return files.load(chosen.params, self.name, chosen.variant, chosen.tokens or TOKENS)
         variant = chosen.variant or ("tiny" if simulated else None)
-        return params.init(self._row.network(variant, chosen.tokens), chosen.seed)
+        return params.init(self._row.architecture(variant, chosen.tokens), chosen.seed)
 
-    def _inputs(self, network: Encoder, chosen: argparse.Namespace) -> tuple[np.ndarray, str, list[str]]:
+    def _inputs(self, network: EncoderNetwork, chosen: argparse.Namespace) -> tuple[np.ndarray, str, list[str]]:
         """Token ids (N, S), where they come from, and the first texts."""
         network.nodes  # noqa: B018 - says where S is more than there are positions
         if chosen.text is None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import cuda, int32
 
-from charcnn.aliases import Array
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.indices import extents
 from charcnn.gpu.launch import Call, jit
@@ -85,7 +83,7 @@ def _join_kernel(heads_apart, offsets, rows):
             rows[row, head * depth + c] = heads_apart[n, head, place, c]
 
 
-def launch_pack(ids: Array, offsets: Array, lengths: Array, tokens: Array, places: Array, stream: Any) -> None:
+def launch_pack(ids: Array, offsets: Array, lengths: Array, tokens: Array, places: Array, stream: Stream) -> None:
     """Token ids int32 (N, S), those below 0 behind an input's last, to rows; all arrays on the GPU.
 
     Args:
@@ -99,13 +97,13 @@ def launch_pack(ids: Array, offsets: Array, lengths: Array, tokens: Array, place
     call.launch(_pack_kernel, -(-max(ids.size, tokens.size) // 128), 128, ids, offsets, tokens, places)
 
 
-def launch_split(qkv: Array, offsets: Array, q: Array, k: Array, v: Array, stream: Any) -> None:
+def launch_split(qkv: Array, offsets: Array, q: Array, k: Array, v: Array, stream: Stream) -> None:
     """Rows (T, 3 * heads * d) to heads (N, heads, S, d), zeros behind each input's last row; all on the GPU."""
     call = Call(q, stream, q.shape, q.dtype, dtypes={"qkv": qkv.dtype}, qkv=qkv)
     call.launch_each(_split_kernel, qkv, offsets, q, k, v)
 
 
-def launch_join(heads_apart: Array, offsets: Array, rows: Array, stream: Any) -> None:
+def launch_join(heads_apart: Array, offsets: Array, rows: Array, stream: Stream) -> None:
     """Heads (N, heads, S, d) to rows (T, heads * d); all on the GPU."""
     call = Call(rows, stream, rows.shape, rows.dtype, dtypes={"apart": rows.dtype}, apart=heads_apart)
     call.launch(_join_kernel, -(-heads_apart.size // 128), 128, heads_apart, offsets, rows)

@@ -154,7 +154,7 @@ def launch_add(
     addresses = (np.uint64(device.address(one)) for one in (x, residual, gamma, beta, out))
     early = device.begins_early()
     kernel = _add_kernel(of.ptx_type, -(-size // (LANES * OCTET)), early)
-    numbers = np.uint32(rows), np.uint32(size), np.float32(eps)
+    numbers = *map(np.uint32, (rows, size)), np.float32(eps)
     call.launch(kernel, -(-rows // (THREADS // LANES)), THREADS, *addresses, *numbers, early=early)
 
 
@@ -177,5 +177,5 @@ def launch_embedding(
     addresses = (np.uint64(device.address(one)) for one in (*tables, *norm, out))
     early, blocks = device.begins_early(), -(-tokens.size // (THREADS // LANES))
     kernel = _embedding_kernel(of.ptx_type, -(-size // (LANES * OCTET)), early)
-    numbers = np.uint32(vocabulary), np.uint32(size), np.float32(eps)
+    numbers = *map(np.uint32, (vocabulary, size)), np.float32(eps)
     call.launch(kernel, blocks, THREADS, tokens, places, *addresses, *numbers, early=early)
