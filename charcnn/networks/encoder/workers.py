@@ -49,8 +49,8 @@ class PackedWorker(StreamWorker):
 
     Args:
         buffers: as of `StreamWorker`.
-        forward: called with token ids (n, 4 S) uint8 on the GPU, their sizes, and whether steps are `timed` apart, which
-            no graph can be; gives results there.
+        forward: called with token ids (n, 4 S) uint8 on the GPU, their sizes, and whether steps are `timed` apart,
+            which no graph can be; gives results there.
         tokens: S, of an input at most.
     """
 
