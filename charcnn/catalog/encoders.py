@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from charcnn.catalog.networks import NetworkRow, NetworkTechnique
+from charcnn.catalog.networks import TENSOR_CORES, NetworkRow, NetworkTechnique
 from charcnn.layers import Network
-from charcnn.ops.common.precision import HALF_PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class EncoderTechnique(NetworkTechnique):
         return ENCODER_TECHNIQUES
 
 
-_CPU, _CUDA, _HALF = "encoder.cpu", "encoder.cuda", tuple(HALF_PRECISIONS)
+_CPU, _CUDA = "encoder.cpu", "encoder.cuda"
 
 ENCODER_TECHNIQUES = (
     EncoderTechnique("loops", "cpu", "plain compiled loops on one CPU core", _CPU),
@@ -43,10 +42,12 @@ ENCODER_TECHNIQUES = (
     EncoderTechnique(
         "strong", "cuda", "products in tiles of registers, attention that writes no scores", _CUDA, copies=True
     ),
-    EncoderTechnique("mma", "cuda", "strong on tensor cores, in 16 bits", _CUDA, ampere=True, precisions=_HALF),
+    EncoderTechnique(
+        "mma", "cuda", "strong on tensor cores", _CUDA, ampere=True, precisions=("fp16", "bf16", "tf32")
+    ),
     EncoderTechnique(
         "wgmma", "cuda", "as mma, on Hopper's tensor cores, attention from a projection's rows", _CUDA, hopper=True,
-        precisions=_HALF,
+        precisions=TENSOR_CORES,
     ),
 )  # fmt: skip
 """In the order of the history."""

@@ -33,6 +33,7 @@ from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import ArraySpec, PreparedLayer
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS
 from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
+from charcnn.ops.conv1d.layers import Cast
 from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.encoder import packing, pool, rows
@@ -90,19 +91,18 @@ class PreparedEncoder:
         config: the network.
         params: its weights.
         technique: naive, weak, strong, mma or wgmma.
-        precision: fp32, or of the last two fp16 or bf16.
+        precision: fp32, or of the last two fp16 or bf16; or tf32 or fp16x3, of products alone: features stay float32.
     """
 
     def __init__(self, config: EncoderNetwork, params: Params, technique: str, precision: str) -> None:
-        self.technique, self.of = technique, HALF_PRECISIONS.get(precision, FP32)
+        self.technique, self.precision, self.of = technique, precision, HALF_PRECISIONS.get(precision, FP32)
         self.steps, self.nbytes = steps(config.nodes), 0
         self._params = params
+        self.apart = technique != "wgmma" or self.of is FP32
+        """Whether attention reads heads apart."""
         self.functions = [self._function(step) for step in self.steps]
-        attentions = [step.layer for step in self.steps if isinstance(step.layer, SelfAttention)]
         self.widest = max(step.units * (3 if step.kind == "attend" else 1) for step in self.steps)
         """Features of a row at most."""
-        self.apart = bool(attentions) and technique != "wgmma"
-        """Whether attention reads heads apart."""
 
     def _held(self, array: np.ndarray) -> Array:
         self.nbytes += array.nbytes
@@ -178,13 +178,18 @@ class PreparedEncoder:
             return plain
         packed = pack(weight)
         pattern, weights = pattern_of(packed, step.epilogue), {"weight": packed, "bias": bias}
-        if self.of is FP32:
+        cast: PreparedLayer | None = None
+        if self.technique == "strong":
             made: PreparedLayer = DoubleBufferedConv(pattern, weights)
         else:
-            made = {"mma": MmaConv, "wgmma": WgmmaConv}[self.technique](pattern, weights, precision=self.of.name)
+            of = {"mma": MmaConv, "wgmma": WgmmaConv}[self.technique]
+            made = of(pattern, weights, precision=self.precision, results=self.of.name)
+            cast = Cast(self.precision) if self.of is FP32 else None
         self.nbytes += made.nbytes
 
         def prepared(batch: PackedBatch, x: Array, kept: Array) -> Array:
+            if cast is not None:
+                x = cast(x.reshape((batch.sizes.rows, 1, x.shape[1])), batch.buffers)
             return made(x, batch.buffers).reshape((batch.sizes.rows, units))
 
         return prepared
@@ -193,7 +198,7 @@ class PreparedEncoder:
         layer, product, of, width = step.layer, self._product(step), self.of, step.units
         assert isinstance(layer, SelfAttention)
         heads, depth, causal = layer.heads, width // layer.heads, layer.causal
-        if self.technique == "wgmma":
+        if not self.apart:
             attention = WgmmaAttention(heads, depth, causal=causal, precision=of.name)
 
             def of_rows(batch: PackedBatch, x: Array, kept: Array) -> Array:
@@ -202,14 +207,15 @@ class PreparedEncoder:
                 return attention.of_rows(qkv, offsets=batch.offsets, most=most, out=out, stream=batch.stream)
 
             return of_rows
-        launcher = {"naive": ops.attention_naive, "weak": ops.attention_row_blocks, "strong": ops.attention_flash}
+        launcher = {"naive": ops.attention_naive, "weak": ops.attention_row_blocks}
+        attend = launcher.get(self.technique, ops.attention_flash)
 
         def apart(batch: PackedBatch, x: Array, kept: Array) -> Array:
             qkv = product(batch, x, kept)
             q, k, v, y = batch.apart(heads, depth, of.dtype)
             packing.launch_split(qkv, batch.offsets, q, k, v, batch.stream)
             if of is FP32:
-                launcher[self.technique](q, k, v, batch.lengths, causal, out=y, stream=batch.stream)
+                attend(q, k, v, batch.lengths, causal, out=y, stream=batch.stream)
             else:
                 call = Call(y, batch.stream, y.shape, of.dtype, dict.fromkeys("qkv", of.dtype), q=q, k=k, v=v)
                 mma.start(call, (q, k, v), y, batch.lengths, causal, of.name)
