@@ -228,3 +228,6 @@ def _nothing(*operands: int) -> None:
 
 for _name in ("bulk_prefetch_l2", "fence_proxy_tensormap"):
     EMULATED[_name] = _nothing
+
+EMULATED["tma_load_2d_keep"]=_load_box
+EMULATED["bulk_load_multicast_first"]=EMULATED["bulk_load_multicast"]

@@ -164,7 +164,7 @@ class WgmmaConv(PreparedConv):
         numbers = map(np.uint32, (self._k_blocks, cut.tiles // n_tiles, n_tiles, BAND))
         arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *numbers
         arguments = *arguments, np.uint64(device.address(y)), np.uint32(self.c_out), np.uint32(y.shape[0])
-        clusters, early = min(cut.tiles, device.multiprocessors() // tile.cluster_m), self._early(call, known)
+        clusters, early = min(cut.tiles, matmul.CLUSTERS[tile.cluster_m]), self._early(call, known)
         kernel = make_matmul_kernel(self.precision, tile, self.epilogue)
         options = {"shared": tile.smem_bytes, "cluster": tile.cluster_m, "early": early}
         call.launch(kernel, clusters, tile.threads, *arguments, **options)

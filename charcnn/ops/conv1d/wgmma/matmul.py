@@ -46,6 +46,7 @@ class MatmulTile(WgmmaTile):
     """Of results, that a warp has in shared memory."""
     apart: bool = False
     by_rows: bool = False
+    keep: bool = False
     box_columns: int = 64
     hint: bool = False
 
@@ -87,6 +88,9 @@ def candidates(limit: int) -> tuple[MatmulTile, ...]:
         for stages, boxes in ((4, 2), (3, 4))
     )
     return tuple(tile for tile in made if tile.smem_bytes <= limit)
+
+
+CLUSTERS = {2: 66, 4: 32, 8: 16}
 
 
 def make_place() -> Any:
@@ -193,7 +197,7 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
     wait_one, wait_all, all_read = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0), ptx.bulk_wait_group_read(0)
     producer_registers, math_registers = config.registers
     dealloc, alloc = ptx.setmaxnreg(producer_registers, False), ptx.setmaxnreg(math_registers, True)
-    load_multicast, share_bytes = ptx.bulk_load_multicast(cluster_m), uint32(config.b_bytes // cluster_m)
+    load_multicast, share_bytes = (ptx.bulk_load_multicast_first if config.keep else ptx.bulk_load_multicast)(cluster_m), uint32(config.b_bytes // cluster_m)
     a_bytes, b_bytes, stage_bytes = config.a_bytes, uint32(config.b_bytes), config.stage_bytes
     bias_bytes, bias_at, staged_at = uint32(4 * config.block_n), config.bias_at, config.staged_at
     warp_bytes, warpgroup_rows = config.boxes * BOX_ROWS * 2 * config.box_columns, WGMMA_M * ROW_BYTES // 16
@@ -202,6 +206,7 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
     biases, other, warps = BIASES, ring.make_advance(BIASES), 4 * math_warpgroups
     block_m, block_n, threads, acc_size = config.block_m, config.block_n, config.threads, config.block_n // 2
     k_block_size, descriptor_low, row_bytes = K_BLOCK, ptx.DESCRIPTOR_LOW, 2 * config.box_columns
+    load_2d = ptx.tma_load_2d_keep if config.keep else ptx.tma_load_2d
     apart, by_rows = config.apart, config.by_rows
     first_two, after_two = ptx.named_barrier_arrive(1, 256), ptx.named_barrier_sync(1, 256)
 
@@ -246,7 +251,7 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
                             ptx.bulk_load(to_bias, bias + uint64(n_tile * bias_bytes), bias_bytes, barrier)
                         else:
                             ptx.mbarrier_arrive_expect_tx(barrier, stage_bytes)
-                        ptx.tma_load_2d(to, map_x, barrier, k_block * k_block_size, row)
+                        load_2d(to, map_x, barrier, k_block * k_block_size, row)
                         load_multicast(to + (a_bytes + share), source, share_bytes, barrier)
                         source += uint64(b_bytes)
                         k_block, stage = k_block + 1, advance(stage)
