@@ -29,8 +29,10 @@ from charcnn.gpu import device, graph
 from charcnn.host import machine
 from charcnn.host.arguments import HelpFormatter
 from charcnn.layers import Linear
+from charcnn.ops.common import tile_choice
 from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
+from charcnn.ops.conv1d.wgmma.matmul import MatmulTile
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
 
 
@@ -78,7 +80,8 @@ class Drawn:
         self.kind = {"fp16": torch.float16, "bf16": torch.bfloat16, "float32": torch.float32}[precision]
         generator = torch.Generator("cuda").manual_seed(0)
         m, n, k = shape
-        self.a, self.b = (torch.randn(*size, device="cuda", generator=generator).to(self.kind) for size in ((m, k), (k, n)))
+        self.a = torch.randn(m, k, device="cuda", generator=generator).to(self.kind)
+        self.b = torch.randn(k, n, device="cuda", generator=generator).to(self.kind)
         self.rows = torch.randint(0, m, (SAMPLED,), device="cuda", generator=generator)
         self.right = self.a[self.rows].double() @ self.b.double()
         self.others = self.a @ self.b
@@ -114,15 +117,15 @@ class Drawn:
             for _ in range(count):
                 start(x, out=out, stream=on)
 
-        count = calls_of(self.shape)
+        count = calls_of(self.shape, self.precision)
         recorded = graph.Graph(calls, stream)
         row = row_of(name, self.precision, error)
         return Ready(f"{self.shape} {name} {self.precision}", recorded.launch, count * self.shape.flop, row, stream)
 
 
-def calls_of(shape: Shape) -> int:
+def calls_of(shape: Shape, precision: str) -> int:
     """Products of a graph."""
-    return max(1, min(16, CALLS // shape.flop))
+    return max(1, min(16, CALLS // shape.flop)) if precision != "float32" else 1
 
 
 def row_of(name: str, precision: str, error: float, **more: Any) -> dict[str, Any]:
@@ -152,6 +155,10 @@ def own(drawn: Drawn) -> Iterator[Ready]:
         layer = made([Linear(n)], weights, precision=drawn.precision)
         cuda.synchronize()  # the weights are packed: PyTorch may reuse their memory
         yield drawn.ready(name, layer.apply, (m, 1, k))
+        if made is WgmmaConv:
+            with tile_choice.trying(lambda _, tiles: next(tile for tile in tiles if not isinstance(tile, MatmulTile))):
+                ready = drawn.ready("wgmma, as a convolution", layer.apply, (m, 1, k))
+            yield ready
 
 
 def by_fma(drawn: Drawn) -> Iterator[Ready]:
@@ -179,15 +186,16 @@ def cublas(drawn: Drawn) -> Iterator[Ready]:
 
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
     y, transposed = torch.empty_like(drawn.others), drawn.b.t().contiguous()
+    count = calls_of(drawn.shape, drawn.precision)
     for name, b in {"matmul": drawn.b, "F.linear": transposed.t()}.items():
         call = partial(torch.mm, drawn.a, b, out=y)
         call()
         row = row_of(f"cuBLAS, {name}", drawn.precision, drawn.check(name, y), versions=versions)
         recorded = torch.cuda.CUDAGraph()
         with torch.cuda.graph(recorded):
-            for _ in range(calls_of(drawn.shape)):
+            for _ in range(count):
                 call()
-        flop = calls_of(drawn.shape) * drawn.shape.flop
+        flop = count * drawn.shape.flop
         yield Ready(f"{drawn.shape} cuBLAS, {name} {drawn.precision}", recorded.replay, flop, row)
 
 
@@ -198,7 +206,7 @@ def measured(shape: Shape, precision: str) -> list[dict[str, Any]]:
     if (shape, precision) == (LARGEST, "fp16"):
         ready += steps(drawn)
     rows = by_turns(ready)
-    per = calls_of(shape)
+    per = calls_of(shape, precision)
     return [{"shape": shape._asdict(), **row, "microseconds": row["microseconds"] / per} for row in rows]
 
 

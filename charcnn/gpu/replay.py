@@ -46,8 +46,7 @@ class Replay:
         own: bool, default False: whether its kernels may read arrays that are not the call's, as a layer's weights,
             which stay where they are.
         in_place: bool, default False: whether the result may be the first array.
-        by_address: bool, default False: whether the first array counts by its address itself, as where a tensor map
-            holds that.
+        by_address: bool, default False: whether arrays count by their addresses, as where tensor maps hold them.
     """
 
     paused = 0
@@ -167,7 +166,7 @@ class Replay:
         if device.gpu_count() > 1:  # of one that is not the arrays', plans are others
             key.append(context())
         if self._more:
-            key += aliased, self._by_address and views[0].begin
+            key += aliased, self._by_address and tuple(view.begin for view in views)
         return tuple(key)
 
     def _addresses(

@@ -181,7 +181,7 @@ def _stored(found: tensor_map.Described, first: Sequence[int], held: np.ndarray)
             write_global(found.address + (row + i) * found.strides[0] + _NUMBER * begin, part.tobytes())
 
 
-EMULATED["tma_store_2d"] = EMULATED["tma_store_2d_hint"] = _store_box
+EMULATED["tma_store_2d"] = _store_box
 
 
 def _reader(thread: Thread) -> Actor:
@@ -228,6 +228,3 @@ def _nothing(*operands: int) -> None:
 
 for _name in ("bulk_prefetch_l2", "fence_proxy_tensormap"):
     EMULATED[_name] = _nothing
-
-EMULATED["tma_load_2d_keep"]=_load_box
-EMULATED["bulk_load_multicast_first"]=EMULATED["bulk_load_multicast"]

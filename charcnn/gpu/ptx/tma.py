@@ -113,16 +113,6 @@ def tma_store_2d(tensor_map, source, column, row):
     """
 
 
-@instruction(
-    "{.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-    "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group.L2::cache_hint [$0, {$2, $3}], [$1], policy;}",
-    "",
-    "lrrr",
-)
-def tma_store_2d_hint(tensor_map, source, column, row):
-    """XX"""
-
-
 @instruction("cp.async.bulk.commit_group;")
 def bulk_commit_group():
     """Close a group: all of this thread's bulk stores since the last one.
@@ -166,26 +156,6 @@ def bulk_load_multicast(blocks: int) -> Intrinsic:
     text = (
         f"{{.reg .b16 which;\nmov.b16 which, {(1 << blocks) - 1};\n"
         f"cp.async.bulk.shared::cluster.global.{COMPLETES}.multicast::cluster [$0], [$1], $2, [$3], which;}}"
-    )
-
-    @instruction(text, "", "rlrr")
-    def copy(to, source, size, mbarrier):
-        """See `bulk_load_multicast`."""
-
-    return copy
-
-
-@instruction("{.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_last.b64 policy, 1.0;\n" f"cp.async.bulk.tensor.2d.shared::cluster.global.{COMPLETES}.L2::cache_hint [$0], [$1, {{$3, $4}}], [$2], policy;}}", "", "rlrrr")
-def tma_load_2d_keep(to, tensor_map, mbarrier, column, row):
-    """XX"""
-
-
-@cache
-def bulk_load_multicast_first(blocks: int) -> Intrinsic:
-    """XX"""
-    text = (
-        f"{{.reg .b16 which;\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\nmov.b16 which, {(1 << blocks) - 1};\n"
-        f"cp.async.bulk.shared::cluster.global.{COMPLETES}.multicast::cluster.L2::cache_hint [$0], [$1], $2, [$3], which, policy;}}"
     )
 
     @instruction(text, "", "rlrr")

@@ -126,7 +126,10 @@ class PreparedConv(NoScratch):
         """
         self._replay = Replay(own=True, by_address=self.hopper)
         self.product, epilogue = self.check(pattern)
-        weight, bias = weights["weight"], weights["bias"]
+        weight, bias = weights["weight"], weights.get("bias")
+        if bias is None:
+            bias = np.zeros(tuple(weight.shape)[-1], np.float32)
+            bias = device.to_device(bias) if device.on_device(weight) else bias
         epilogues.check(epilogue.pointwise, y_unit)
         if moments and epilogue != Epilogue():
             raise ValueError(f"pattern={list(pattern)}: need nothing behind {self.product} where moments are taken")

@@ -52,7 +52,7 @@ class WgmmaConv(PreparedConv):
     Args:
         pattern: `Conv1d`, `Conv2d` or `Linear`; a pointwise function; of a `Conv1d` with ReLU, max-pooling of 3.
         weights: "weight", float32 (K, C_in, C_out), (KH, KW, C_in / groups, C_out) or (C_in, C_out), as `arrays.pack`
-            gives it, C-contiguous; "bias" (C_out,) likewise; both NumPy arrays, or both device arrays.
+            gives it, C-contiguous; "bias" (C_out,) likewise, 0 where it is left out; both NumPy or both device arrays.
         precision: of weights and features, one of `precision.TENSOR_PRECISIONS`; sums are float32.
         results: of what is given, one of them or "float32"; `precision` where None.
         length: of a sequence, with pooling how many positions of x count, where there are more, so that all are a
@@ -157,14 +157,15 @@ class WgmmaConv(PreparedConv):
 
     def _start_matmul(self, tile: MatmulTile, cut: Tiled, call: Call, known: int) -> None:
         y, n_tiles = call.out, -(-self.c_out // tile.block_n)
+        if call.made:
+            call.once()  # the next result lies elsewhere, and a tensor map holds an address
         if (key := (device.address(y), tuple(y.shape), tile)) not in self._maps:
             shape, box = (self.c_out, y.shape[0]), (BOX_COLUMNS, BOX_ROWS)
             self._maps[key] = tensor_map.encode(y, shape, (y.dtype.itemsize * self.c_out,), box)
         addresses = cut.features, self._weight, self._bias, self._maps[key]
         numbers = map(np.uint32, (self._k_blocks, cut.tiles // n_tiles, n_tiles, BAND))
         arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *numbers
-        arguments = *arguments, np.uint64(device.address(y)), np.uint32(self.c_out), np.uint32(y.shape[0])
-        clusters, early = min(cut.tiles, matmul.CLUSTERS[tile.cluster_m]), self._early(call, known)
+        clusters, early = min(cut.tiles, device.multiprocessors() // tile.cluster_m), self._early(call, known)
         kernel = make_matmul_kernel(self.precision, tile, self.epilogue)
         options = {"shared": tile.smem_bytes, "cluster": tile.cluster_m, "early": early}
         call.launch(kernel, clusters, tile.threads, *arguments, **options)

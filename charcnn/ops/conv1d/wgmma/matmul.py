@@ -44,11 +44,7 @@ class MatmulTile(WgmmaTile):
 
     boxes: int = 2
     """Of results, that a warp has in shared memory."""
-    apart: bool = False
-    by_rows: bool = False
-    keep: bool = False
-    box_columns: int = 64
-    hint: bool = False
+    spread: bool = True
 
     @property
     def stage_bytes(self) -> int:
@@ -63,7 +59,7 @@ class MatmulTile(WgmmaTile):
     @property
     def bias_at(self) -> int:
         """Where the bias of two tiles begins."""
-        return self.staged_at + 4 * self.math_warpgroups * self.boxes * BOX_ROWS * 2 * self.box_columns
+        return self.staged_at + 4 * self.math_warpgroups * self.boxes * BOX_BYTES
 
     @property
     def barriers_at(self) -> int:
@@ -84,13 +80,22 @@ class MatmulTile(WgmmaTile):
 def candidates(limit: int) -> tuple[MatmulTile, ...]:
     """Tiles for as many bytes of shared memory: first the one that was fastest."""
     made = (
-        MatmulTile(128, stages, stages, 256, False, 1, math_warpgroups=2, producer=True, cluster_m=2, boxes=boxes)
-        for stages, boxes in ((4, 2), (3, 4))
+        MatmulTile(
+            128,
+            stages,
+            stages,
+            256,
+            False,
+            1,
+            math_warpgroups=2,
+            producer=True,
+            cluster_m=2,
+            boxes=boxes,
+            spread=spread,
+        )
+        for count, boxes, spread in ((3, 4, True), (4, 2, False))
     )
     return tuple(tile for tile in made if tile.smem_bytes <= limit)
-
-
-CLUSTERS = {2: 66, 4: 32, 8: 16}
 
 
 def make_place() -> Any:
@@ -123,53 +128,55 @@ def make_start(columns: int) -> Any:
     return start
 
 
-def make_store(case: Case, boxes: int, ptx_type: str) -> Any:
-    """The device function store."""
+def make_stage(case: Case, ptx_type: str) -> Any:
+    """The device function stage_box(acc, box, at, lane, scale): a warp's 16 rows of 64 columns, swizzled.
+
+    `at`: where the lane's first row begins in the box, by the swizzle.
+    """
     read_words = make_read_words(make_read_four(case.scaled, case.pointwise), ptx_type, case.rectified)
-    columns = case.config.box_columns
-    pitch = uint32(2 * columns)
-    wait_read, box_bytes, eight_rows = ptx.bulk_wait_group_read(boxes - 1), BOX_ROWS * 2 * columns, 8 * 2 * columns
+    eight_rows = 8 * ROW_BYTES
     inline = cuda.jit(device=True, forceinline=True)
-    tma_store = ptx.tma_store_2d_hint if case.config.hint else ptx.tma_store_2d
-    by_rows, halves, box_rows = case.config.by_rows, columns // 64, BOX_ROWS
 
     @inline
-    def stage(acc, i, at, odd, scale):
-        """16 columns of a row, of neighbouring rows first the one half and the other: so no banks collide."""
+    def stage_row(acc, i, at, odd, scale):
+        """16 columns; of neighbouring rows first the one half and the other, so that no banks collide."""
         a, b, c, d = read_words(acc, i, scale)
         e, f, g, h = read_words(acc, i + 16, scale)
         ptx.st_shared_v4_b32(at, e if odd else a, f if odd else b, g if odd else c, h if odd else d)
         ptx.st_shared_v4_b32(at ^ 64, a if odd else e, b if odd else f, c if odd else g, d if odd else h)
 
+    @inline
+    def stage_box(acc, i, at, lane, scale):
+        stage_row(acc, i, at, lane & 4, scale)
+        stage_row(acc, i + 2, at + eight_rows, lane & 4, scale)
+
+    return stage_box
+
+
+def make_store(case: Case, boxes: int, ptx_type: str) -> Any:
+    """The device function store."""
+    stage_box, wait_read, box_bytes = make_stage(case, ptx_type), ptx.bulk_wait_group_read(boxes - 1), BOX_BYTES
+    spread, columns = case.config.spread, BOX_COLUMNS
+    inline = cuda.jit(device=True, forceinline=True)
+
     def up_to(box):
         rest, more, slot = up_to(box - 1) if box else None, box > 0, box % boxes * box_bytes
 
         @inline
-        def store(acc, staged, at, lane, map_y, column, row, scale, y, c_out, rows):
-            """A warp's rows and all columns of a tile, box by box; `at`: where in a box the lane's first row begins."""
+        def store(acc, staged, at, lane, map_y, column, row, scale):
             if more:
-                rest(acc, staged, at, lane, map_y, column, row, scale, y, c_out, rows)
-            if lane < box_rows:
-                wait_read()
-            cuda.syncwarp()
-            for half in range(halves):
-                i = 32 * (box * halves + half)
-                to = staged + (slot + half * 128) + at
-                stage(acc, i, to, lane & 4, scale)
-                stage(acc, i + 2, to + eight_rows, lane & 4, scale)
-            ptx.fence_proxy_async()
-            cuda.syncwarp()
-            if by_rows:
-                first = column + columns * box
-                if lane < box_rows and row + lane < rows and first < c_out:
-                    left = (c_out - first) * 2
-                    to_y = y + (uint64(row + lane) * uint64(c_out) + uint64(first)) * uint64(2)
-                    ptx.bulk_store(to_y, staged + slot + lane * pitch, left if left < pitch else pitch)
-                if lane < box_rows:
+                rest(acc, staged, at, lane, map_y, column, row, scale)
+            if not spread:
+                if lane == 0:
+                    wait_read()
+                cuda.syncwarp()
+            stage_box(acc, 32 * box, staged + slot + at, lane, scale)
+            if not spread:
+                ptx.fence_proxy_async()
+                cuda.syncwarp()
+                if lane == 0:
+                    ptx.tma_store_2d(map_y, staged + slot, column + columns * box, row)
                     ptx.bulk_commit_group()
-            elif lane == 0:
-                tma_store(map_y, staged + slot, column + columns * box, row)
-                ptx.bulk_commit_group()
 
         return store
 
@@ -190,28 +197,38 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
         epilogue: a pointwise function and a format of 16 bits.
     """
     case = Case(config, operands.scaled, epilogue.rectified, epilogue.function, True, True)
-    store, start, place = make_store(case, config.boxes, epilogue.results.ptx_type), make_start(config.block_n), make_place()
+    store, start, place = (
+        make_store(case, config.boxes, epilogue.results.ptx_type),
+        make_start(config.block_n),
+        make_place(),
+    )
     stages, cluster_m, math_warpgroups = config.b_stages, config.cluster_m, config.math_warpgroups
     init, advance = ring.make_init(stages, math_warpgroups * cluster_m), ring.make_advance(stages)
     before, multiply = ring.make_before(stages), make_multiply(operands, config)
     wait_one, wait_all, all_read = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0), ptx.bulk_wait_group_read(0)
     producer_registers, math_registers = config.registers
     dealloc, alloc = ptx.setmaxnreg(producer_registers, False), ptx.setmaxnreg(math_registers, True)
-    load_multicast, share_bytes = (ptx.bulk_load_multicast_first if config.keep else ptx.bulk_load_multicast)(cluster_m), uint32(config.b_bytes // cluster_m)
+    load_multicast, share_bytes = ptx.bulk_load_multicast(cluster_m), uint32(config.b_bytes // cluster_m)
     a_bytes, b_bytes, stage_bytes = config.a_bytes, uint32(config.b_bytes), config.stage_bytes
     bias_bytes, bias_at, staged_at = uint32(4 * config.block_n), config.bias_at, config.staged_at
-    warp_bytes, warpgroup_rows = config.boxes * BOX_ROWS * 2 * config.box_columns, WGMMA_M * ROW_BYTES // 16
+    warp_bytes, warpgroup_rows = config.boxes * BOX_BYTES, WGMMA_M * ROW_BYTES // 16
     kinds = Barrier.B_FULL, Barrier.B_EMPTY, Barrier.A_EMPTY
     full_at, empty_at, bias_empty_at = (uint32(config.barriers_at + kind) for kind in kinds)
     biases, other, warps = BIASES, ring.make_advance(BIASES), 4 * math_warpgroups
     block_m, block_n, threads, acc_size = config.block_m, config.block_n, config.threads, config.block_n // 2
-    k_block_size, descriptor_low, row_bytes = K_BLOCK, ptx.DESCRIPTOR_LOW, 2 * config.box_columns
-    load_2d = ptx.tma_load_2d_keep if config.keep else ptx.tma_load_2d
-    apart, by_rows = config.apart, config.by_rows
-    first_two, after_two = ptx.named_barrier_arrive(1, 256), ptx.named_barrier_sync(1, 256)
+    k_block_size, descriptor_low, row_bytes = K_BLOCK, ptx.DESCRIPTOR_LOW, ROW_BYTES
+    spread, all_boxes = config.spread, uint32(config.block_n // BOX_COLUMNS)
+    box_bytes, box_columns = BOX_BYTES, BOX_COLUMNS
+
+    @cuda.jit(device=True, forceinline=True)
+    def send(lane, map_y, staged, box, column, row):
+        """Ask TMA to store a box."""
+        if lane == 0:
+            ptx.tma_store_2d(map_y, staged + box * box_bytes, column + box * box_columns, row)
+            ptx.bulk_commit_group()
 
     @jit(launch_bounds=(threads, 1))
-    def kernel(map_x, weight, bias, map_y, scale, k_blocks, m_tiles, n_tiles, band, y, c_out, rows):
+    def kernel(map_x, weight, bias, map_y, scale, k_blocks, m_tiles, n_tiles, band):
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
@@ -251,7 +268,7 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
                             ptx.bulk_load(to_bias, bias + uint64(n_tile * bias_bytes), bias_bytes, barrier)
                         else:
                             ptx.mbarrier_arrive_expect_tx(barrier, stage_bytes)
-                        load_2d(to, map_x, barrier, k_block * k_block_size, row)
+                        ptx.tma_load_2d(to, map_x, barrier, k_block * k_block_size, row)
                         load_multicast(to + (a_bytes + share), source, share_bytes, barrier)
                         source += uint64(b_bytes)
                         k_block, stage = k_block + 1, advance(stage)
@@ -263,16 +280,11 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
 
         # Main loop.
         staged, first_row = base + (staged_at + warp * warp_bytes), lane >> 2
-        if by_rows:
-            at = first_row * row_bytes + ((lane & 3) * 16 ^ (lane & 4) * 16)
-        else:
-            at = first_row * row_bytes + ((lane & 3 ^ first_row) * 16 ^ (lane & 4) * 16)
-        leads, begun = thread & 127 < cluster_m, False
+        at = first_row * row_bytes + ((lane & 3 ^ first_row) * 16 ^ (lane & 4) * 16)
+        leads, box, row, column = thread & 127 < cluster_m, all_boxes, uint32(0), uint32(0)
         if lane == 0:
             ptx.fence_proxy_tensormap(map_y)
         cuda.syncwarp()
-        if apart and warpgroup == 1:
-            after_two()
         while tile < tiles:
             m_tile, n_tile = place(tile, m_tiles, n_tiles, band)
             ring.wait(full, stage)
@@ -285,14 +297,16 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
                 ring.wait(full, stage)
                 a = base + stage.slot * stage_bytes
                 ptx.wgmma_fence()
-                multiply(acc, (a >> 4 | descriptor_low) + warpgroup * warpgroup_rows, (a + a_bytes) >> 4 | descriptor_low)
+                multiply(
+                    acc, (a >> 4 | descriptor_low) + warpgroup * warpgroup_rows, (a + a_bytes) >> 4 | descriptor_low
+                )
                 wait_one()
                 if leads and k_block > 0:  # the products of the step before are done
                     ptx.mbarrier_arrive_cluster(ptx.mapa(ring.barrier(empty, before(stage)), lane))
                 cuda.syncwarp()
-                if apart and k_block == 1 and warpgroup == 0 and not begun:
-                    first_two()
-                    begun = True
+                if box < all_boxes:
+                    send(lane, map_y, staged, box, column, row)
+                    box += 1
                 k_block, stage = k_block + 1, advance(stage)
             wait_all()
             if leads:
@@ -300,10 +314,24 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
             cuda.syncwarp()
 
             # Epilogue.
-            row = (m_tile * cluster_m + cta_rank) * block_m + warp * 16
-            store(acc, staged, at, lane, map_y, n_tile * block_n, row, scale, y, c_out, rows)
+            if spread:
+                while box < all_boxes:  # of the tile before, which had more boxes than this one steps
+                    send(lane, map_y, staged, box, column, row)
+                    box += 1
+                if lane == 0:
+                    all_read()
+                cuda.syncwarp()
+            row, column = (m_tile * cluster_m + cta_rank) * block_m + warp * 16, n_tile * block_n
+            store(acc, staged, at, lane, map_y, column, row, scale)
+            if spread:
+                ptx.fence_proxy_async()
+                cuda.syncwarp()
+                box = uint32(0)
             tile, turn = tile + tile_stride, other(turn)
-        if lane < 16:
+        while box < all_boxes:
+            send(lane, map_y, staged, box, column, row)
+            box += 1
+        if lane == 0:
             all_read()
         cuda.syncwarp()
         ptx.cluster_sync()  # no block ends before all have arrived at its mbarriers

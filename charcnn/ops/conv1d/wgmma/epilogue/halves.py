@@ -36,7 +36,8 @@ def make_16_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
     """Results in fp16 or bf16, exchanged as such."""
     inline = cuda.jit(device=True, forceinline=True)
     pooled = case.pooled
-    read_words, pack_max = make_read_words(read_four, ptx_type, case.rectified and not pooled), ptx.max_nan_f16x2(ptx_type)
+    read_words = make_read_words(read_four, ptx_type, case.rectified and not pooled)
+    pack_max = ptx.max_nan_f16x2(ptx_type)
     store_words = make_store_words(case.vector_store)
     exchange_bytes = case.config.exchange_bytes
     no_row = NO_ROW
