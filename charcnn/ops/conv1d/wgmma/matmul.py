@@ -80,20 +80,8 @@ class MatmulTile(WgmmaTile):
 def candidates(limit: int) -> tuple[MatmulTile, ...]:
     """Tiles for as many bytes of shared memory: first the one that was fastest."""
     made = (
-        MatmulTile(
-            128,
-            stages,
-            stages,
-            256,
-            False,
-            1,
-            math_warpgroups=2,
-            producer=True,
-            cluster_m=2,
-            boxes=boxes,
-            spread=spread,
-        )
-        for count, boxes, spread in ((3, 4, True), (4, 2, False))
+        MatmulTile(128, stages, stages, 256, False, 1, 2, True, 2, boxes=boxes, spread=spread)
+        for stages, boxes, spread in ((3, 4, True), (4, 2, False))
     )
     return tuple(tile for tile in made if tile.smem_bytes <= limit)
 
