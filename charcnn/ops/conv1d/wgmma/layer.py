@@ -159,7 +159,7 @@ class WgmmaConv(PreparedConv):
         y, n_tiles = call.out, -(-self.c_out // tile.block_n)
         if call.made:
             call.once()  # the next result lies elsewhere, and a tensor map holds an address
-        if (key := (device.address(y), tuple(y.shape), tile)) not in self._maps:
+        if (key := ("y", device.address(y), tuple(y.shape))) not in self._maps:
             shape, box = (self.c_out, y.shape[0]), (BOX_COLUMNS, BOX_ROWS)
             self._maps[key] = tensor_map.encode(y, shape, (y.dtype.itemsize * self.c_out,), box)
         addresses = cut.features, self._weight, self._bias, self._maps[key]
@@ -203,7 +203,7 @@ class WgmmaConv(PreparedConv):
         found, taps, of, window = self._tiles, self.taps, self.precision, self.epilogue.pool_size
         few = few_rows.offered(found[0], rows, taps, self._k_blocks, self.c_out, of, self.epilogue.moments)
         key, shape = f"wgmma {self.epilogue.kind}", (taps, self.c_in, self.c_out)
-        of_matmul = () if few or not vector_store else self._matmul_tiles
+        of_matmul = self._matmul_tiles if vector_store and not few else ()
         tile = tile_choice.choose(key, of.name, shape, rows * window, (*few, *of_matmul, *found))
         tiles = -(-rows // (tile.block_m * tile.cluster_m)) * -(-self.c_out // tile.block_n)
         length = x.shape[1] // window
@@ -218,10 +218,10 @@ class WgmmaConv(PreparedConv):
 
     @cached_property
     def _matmul_tiles(self) -> tuple[MatmulTile, ...]:
-        """Of a matrix product, the fastest first."""
-        fits = isinstance(self.product, Linear) and not self.epilogue.moments and not self.precision.promoted
+        """Of a linear layer with results of 16 bits the tile of its own kernel."""
+        plain = isinstance(self.product, Linear) and not (self.epilogue.moments or self.precision.promoted)
         halves = self.results.ptx_type in ("f16", "bf16") and self.results.terms == self.precision.terms == 1
-        return matmul.candidates(device.shared_limit()) if fits and halves and self._k_blocks > 1 else ()
+        return (matmul.TILE,) if plain and halves and matmul.TILE.smem_bytes <= device.shared_limit() else ()
 
     def _split(self, rows: int) -> split_k.SplitKTile | None:
         """The tile of a linear layer whose depth several blocks share, where they are faster."""

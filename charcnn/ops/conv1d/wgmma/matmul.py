@@ -1,8 +1,8 @@
 """Matrix products on Hopper's tensor cores: linear layers of many rows, results of 16 bits.
 
-The kernel of kernel.py for one tap, where four things are simpler or faster. A stage holds A and B, and one mbarrier
-says that both are there. Blocks take tiles in bands, so that those that run at once share rows and columns in L2.
-Results go through shared memory to y by TMA, under the next tile's products. A tile's bias comes with its first stage.
+It differs from kernel.py in four ways. A stage holds A and B, and one mbarrier says that both are there. Blocks take
+tiles in bands, so that those that run at once share rows and columns in L2. Results go to shared memory, and TMA stores
+them while the next tile is multiplied, a box a step. A tile's bias comes with its first stage.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ BOX_BYTES = BOX_ROWS * ROW_BYTES
 
 @dataclass(frozen=True)
 class MatmulTile(WgmmaTile):
-    """A tile of a matrix product: as many stages of A as of B, a pair a stage."""
-
-    boxes: int = 2
-    """Of results, that a warp has in shared memory."""
-    spread: bool = True
+    """A tile of a matrix product: stages of A and of B in pairs, then all results of the tile, then biases."""
 
     @property
     def stage_bytes(self) -> int:
         """Of a stage of A and of B."""
         return self.a_bytes + self.b_bytes
+
+    @property
+    def boxes(self) -> int:
+        """Of a warp's results."""
+        return self.block_n // BOX_COLUMNS
 
     @property
     def staged_at(self) -> int:
@@ -58,7 +59,7 @@ class MatmulTile(WgmmaTile):
 
     @property
     def bias_at(self) -> int:
-        """Where the bias of two tiles begins."""
+        """Where biases begin."""
         return self.staged_at + 4 * self.math_warpgroups * self.boxes * BOX_BYTES
 
     @property
@@ -77,13 +78,8 @@ class MatmulTile(WgmmaTile):
         return 40, 232
 
 
-def candidates(limit: int) -> tuple[MatmulTile, ...]:
-    """Tiles for as many bytes of shared memory: first the one that was fastest."""
-    made = (
-        MatmulTile(128, stages, stages, 256, False, 1, 2, True, 2, boxes=boxes, spread=spread)
-        for stages, boxes, spread in ((3, 4, True), (4, 2, False))
-    )
-    return tuple(tile for tile in made if tile.smem_bytes <= limit)
+TILE = MatmulTile(128, 3, 3, 256, False, 1, math_warpgroups=2, producer=True, cluster_m=2)
+"""The fastest of those that were measured."""
 
 
 def make_place() -> Any:
@@ -117,12 +113,9 @@ def make_start(columns: int) -> Any:
 
 
 def make_stage(case: Case, ptx_type: str) -> Any:
-    """The device function stage_box(acc, box, at, lane, scale): a warp's 16 rows of 64 columns, swizzled.
-
-    `at`: where the lane's first row begins in the box, by the swizzle.
-    """
+    """The device function stage."""
     read_words = make_read_words(make_read_four(case.scaled, case.pointwise), ptx_type, case.rectified)
-    eight_rows = 8 * ROW_BYTES
+    eight_rows, box_bytes = 8 * ROW_BYTES, BOX_BYTES
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
@@ -133,42 +126,20 @@ def make_stage(case: Case, ptx_type: str) -> Any:
         ptx.st_shared_v4_b32(at, e if odd else a, f if odd else b, g if odd else c, h if odd else d)
         ptx.st_shared_v4_b32(at ^ 64, a if odd else e, b if odd else f, c if odd else g, d if odd else h)
 
-    @inline
-    def stage_box(acc, i, at, lane, scale):
-        stage_row(acc, i, at, lane & 4, scale)
-        stage_row(acc, i + 2, at + eight_rows, lane & 4, scale)
-
-    return stage_box
-
-
-def make_store(case: Case, boxes: int, ptx_type: str) -> Any:
-    """The device function store."""
-    stage_box, wait_read, box_bytes = make_stage(case, ptx_type), ptx.bulk_wait_group_read(boxes - 1), BOX_BYTES
-    spread, columns = case.config.spread, BOX_COLUMNS
-    inline = cuda.jit(device=True, forceinline=True)
-
     def up_to(box):
-        rest, more, slot = up_to(box - 1) if box else None, box > 0, box % boxes * box_bytes
+        rest, more = up_to(box - 1) if box else None, box > 0
 
         @inline
-        def store(acc, staged, at, lane, map_y, column, row, scale):
+        def stage(acc, at, lane, scale):
+            """A warp's results, box by box, swizzled; `at`: where the lane's first row begins, in the first box."""
             if more:
-                rest(acc, staged, at, lane, map_y, column, row, scale)
-            if not spread:
-                if lane == 0:
-                    wait_read()
-                cuda.syncwarp()
-            stage_box(acc, 32 * box, staged + slot + at, lane, scale)
-            if not spread:
-                ptx.fence_proxy_async()
-                cuda.syncwarp()
-                if lane == 0:
-                    ptx.tma_store_2d(map_y, staged + slot, column + columns * box, row)
-                    ptx.bulk_commit_group()
+                rest(acc, at, lane, scale)
+            stage_row(acc, 32 * box, at + box * box_bytes, lane & 4, scale)
+            stage_row(acc, 32 * box + 2, at + (box * box_bytes + eight_rows), lane & 4, scale)
 
-        return store
+        return stage
 
-    return up_to(case.config.block_n // columns - 1)
+    return up_to(case.config.block_n // BOX_COLUMNS - 1)
 
 
 @cache
@@ -176,20 +147,16 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
     """The kernel (map_x, weight, bias, map_y, scale, k_blocks, m_tiles, n_tiles, band).
 
     Its arguments: addresses of the tensor map of x, of the packed weights, of the bias, padded to whole n tiles, and of
-    the tensor map of y, whose boxes are a warp's; what accumulators are multiplied by; at least two k blocks; tiles of
-    rows, a cluster's as one, and of columns; rows of tiles of a band.
+    the tensor map of y, whose boxes are a warp's; what accumulators are multiplied by; k blocks; tiles of rows, a
+    cluster's as one, and of columns; rows of tiles of a band.
 
     Args:
-        operands: of features and weights, of one term.
+        operands: of features and weights, of one term, not promoted.
         config: the tile, and what lies in shared memory.
         epilogue: a pointwise function and a format of 16 bits.
     """
     case = Case(config, operands.scaled, epilogue.rectified, epilogue.function, True, True)
-    store, start, place = (
-        make_store(case, config.boxes, epilogue.results.ptx_type),
-        make_start(config.block_n),
-        make_place(),
-    )
+    stage_results, start, place = make_stage(case, epilogue.results.ptx_type), make_start(config.block_n), make_place()
     stages, cluster_m, math_warpgroups = config.b_stages, config.cluster_m, config.math_warpgroups
     init, advance = ring.make_init(stages, math_warpgroups * cluster_m), ring.make_advance(stages)
     before, multiply = ring.make_before(stages), make_multiply(operands, config)
@@ -199,21 +166,21 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
     load_multicast, share_bytes = ptx.bulk_load_multicast(cluster_m), uint32(config.b_bytes // cluster_m)
     a_bytes, b_bytes, stage_bytes = config.a_bytes, uint32(config.b_bytes), config.stage_bytes
     bias_bytes, bias_at, staged_at = uint32(4 * config.block_n), config.bias_at, config.staged_at
+    boxes, box_bytes, box_columns = uint32(config.boxes), BOX_BYTES, BOX_COLUMNS
     warp_bytes, warpgroup_rows = config.boxes * BOX_BYTES, WGMMA_M * ROW_BYTES // 16
     kinds = Barrier.B_FULL, Barrier.B_EMPTY, Barrier.A_EMPTY
     full_at, empty_at, bias_empty_at = (uint32(config.barriers_at + kind) for kind in kinds)
     biases, other, warps = BIASES, ring.make_advance(BIASES), 4 * math_warpgroups
     block_m, block_n, threads, acc_size = config.block_m, config.block_n, config.threads, config.block_n // 2
     k_block_size, descriptor_low, row_bytes = K_BLOCK, ptx.DESCRIPTOR_LOW, ROW_BYTES
-    spread, all_boxes = config.spread, uint32(config.block_n // BOX_COLUMNS)
-    box_bytes, box_columns = BOX_BYTES, BOX_COLUMNS
 
     @cuda.jit(device=True, forceinline=True)
     def send(lane, map_y, staged, box, column, row):
-        """Ask TMA to store a box."""
+        """Ask TMA to store a box of results, and give the next one."""
         if lane == 0:
             ptx.tma_store_2d(map_y, staged + box * box_bytes, column + box * box_columns, row)
             ptx.bulk_commit_group()
+        return box + 1
 
     @jit(launch_bounds=(threads, 1))
     def kernel(map_x, weight, bias, map_y, scale, k_blocks, m_tiles, n_tiles, band):
@@ -267,9 +234,9 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
         alloc()
 
         # Main loop.
-        staged, first_row = base + (staged_at + warp * warp_bytes), lane >> 2
-        at = first_row * row_bytes + ((lane & 3 ^ first_row) * 16 ^ (lane & 4) * 16)
-        leads, box, row, column = thread & 127 < cluster_m, all_boxes, uint32(0), uint32(0)
+        staged, lane_row = base + (staged_at + warp * warp_bytes), lane >> 2
+        at = staged + lane_row * row_bytes + ((lane & 3 ^ lane_row) * 16 ^ (lane & 4) * 16)
+        leads, box, row, column = thread & 127 < cluster_m, boxes, uint32(0), uint32(0)
         if lane == 0:
             ptx.fence_proxy_tensormap(map_y)
         cuda.syncwarp()
@@ -284,17 +251,15 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
             while k_block < k_blocks:
                 ring.wait(full, stage)
                 a = base + stage.slot * stage_bytes
+                a_desc, b_desc = a >> 4 | descriptor_low, (a + a_bytes) >> 4 | descriptor_low
                 ptx.wgmma_fence()
-                multiply(
-                    acc, (a >> 4 | descriptor_low) + warpgroup * warpgroup_rows, (a + a_bytes) >> 4 | descriptor_low
-                )
+                multiply(acc, a_desc + warpgroup * warpgroup_rows, b_desc)
                 wait_one()
                 if leads and k_block > 0:  # the products of the step before are done
                     ptx.mbarrier_arrive_cluster(ptx.mapa(ring.barrier(empty, before(stage)), lane))
                 cuda.syncwarp()
-                if box < all_boxes:
-                    send(lane, map_y, staged, box, column, row)
-                    box += 1
+                if box < boxes:  # of the tile before
+                    box = send(lane, map_y, staged, box, column, row)
                 k_block, stage = k_block + 1, advance(stage)
             wait_all()
             if leads:
@@ -302,23 +267,18 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
             cuda.syncwarp()
 
             # Epilogue.
-            if spread:
-                while box < all_boxes:  # of the tile before, which had more boxes than this one steps
-                    send(lane, map_y, staged, box, column, row)
-                    box += 1
-                if lane == 0:
-                    all_read()
-                cuda.syncwarp()
-            row, column = (m_tile * cluster_m + cta_rank) * block_m + warp * 16, n_tile * block_n
-            store(acc, staged, at, lane, map_y, column, row, scale)
-            if spread:
-                ptx.fence_proxy_async()
-                cuda.syncwarp()
-                box = uint32(0)
+            while box < boxes:  # there were fewer steps
+                box = send(lane, map_y, staged, box, column, row)
+            if lane == 0:
+                all_read()
+            cuda.syncwarp()
+            stage_results(acc, at, lane, scale)
+            ptx.fence_proxy_async()
+            cuda.syncwarp()
+            row, column, box = (m_tile * cluster_m + cta_rank) * block_m + warp * 16, n_tile * block_n, uint32(0)
             tile, turn = tile + tile_stride, other(turn)
-        while box < all_boxes:
-            send(lane, map_y, staged, box, column, row)
-            box += 1
+        while box < boxes:
+            box = send(lane, map_y, staged, box, column, row)
         if lane == 0:
             all_read()
         cuda.syncwarp()
