@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32, types
 
-from charcnn.aliases import Kernel
+from charcnn.aliases import Function, Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, grid_dim_x, thread_idx_x
@@ -82,7 +81,7 @@ TILE = MatmulTile(128, 3, 3, 256, False, 1, math_warpgroups=2, producer=True, cl
 """The fastest of those that were measured."""
 
 
-def make_place() -> Any:
+def make_place() -> Function:
     """The device function place(tile, m_tiles, n_tiles, band): the tile of rows and the tile of columns of a tile."""
 
     @cuda.jit(device=True, forceinline=True)
@@ -98,7 +97,7 @@ def make_place() -> Any:
     return place
 
 
-def make_start(columns: int) -> Any:
+def make_start(columns: int) -> Function:
     """The device function start."""
 
     @cuda.jit(device=True, forceinline=True)
@@ -112,7 +111,7 @@ def make_start(columns: int) -> Any:
     return start
 
 
-def make_stage(case: Case, ptx_type: str) -> Any:
+def make_stage(case: Case, ptx_type: str) -> Function:
     """The device function stage."""
     read_words = make_read_words(make_read_four(case.scaled, case.pointwise), ptx_type, case.rectified)
     eight_rows, box_bytes = 8 * ROW_BYTES, BOX_BYTES
@@ -163,10 +162,10 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
     wait_one, wait_all, all_read = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0), ptx.bulk_wait_group_read(0)
     producer_registers, math_registers = config.registers
     dealloc, alloc = ptx.setmaxnreg(producer_registers, False), ptx.setmaxnreg(math_registers, True)
-    load_multicast, share_bytes = ptx.bulk_load_multicast(cluster_m), uint32(config.b_bytes // cluster_m)
-    a_bytes, b_bytes, stage_bytes = config.a_bytes, uint32(config.b_bytes), config.stage_bytes
-    bias_bytes, bias_at, staged_at = uint32(4 * config.block_n), config.bias_at, config.staged_at
-    boxes, box_bytes, box_columns = uint32(config.boxes), BOX_BYTES, BOX_COLUMNS
+    load_multicast, share_bytes = ptx.bulk_load_multicast(cluster_m), config.b_bytes // cluster_m
+    a_bytes, b_bytes, stage_bytes = config.a_bytes, uint64(config.b_bytes), config.stage_bytes
+    bias_bytes, bias_at, staged_at = 4 * config.block_n, config.bias_at, config.staged_at
+    boxes, box_bytes, box_columns, zero = config.boxes, BOX_BYTES, BOX_COLUMNS, uint32(0)
     warp_bytes, warpgroup_rows = config.boxes * BOX_BYTES, WGMMA_M * ROW_BYTES // 16
     kinds = Barrier.B_FULL, Barrier.B_EMPTY, Barrier.A_EMPTY
     full_at, empty_at, bias_empty_at = (uint32(config.barriers_at + kind) for kind in kinds)
@@ -211,8 +210,8 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
                 while tile < tiles:
                     m_tile, n_tile = place(tile, m_tiles, n_tiles, band)
                     row = (m_tile * cluster_m + cta_rank) * block_m
-                    source = weight + uint64(n_tile * k_blocks) * uint64(b_bytes) + uint64(share)
-                    k_block = uint32(0)
+                    source = weight + uint64(n_tile * k_blocks) * b_bytes + share
+                    k_block = zero
                     while k_block < k_blocks:
                         barrier, to = ring.barrier(full, stage), base + stage.slot * stage_bytes
                         ring.wait(empty, stage)
@@ -220,12 +219,12 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
                             ring.wait(bias_empty, turn)
                             ptx.mbarrier_arrive_expect_tx(barrier, stage_bytes + bias_bytes)
                             to_bias = base + (bias_at + turn.slot * bias_bytes)
-                            ptx.bulk_load(to_bias, bias + uint64(n_tile * bias_bytes), bias_bytes, barrier)
+                            ptx.bulk_load(to_bias, bias + n_tile * bias_bytes, bias_bytes, barrier)
                         else:
                             ptx.mbarrier_arrive_expect_tx(barrier, stage_bytes)
                         ptx.tma_load_2d(to, map_x, barrier, k_block * k_block_size, row)
                         load_multicast(to + (a_bytes + share), source, share_bytes, barrier)
-                        source += uint64(b_bytes)
+                        source += b_bytes
                         k_block, stage = k_block + 1, advance(stage)
                     tile, turn = tile + tile_stride, other(turn)
             cuda.syncwarp()
@@ -236,7 +235,7 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
         # Main loop.
         staged, lane_row = base + (staged_at + warp * warp_bytes), lane >> 2
         at = staged + lane_row * row_bytes + ((lane & 3 ^ lane_row) * 16 ^ (lane & 4) * 16)
-        leads, box, row, column = thread & 127 < cluster_m, boxes, uint32(0), uint32(0)
+        leads, box, row, column = thread & 127 < cluster_m, zero + boxes, zero, zero
         if lane == 0:
             ptx.fence_proxy_tensormap(map_y)
         cuda.syncwarp()
@@ -247,7 +246,7 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
             cuda.syncwarp()
             if lane == 0:
                 ring.arrive(bias_empty, turn)
-            k_block = uint32(0)
+            k_block = zero
             while k_block < k_blocks:
                 ring.wait(full, stage)
                 a = base + stage.slot * stage_bytes
@@ -275,7 +274,7 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
             stage_results(acc, at, lane, scale)
             ptx.fence_proxy_async()
             cuda.syncwarp()
-            row, column, box = (m_tile * cluster_m + cta_rank) * block_m + warp * 16, n_tile * block_n, uint32(0)
+            row, column, box = (m_tile * cluster_m + cta_rank) * block_m + warp * 16, n_tile * block_n, zero
             tile, turn = tile + tile_stride, other(turn)
         while box < boxes:
             box = send(lane, map_y, staged, box, column, row)

@@ -6,6 +6,7 @@ from typing import Any
 
 from numba import cuda
 
+from charcnn.aliases import Function
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.conv1d.wgmma.config import NO_ROW
@@ -18,7 +19,7 @@ from charcnn.ops.conv1d.wgmma.epilogue.common import (
 )
 
 
-def make_read_words(read_four: Any, ptx_type: str, rectified: bool) -> Any:
+def make_read_words(read_four: Function, ptx_type: str, rectified: bool) -> Function:
     """The device function read_words; ReLU and rounding are one instruction."""
     pack = ptx.cvt_f16x2(ptx_type, rectified)
 
