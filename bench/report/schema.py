@@ -93,6 +93,8 @@ class Results:
     """What bench/calls.py wrote, by file."""
     attention: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/attention.py wrote, by file."""
+    gemm: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/gemm.py wrote, by file."""
     ladders: dict[str, dict[Path, dict[str, Any]]] = field(default_factory=lambda: {"mma_steps": {}, "wgmma_steps": {}})
     """What bench/steps.py wrote, by ladder and file."""
     classified: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -121,6 +123,7 @@ def results() -> Results:
         "op_times": found.op_times,
         "calls": found.calls,
         "attention": found.attention,
+        "gemm": found.gemm,
         "precisions": found.agreed,
         "validation": found.validated,
         "peers": found.peers,
@@ -166,7 +169,7 @@ SCHEMAS = (
     "precisions", "validation", "networks", "op_times", "fused_layers", "half_chain",
     "fused_alexnet",
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
-    "compare", "amx", "models", "wgmma_trace", "calls", "attention",
+    "compare", "amx", "models", "wgmma_trace", "calls", "attention", "gemm",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits, cores and dot; a picture the last."""
 
