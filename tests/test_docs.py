@@ -44,6 +44,7 @@ EXAMPLES = {
         "README.md",
         "docs/operators.md",
         "docs/attention.md",
+        "docs/gemm.md",
         "docs/lecture.md",
         "docs/documents.md",
         "docs/fusion.md",

@@ -237,6 +237,7 @@ def test_a_tensor_map_holds_an_address(gpu):
     kept(known, x, weight, y)
     elsewhere = OnGpu((8,), BEGIN + (1 << 20))
     assert known.started((elsewhere, weight), (), y, None) is None
+    assert known.started((x, weight), (), elsewhere, None) is None
     assert known.started((x, weight), (), y, None) is y
 
 

@@ -20,6 +20,7 @@ from report.classify import accuracy, classify, compared, engines, training
 from report.code import change, code
 from report.few_rows import few_rows
 from report.fused import fused_alexnet
+from report.gemm import gemm
 from report.ideas import ideas
 from report.images import conv2d, conv2d_cpu
 from report.ladder import READMES, mma_steps, wgmma_steps
@@ -42,7 +43,8 @@ _BLOCKS = (
     image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted, bert,
-    amx, attention, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable, few_rows,
+    gemm, amx, attention, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
+    few_rows,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

@@ -95,6 +95,8 @@ class Results:
     """What bench/attention.py wrote, by file."""
     bert: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/bert.py wrote, by file."""
+    gemm: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/gemm.py wrote, by file."""
     ladders: dict[str, dict[Path, dict[str, Any]]] = field(default_factory=lambda: {"mma_steps": {}, "wgmma_steps": {}})
     """What bench/steps.py wrote, by ladder and file."""
     classified: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -124,6 +126,7 @@ def results() -> Results:
         "calls": found.calls,
         "attention": found.attention,
         "bert": found.bert,
+        "gemm": found.gemm,
         "precisions": found.agreed,
         "validation": found.validated,
         "peers": found.peers,
@@ -170,7 +173,7 @@ SCHEMAS = (
     "fused_alexnet",
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
     "compare", "amx", "models", "wgmma_trace", "calls", "attention",
-    "attention_trace", "bert",
+    "attention_trace", "bert", "gemm",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits, cores and dot; pictures the traces."""
 

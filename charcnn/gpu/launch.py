@@ -316,6 +316,11 @@ class Call:
         self._once = True
 
     @property
+    def made(self) -> bool:
+        """Whether the result is an array of this call's own making."""
+        return self._out is None
+
+    @property
     def repeats(self) -> bool:
         """Whether what it has started is all that it does: nothing through other calls, or in memory of its own."""
         others = _counter.launches - self._before != len(self.started)

@@ -155,6 +155,35 @@ def bulk_store(*operands: Value) -> None:
         thread.stores[-1].append(_store(to, thread.block.memory.bytes[at : at + size]))
 
 
+def _store_box(found_at: int, source: int, column: int, row: int) -> None:
+    """`ptx.tma_store_2d`: done when it is waited for."""
+    thread, found, first = current(), _described(found_at), [_signed(one) for one in (column, row)]
+    if len(found.shape) != len(first) or found.walk is not None:
+        thread.report("tensor map", f"a store of 2 dimensions by {found}")
+        return
+    columns, rows = found.box
+    size = rows * columns * _NUMBER
+    at = place(source, size, ROW, thread.block, "TMA reads")
+    if at is not None:
+        if thread.block.shadow:
+            beside(thread.block, Shadow.span(at, size), _reader(thread))
+        held = thread.block.memory.bytes[swizzled(at, rows, columns * _NUMBER)]
+        thread.stores[-1].append(lambda: _stored(found, first, held))
+
+
+def _stored(found: tensor_map.Described, first: Sequence[int], held: np.ndarray) -> None:
+    """Write the part of a box that lies in its array."""
+    (column, row), (columns, rows) = first, found.shape
+    begin, end = max(0, column), min(column + held.shape[1] // _NUMBER, columns)
+    for i, data in enumerate(held):
+        if begin < end and 0 <= row + i < rows:
+            part = data[_NUMBER * (begin - column) : _NUMBER * (end - column)]
+            write_global(found.address + (row + i) * found.strides[0] + _NUMBER * begin, part.tobytes())
+
+
+EMULATED["tma_store_2d"] = _store_box
+
+
 def _reader(thread: Thread) -> Actor:
     return helper(thread.block, "store", thread.number // LANES)
 

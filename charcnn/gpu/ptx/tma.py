@@ -102,6 +102,17 @@ def bulk_store(to, source, size):
     """
 
 
+@instruction("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [$0, {$2, $3}], [$1];", "", "lrrr")
+def tma_store_2d(tensor_map, source, column, row):
+    """Start to copy a box, swizzled as the tensor map has it, to its array; nothing where the array has ended.
+
+    As of `bulk_store`, each thread fences what it wrote, and groups are closed and waited for.
+
+    PTX: cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [map, {column, row}], [source]; section
+    "cp.async.bulk.tensor". Since compute capability 9.0.
+    """
+
+
 @instruction("cp.async.bulk.commit_group;")
 def bulk_commit_group():
     """Close a group: all of this thread's bulk stores since the last one.

@@ -124,9 +124,12 @@ class PreparedConv(NoScratch):
             moments: whether moments are taken.
             y_unit: what 1 stands for in results.
         """
-        self._replay = Replay(own=True, by_address=self.hopper)
+        self._replay = Replay(own=True, by_address=2 * self.hopper)  # of x, and of what is written
         self.product, epilogue = self.check(pattern)
-        weight, bias = weights["weight"], weights["bias"]
+        weight, bias = weights["weight"], weights.get("bias")
+        if bias is None:
+            bias = np.zeros(tuple(weight.shape)[-1], np.float32)
+            bias = device.to_device(bias) if device.on_device(weight) else bias
         epilogues.check(epilogue.pointwise, y_unit)
         if moments and epilogue != Epilogue():
             raise ValueError(f"pattern={list(pattern)}: need nothing behind {self.product} where moments are taken")

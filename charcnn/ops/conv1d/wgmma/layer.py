@@ -12,16 +12,17 @@ import numpy as np
 from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
-from charcnn.layers import Conv2d
+from charcnn.layers import Conv2d, Linear
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.cast import narrow, x_unit_of
 from charcnn.ops.common.conv import POOL, PreparedConv
 from charcnn.ops.common.epilogues import Pattern, pattern_of
 from charcnn.ops.common.precision import FP32, choose
-from charcnn.ops.conv1d.wgmma import few_rows, split_k
+from charcnn.ops.conv1d.wgmma import few_rows, matmul, split_k
 from charcnn.ops.conv1d.wgmma.config import BLOCK_N, K_BLOCK, WgmmaTile
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
+from charcnn.ops.conv1d.wgmma.matmul import BAND, BOX_COLUMNS, BOX_ROWS, MatmulTile, make_matmul_kernel
 from charcnn.ops.conv1d.wgmma.pack import packed
 from charcnn.ops.conv1d.wgmma.split_k import make_split_k_kernel
 from charcnn.ops.conv1d.wgmma.windows import WgmmaWindows
@@ -51,7 +52,7 @@ class WgmmaConv(PreparedConv):
     Args:
         pattern: `Conv1d`, `Conv2d` or `Linear`; a pointwise function; of a `Conv1d` with ReLU, max-pooling of 3.
         weights: "weight", float32 (K, C_in, C_out), (KH, KW, C_in / groups, C_out) or (C_in, C_out), as `arrays.pack`
-            gives it, C-contiguous; "bias" (C_out,) likewise; both NumPy arrays, or both device arrays.
+            gives it, C-contiguous; "bias" (C_out,) likewise, 0 where it is left out; both NumPy or both device arrays.
         precision: of weights and features, one of `precision.TENSOR_PRECISIONS`; sums are float32.
         results: of what is given, one of them or "float32"; `precision` where None.
         length: of a sequence, with pooling how many positions of x count, where there are more, so that all are a
@@ -137,8 +138,11 @@ class WgmmaConv(PreparedConv):
             if split is not None:
                 self._start_split(split, call, rows, vector_store)
                 return
-            cut = self._cut_rows(x, y, rows)
+            cut = self._cut_rows(x, y, rows, vector_store)
         tile = cut.tile
+        if isinstance(tile, MatmulTile):
+            self._start_matmul(tile, cut, call, known)
+            return
         bias_in_smem = tile.smem_bytes + self._bias.nbytes <= device.shared_limit() and not self.precision.promoted
         full_n_tiles = self.c_out % tile.block_n == 0
         kernel = make_kernel(self.precision, tile, self.epilogue, vector_store, full_n_tiles, bias_in_smem)
@@ -150,6 +154,21 @@ class WgmmaConv(PreparedConv):
         shared = tile.smem_bytes + (self._bias.nbytes if bias_in_smem else 0)
         early = self._early(call, known)
         call.launch(kernel, clusters, tile.threads, *arguments, shared=shared, cluster=tile.cluster_m, early=early)
+
+    def _start_matmul(self, tile: MatmulTile, cut: Tiled, call: Call, known: int) -> None:
+        y, n_tiles = call.out, -(-self.c_out // tile.block_n)
+        if call.made:
+            call.once()  # the next result lies elsewhere, and a tensor map holds an address
+        if (key := ("y", device.address(y), tuple(y.shape))) not in self._maps:
+            shape, box = (self.c_out, y.shape[0]), (BOX_COLUMNS, BOX_ROWS)
+            self._maps[key] = tensor_map.encode(y, shape, (y.dtype.itemsize * self.c_out,), box)
+        addresses = cut.features, self._weight, self._bias, self._maps[key]
+        numbers = map(np.uint32, (self._k_blocks, cut.tiles // n_tiles, n_tiles, BAND))
+        arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *numbers
+        clusters, early = min(cut.tiles, device.multiprocessors() // tile.cluster_m), self._early(call, known)
+        kernel = make_matmul_kernel(self.precision, tile, self.epilogue)
+        options = {"shared": tile.smem_bytes, "cluster": tile.cluster_m, "early": early}
+        call.launch(kernel, clusters, tile.threads, *arguments, **options)
 
     def _early(self, call: Call, known: int) -> bool:
         """Whether the kernel may begin early, as there are no more maps than were known before.
@@ -180,11 +199,12 @@ class WgmmaConv(PreparedConv):
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
         return rows
 
-    def _cut_rows(self, x: Array, y: Array, rows: int) -> Tiled:
+    def _cut_rows(self, x: Array, y: Array, rows: int, vector_store: bool) -> Tiled:
         found, taps, of, window = self._tiles, self.taps, self.precision, self.epilogue.pool_size
         few = few_rows.offered(found[0], rows, taps, self._k_blocks, self.c_out, of, self.epilogue.moments)
         key, shape = f"wgmma {self.epilogue.kind}", (taps, self.c_in, self.c_out)
-        tile = tile_choice.choose(key, of.name, shape, rows * window, (*few, *found))
+        of_matmul = self._matmul_tiles if vector_store and not few else ()
+        tile = tile_choice.choose(key, of.name, shape, rows * window, (*few, *of_matmul, *found))
         tiles = -(-rows // (tile.block_m * tile.cluster_m)) * -(-self.c_out // tile.block_n)
         length = x.shape[1] // window
         magic = -(-(1 << 32) // length) % (1 << 32)  # row * magic >> 32 is row // length
@@ -195,6 +215,13 @@ class WgmmaConv(PreparedConv):
         """Of rows, the usual one first."""
         epilogue = self.epilogue
         return WgmmaTile.candidates(self.taps, bool(epilogue.pool), self.precision, measured=epilogue.moments)
+
+    @cached_property
+    def _matmul_tiles(self) -> tuple[MatmulTile, ...]:
+        """Of a linear layer with results of 16 bits the tile of its own kernel."""
+        plain = isinstance(self.product, Linear) and not (self.epilogue.moments or self.precision.promoted)
+        halves = self.results.ptx_type in ("f16", "bf16") and self.results.terms == self.precision.terms == 1
+        return (matmul.TILE,) if plain and halves and matmul.TILE.smem_bytes <= device.shared_limit() else ()
 
     def _split(self, rows: int) -> split_k.SplitKTile | None:
         """The tile of a linear layer whose depth several blocks share, where they are faster."""

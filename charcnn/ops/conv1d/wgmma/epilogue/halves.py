@@ -6,6 +6,7 @@ from typing import Any
 
 from numba import cuda
 
+from charcnn.aliases import Function
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.conv1d.wgmma.config import NO_ROW
@@ -18,22 +19,29 @@ from charcnn.ops.conv1d.wgmma.epilogue.common import (
 )
 
 
-def make_16_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, int]:
-    """Results in fp16 or bf16, exchanged as such."""
-    inline = cuda.jit(device=True, forceinline=True)
-    pooled = case.pooled
-    relu_in_pack = case.rectified and not pooled  # ReLU and rounding are one instruction
-    pack, pack_max = ptx.cvt_f16x2(ptx_type, relu_in_pack), ptx.max_nan_f16x2(ptx_type)
-    store_words = make_store_words(case.vector_store)
-    exchange_bytes = case.config.exchange_bytes
-    no_row = NO_ROW
+def make_read_words(read_four: Function, ptx_type: str, rectified: bool) -> Function:
+    """The device function read_words; ReLU and rounding are one instruction."""
+    pack = ptx.cvt_f16x2(ptx_type, rectified)
 
-    @inline
+    @cuda.jit(device=True, forceinline=True)
     def read_words(acc, i, scale):
         """Eight channels, in four words."""
         a, b, c, d = read_four(acc, i, scale)
         e, f, g, h = read_four(acc, i + 8, scale)
         return pack(a, b), pack(c, d), pack(e, f), pack(g, h)
+
+    return read_words
+
+
+def make_16_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, int]:
+    """Results in fp16 or bf16, exchanged as such."""
+    inline = cuda.jit(device=True, forceinline=True)
+    pooled = case.pooled
+    read_words = make_read_words(read_four, ptx_type, case.rectified and not pooled)
+    pack_max = ptx.max_nan_f16x2(ptx_type)
+    store_words = make_store_words(case.vector_store)
+    exchange_bytes = case.config.exchange_bytes
+    no_row = NO_ROW
 
     @inline
     def pool_max(at, a, b, c, d):
