@@ -42,7 +42,8 @@ _BLOCKS = (
     image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted,
-    amx, attention, gemm, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable, few_rows,
+    amx, attention, gemm, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
+    few_rows,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

@@ -168,7 +168,7 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
     boxes, box_bytes, box_columns, zero = config.boxes, BOX_BYTES, BOX_COLUMNS, uint32(0)
     warp_bytes, warpgroup_rows = config.boxes * BOX_BYTES, WGMMA_M * ROW_BYTES // 16
     kinds = Barrier.B_FULL, Barrier.B_EMPTY, Barrier.A_EMPTY
-    full_at, empty_at, bias_empty_at = (uint32(config.barriers_at + kind) for kind in kinds)
+    full_at, empty_at, bias_empty_at = (config.barriers_at + kind for kind in kinds)
     biases, other, warps = BIASES, ring.make_advance(BIASES), 4 * math_warpgroups
     block_m, block_n, threads, acc_size = config.block_m, config.block_n, config.threads, config.block_n // 2
     k_block_size, descriptor_low, row_bytes = K_BLOCK, ptx.DESCRIPTOR_LOW, ROW_BYTES
@@ -210,7 +210,7 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
                 while tile < tiles:
                     m_tile, n_tile = place(tile, m_tiles, n_tiles, band)
                     row = (m_tile * cluster_m + cta_rank) * block_m
-                    source = weight + uint64(n_tile * k_blocks) * b_bytes + share
+                    source = weight + n_tile * k_blocks * b_bytes + share
                     k_block = zero
                     while k_block < k_blocks:
                         barrier, to = ring.barrier(full, stage), base + stage.slot * stage_bytes
