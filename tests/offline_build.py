@@ -249,6 +249,10 @@ def between_features(row: catalog.Variant) -> None:
         options = {"precision": precision, "moments": "stat" in row.operator}
         made = prepared(MmaConv, weight, bias, "relu" if "relu" in row.operator else "", pool, **options)
         (made.with_moments if options["moments"] else made.apply)(np.empty((1, 336, of.terms * 256), of.dtype))
+    if row.technique == "wgmma" and row.operator.startswith("linear") and row.precision in HALF_PRECISIONS:
+        of, relu = HALF_PRECISIONS[row.precision], "relu" if "relu" in row.operator else ""
+        product = prepared(WgmmaConv, weight[0], bias, relu, precision=row.precision)
+        product.apply(np.zeros((256, 256), of.dtype))  # of many rows
     if row.ampere and row.operator == "conv2d_relu_nhwc":
         image_tiles(row.precision or "")
     if row.name == "conv2d_relu_nhwc_wgmma_fp16x3":

@@ -39,9 +39,8 @@ def gemm(document: Path, what: str) -> str:
             key = tuple(row["shape"].values()), row["precision"]
             found.setdefault(key, {})[row["made"]] = row["tflop_per_second"]
         host = machine_called(raw["machine"])
-        parts.append(
-            (_ladder(host, found) if what == "ladder" else _shapes(host, found, what)) + sources(document, [file])
-        )
+        made = _ladder(host, found) if what == "ladder" else _shapes(host, found, what)
+        parts.append(made + sources(document, [file]))
     return "\n".join(parts) if parts else UNMEASURED + "\n"
 
 
@@ -64,12 +63,9 @@ def _shapes(host: str, found: dict[tuple[Any, ...], dict[str, float]], precision
 def _ladder(host: str, found: dict[tuple[Any, ...], dict[str, float]]) -> str:
     rows = []
     for name, idea in STEPS.items():
-        flop, shape, precision = max(
-            (shape[0] * shape[1] * shape[2], shape, precision)
-            for (shape, precision), rates in found.items()
-            if name in rates and precision != "bf16"
+        shape, precision = max(
+            key for key, rates in found.items() if name in rates and key[1] != "bf16" and len({*key[0]}) == 1
         )
-        assert flop
         rates = found[shape, precision]
         share = percent(rates[name] / _best(rates))
         rows.append([f"`{name}`", idea, f"{shape[0]:,}³", precision, f"{rates[name]:,.1f}", share])

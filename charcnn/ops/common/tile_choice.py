@@ -31,10 +31,8 @@ SOURCES = {
     "double_buffered": ("ops/conv1d/double_buffered.py", "ops/conv1d/tile_moments.py", "gpu/ptx"),
     "mma": (*(f"ops/conv1d/mma/{name}" for name in ("config.py", "kernel.py", "loads.py")), "gpu/ptx"),
     "wgmma": (
-        *(
-            f"ops/conv1d/wgmma/{name}"
-            for name in ("config.py", "epilogue", "few_rows.py", "kernel.py", "loads.py", "matmul.py")
-        ),
+        *(f"ops/conv1d/wgmma/{name}.py" for name in ("config", "few_rows", "kernel", "loads", "matmul")),
+        "ops/conv1d/wgmma/epilogue",
         "gpu/ptx",
     ),
 }

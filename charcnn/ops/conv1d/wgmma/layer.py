@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from charcnn.aliases import Array, Stream
+from charcnn.aliases import Array, KernelArgument, Stream
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
 from charcnn.layers import Conv2d, Linear
@@ -148,8 +148,7 @@ class WgmmaConv(PreparedConv):
         kernel = make_kernel(self.precision, tile, self.epilogue, vector_store, full_n_tiles, bias_in_smem)
         more = y if partial_moments is None else partial_moments
         addresses = cut.features, self._weight, self._bias, y, more if cut.geometry is None else cut.geometry
-        numbers = *cut.steps, self.c_out, cut.tiles, *cut.rows
-        arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *map(np.uint32, numbers)
+        arguments = self._arguments(addresses, (*cut.steps, self.c_out, cut.tiles, *cut.rows))
         clusters = min(cut.tiles, device.multiprocessors() // tile.cluster_m)
         shared = tile.smem_bytes + (self._bias.nbytes if bias_in_smem else 0)
         early = self._early(call, known)
@@ -163,12 +162,15 @@ class WgmmaConv(PreparedConv):
             shape, box = (self.c_out, y.shape[0]), (BOX_COLUMNS, BOX_ROWS)
             self._maps[key] = tensor_map.encode(y, shape, (y.dtype.itemsize * self.c_out,), box)
         addresses = cut.features, self._weight, self._bias, self._maps[key]
-        numbers = map(np.uint32, (self._k_blocks, cut.tiles // n_tiles, n_tiles, BAND))
-        arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *numbers
+        arguments = self._arguments(addresses, (self._k_blocks, cut.tiles // n_tiles, n_tiles, BAND))
         clusters, early = min(cut.tiles, device.multiprocessors() // tile.cluster_m), self._early(call, known)
         kernel = make_matmul_kernel(self.precision, tile, self.epilogue)
-        options = {"shared": tile.smem_bytes, "cluster": tile.cluster_m, "early": early}
-        call.launch(kernel, clusters, tile.threads, *arguments, **options)
+        shared, cluster = tile.smem_bytes, tile.cluster_m
+        call.launch(kernel, clusters, tile.threads, *arguments, shared=shared, cluster=cluster, early=early)
+
+    def _arguments(self, arrays: Iterable[Array], numbers: Iterable[int]) -> tuple[KernelArgument, ...]:
+        """Of a kernel: addresses, what accumulators are multiplied by, and numbers."""
+        return *(np.uint64(device.address(a)) for a in arrays), self._scale, *map(np.uint32, numbers)
 
     def _early(self, call: Call, known: int) -> bool:
         """Whether the kernel may begin early, as there are no more maps than were known before.
@@ -235,8 +237,7 @@ class WgmmaConv(PreparedConv):
         kernel = make_split_k_kernel(self.precision, tile, self.epilogue, vector_store)
         known = len(self._maps)
         addresses = self._map(x, tile), self._weight, self._bias, y
-        numbers = map(np.uint32, (self._k_blocks, self.c_out, rows))
-        arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *numbers
+        arguments = self._arguments(addresses, (self._k_blocks, self.c_out, rows))
         grid = -(-self.c_out // tile.block_n), -(-rows // tile.block_m)
         early = self._early(call, known)
         call.launch(kernel, grid, tile.threads, *arguments, shared=tile.smem_bytes, cluster=tile.splits, early=early)

@@ -14,7 +14,7 @@ from numba import cuda, float32, types
 
 from charcnn.aliases import Function, Kernel
 from charcnn.gpu import ptx
-from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.common import ring
@@ -165,10 +165,10 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
     load_multicast, share_bytes = ptx.bulk_load_multicast(cluster_m), config.b_bytes // cluster_m
     a_bytes, b_bytes, stage_bytes = config.a_bytes, uint64(config.b_bytes), config.stage_bytes
     bias_bytes, bias_at, staged_at = 4 * config.block_n, config.bias_at, config.staged_at
-    boxes, box_bytes, box_columns, zero = config.boxes, BOX_BYTES, BOX_COLUMNS, uint32(0)
+    boxes, box_bytes, box_columns = config.boxes, BOX_BYTES, BOX_COLUMNS
     warp_bytes, warpgroup_rows = config.boxes * BOX_BYTES, WGMMA_M * ROW_BYTES // 16
     kinds = Barrier.B_FULL, Barrier.B_EMPTY, Barrier.A_EMPTY
-    full_at, empty_at, bias_empty_at = (uint32(config.barriers_at + kind) for kind in kinds)
+    full_at, empty_at, bias_empty_at = (config.barriers_at + kind for kind in kinds)
     biases, other, warps = BIASES, ring.make_advance(BIASES), 4 * math_warpgroups
     block_m, block_n, threads, acc_size = config.block_m, config.block_n, config.threads, config.block_n // 2
     k_block_size, descriptor_low, row_bytes = K_BLOCK, ptx.DESCRIPTOR_LOW, ROW_BYTES
@@ -191,6 +191,7 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
         full, empty, bias_empty = base + full_at, base + empty_at, base + bias_empty_at
         cta_rank, tile, tile_stride = block_idx_x() % cluster_m, block_idx_x() // cluster_m, grid_dim_x() // cluster_m
         tiles, stage, turn = m_tiles * n_tiles, ring.to_read(), ring.to_read()
+        zero = stage.slot  # of 32 bits
         if thread == 0:
             init(full, empty)
             for i in range(biases):
@@ -210,7 +211,7 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
                 while tile < tiles:
                     m_tile, n_tile = place(tile, m_tiles, n_tiles, band)
                     row = (m_tile * cluster_m + cta_rank) * block_m
-                    source = weight + uint64(n_tile * k_blocks) * b_bytes + share
+                    source = weight + n_tile * k_blocks * b_bytes + share
                     k_block = zero
                     while k_block < k_blocks:
                         barrier, to = ring.barrier(full, stage), base + stage.slot * stage_bytes

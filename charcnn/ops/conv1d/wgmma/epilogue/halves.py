@@ -21,9 +21,9 @@ from charcnn.ops.conv1d.wgmma.epilogue.common import (
 
 def make_read_words(read_four: Function, ptx_type: str, rectified: bool) -> Function:
     """The device function read_words; ReLU and rounding are one instruction."""
-    pack = ptx.cvt_f16x2(ptx_type, rectified)
+    pack, inline = ptx.cvt_f16x2(ptx_type, rectified), cuda.jit(device=True, forceinline=True)
 
-    @cuda.jit(device=True, forceinline=True)
+    @inline
     def read_words(acc, i, scale):
         """Eight channels, in four words."""
         a, b, c, d = read_four(acc, i, scale)
