@@ -45,7 +45,7 @@ import source_digest
 from alexnet_cases import ALEXNET
 from kernel_costs import all_compiled, function, title
 from offline_chains import image_chains, mma_chains
-from offline_levels import ENCODERS, OF_LEVELS, of_encoder, of_level
+from offline_levels import LAUNCHED
 from offline_tiles import TILES, other_tiles
 from spaces import Space
 
@@ -141,12 +141,9 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
         if TOOM_COOK in names:
             recorder.variant = TOOM_COOK
             toom_cook()
-        for name in ENCODERS:
+        for name, launch in LAUNCHED.items():
             if name in names:
-                of_encoder(name, target, recorder)
-        for name in OF_LEVELS:
-            if name in names:
-                of_level(name, target, recorder)
+                launch(name, target, recorder)
         for name, layer in LADDERS.items():
             for step in layer.steps if not names or name in names else ():
                 recorder.variant = f"{name}: {step}"

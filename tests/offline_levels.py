@@ -56,6 +56,10 @@ def of_encoder(name: str, target: Target, recorder: Recorder) -> None:
     record(BuiltEncoder("bert", ENCODERS[name], name.split()[1]), target, launched, [3])
 
 
+LAUNCHED = {**dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys(ENCODERS, of_encoder)}
+"""What hands over each of these."""
+
+
 class Recorder(Protocol):
     """What keeps launches, by variant."""
 

@@ -22,8 +22,7 @@
 - classify: `charcnn classify` from file to file, beside the level's own rate; engines: it beside Ray, Dask and Spark;
 - measured: all levels on all machines; sanitizer: what compute-sanitizer found;
 - layers: each prepared layer beside cuDNN and cuBLAS, and its share of the measured peak;
-- conv2d, conv2d_cpu: prepared convolutions beside the libraries'; attention and bert PRECISION: beside PyTorch's;
-- gemm PRECISION: matrix products beside cuBLAS; gemm ladder: the steps there;
+- conv2d, conv2d_cpu; attention, bert and gemm PRECISION: these beside the libraries'; gemm ladder: the steps there;
 - networks, network_techniques, networks_beside: networks of images, how they run, and beside other libraries;
 - mma_steps, wgmma_steps: a ladder of small kernels: what each step can reach, and what it reached beside cuBLAS;
 - agreement: what each precision does to a trained network's labels, from bench/precisions.py;
