@@ -153,15 +153,15 @@ PRECISE = [(row.name, precision) for row in ENCODER_TECHNIQUES for precision in 
 @pytest.mark.parametrize(("technique", "precision"), PRECISE)
 def test_every_technique(technique: str, precision: str) -> None:
     row, of = encoder_technique(technique), network()
-    held, ids = params.init(of, 1), drawn(of, [TOKENS, 0, 1, 5])
+    held, ids = params.init(of, 1), drawn(of, [TOKENS, 0, 1])
     run_ = row.build(technique, held, of, batch=3, **row.build_options(precision))
     results = run_(ids.view(np.uint8))
     right, sigma = expected(ids.view(np.uint8), held, of, row.rounding(precision))
     assert results.dtype == np.float32
     assert not results[1].any()
-    errors = np.sqrt(np.square((results - right)[sigma > 0] / sigma[sigma > 0]).reshape(3, -1).mean(axis=1))
+    errors = np.sqrt(np.square((results - right)[sigma > 0] / sigma[sigma > 0]).reshape(2, -1).mean(axis=1))
     assert errors.max() <= row.rounding(precision).bound, errors
-    np.testing.assert_allclose(np.linalg.norm(results[[0, 2, 3]], axis=1), 1, atol=1e-3)
+    np.testing.assert_allclose(np.linalg.norm(results[[0, 2]], axis=1), 1, atol=1e-3)
 
 
 @pytest.mark.parametrize("technique", ["cpu_gemm", "strong"])
