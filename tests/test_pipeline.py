@@ -12,7 +12,7 @@ import pytest
 from test_offload import double, random_ids
 
 from charcnn import offload
-from charcnn.runtime import stream
+from charcnn.runtime import graph_order
 from charcnn.runtime.pipeline import Pipeline
 
 
@@ -71,15 +71,15 @@ def test_a_worker_is_there_after_an_error(error, inputs):
 
 
 def test_what_an_interrupted_batch_computes_is_waited_for():
-    said, worker = [], object.__new__(stream.GraphWorker)
+    said, order = [], object.__new__(graph_order.GraphOrder)
 
     def event(name):
         return SimpleNamespace(**{way: lambda on, way=way: said.append((name, way, on)) for way in ("record", "wait")})
 
-    worker.buffers = SimpleNamespace(stream="own", on=lambda other: nullcontext())
-    worker._compute = SimpleNamespace(stream="shared", one_batch=threading.Lock())
-    worker._ready, worker._done = event("ready"), event("done")
-    with pytest.raises(KeyboardInterrupt), worker._computing(1000):
+    order._buffers = SimpleNamespace(stream="own", on=lambda other: nullcontext())
+    order._compute = SimpleNamespace(stream="shared", one_batch=threading.Lock())
+    order._ready, order._done = event("ready"), event("done")
+    with pytest.raises(KeyboardInterrupt), order.computing(1000):
         raise KeyboardInterrupt
     assert said[-2:] == [("done", "record", "shared"), ("done", "wait", "own")]
-    assert not worker._compute.one_batch.locked()
+    assert not order._compute.one_batch.locked()
