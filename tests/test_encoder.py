@@ -15,15 +15,28 @@ from hypothesis import strategies as st
 
 from charcnn.catalog import ENCODER_TECHNIQUES, encoder_technique
 from charcnn.gpu import device
-from charcnn.layers import Embedding, Gelu, MeanPool, Normalize, Projection, Residual, RowNorm, SelfAttention, place
+from charcnn.layers import (
+    Embedding,
+    Gelu,
+    Linear,
+    MeanPool,
+    Normalize,
+    Projection,
+    Residual,
+    RowNorm,
+    SelfAttention,
+    place,
+)
 from charcnn.model import params
 from charcnn.model.sequences import Exact, features, lengths, run
 from charcnn.networks import bert
 from charcnn.networks.encoder import EncoderNetwork, files, steps
+from charcnn.networks.encoder.cuda import PreparedEncoder
 from charcnn.networks.encoder.sizes import SIZES, layers_of
 from charcnn.networks.encoder.workers import sizes_of
 from charcnn.networks.runner import encoder as command
 from charcnn.networks.runner.encoder import expected
+from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 
 TOKENS = 12
 
@@ -171,6 +184,16 @@ def test_a_text_is_embedded_alike_in_any_company(technique: str) -> None:
     run_ = row.build(technique, held, of, batch=4)
     together, alone = run_(ids.view(np.uint8)), [run_(ids[i : i + 1].view(np.uint8))[0] for i in range(3)]
     np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 40, 300])
+def test_there_is_room_for_the_sums_of_parts_of_a_deep_product(rows: int) -> None:
+    deep = EncoderNetwork("bert", "odd", layers_of(SIZES["tiny"]._replace(blocks=1, hidden=4096)), 16)
+    made = PreparedEncoder(deep, params.init(deep, 0), "strong", "fp32")
+    sums, _ = DoubleBufferedConv([Linear(64)], {"weight": np.zeros((4096, 64), np.float32),
+                                                "bias": np.zeros(64, np.float32)}).writes((rows, 4096))  # fmt: skip
+    assert sums.nbytes > 4 * rows * 64
+    assert made.room(rows) >= max(sums.nbytes, 4 * rows * 4096)
 
 
 @pytest.mark.parametrize("technique", ["cpu_gemm", "naive"])

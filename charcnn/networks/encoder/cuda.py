@@ -97,12 +97,21 @@ class PreparedEncoder:
     def __init__(self, config: EncoderNetwork, params: Params, technique: str, precision: str) -> None:
         self.technique, self.precision, self.of = technique, precision, HALF_PRECISIONS.get(precision, FP32)
         self.steps, self.nbytes = steps(config.nodes), 0
-        self._params = params
+        self._params, self._products = params, dict[tuple[int, int], PreparedLayer]()
         self.apart = technique != "wgmma" or self.of is FP32
         """Whether attention reads heads apart."""
         self.functions = [self._function(step) for step in self.steps]
         self.widest = max(step.units * (3 if step.kind == "attend" else 1) for step in self.steps)
         """Features of a row at most."""
+
+    def room(self, rows: int) -> int:
+        """Bytes of the largest array of up to so many rows: features, or sums of parts of a product."""
+        sizes = *(1 << k for k in range(rows.bit_length())), rows
+        found = [ArraySpec((rows, self.widest), self.of.dtype).nbytes]
+        for (_, depth), made in self._products.items():
+            # The number of parts follows from a tile, which is chosen by rows.
+            found += [-(-rows // n) * array.nbytes for n in sizes for array in made.writes((n, depth))]
+        return max(found)
 
     def _held(self, array: np.ndarray) -> Array:
         self.nbytes += array.nbytes
@@ -186,6 +195,7 @@ class PreparedEncoder:
             made = of(pattern, weights, precision=self.precision, results=self.of.name)
             cast = Cast(self.precision) if self.of is FP32 else None
         self.nbytes += made.nbytes
+        self._products[weight.shape] = made
 
         def prepared(batch: PackedBatch, x: Array, kept: Array) -> Array:
             if cast is not None:
@@ -297,7 +307,7 @@ def build(
         with cuda.gpus[gpu]:
             network, compute = PreparedEncoder(config, params, technique, row.precision(precision)), Compute()
             monitor.hold(gpu, network.nbytes)
-            features = ArraySpec((batch * config.tokens, network.widest), network.of.dtype).nbytes
+            features = network.room(batch * config.tokens)
             pinned = batch * max(config.length, 4 * config.classes)
             for number in range(streams):
                 buffers = StreamBuffers(
