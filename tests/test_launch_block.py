@@ -232,7 +232,7 @@ def test_in_place_and_not_are_two_calls(gpu):
 
 
 def test_a_tensor_map_holds_an_address(gpu):
-    known = replay.Replay(own=True, by_address=True)
+    known = replay.Replay(own=True, by_address=3)
     x, weight, y = arrays(BEGIN)
     kept(known, x, weight, y)
     elsewhere = OnGpu((8,), BEGIN + (1 << 20))

@@ -10,8 +10,10 @@ import pytest
 from report.documents import documents
 
 from charcnn.__main__ import parser
+from charcnn.catalog import ENCODERS
 from charcnn.levels.runner.level_options import LevelCommand
 from charcnn.networks.runner.command import NetworkCommand
+from charcnn.networks.runner.encoder import EncoderCommand
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -38,7 +40,8 @@ def take(command):
         return
     if words[1] == "-m":
         room, name = words[2].removeprefix("charcnn.").split(".")
-        own = level_parser(name) if room == "levels" else NetworkCommand(name).parser(quiet=True)
+        command = EncoderCommand if name in (row.name for row in ENCODERS) else NetworkCommand
+        own = level_parser(name) if room == "levels" else command(name).parser(quiet=True)
         own.parse_args(words[3:])
         return
     known = set(re.findall(r'"(--[\w-]+)"', (ROOT / words[1]).read_text()))

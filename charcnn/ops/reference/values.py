@@ -29,7 +29,7 @@ def gelu(x: Array) -> Array:
 
     -inf gives NaN, as there. Source: Hendrycks, Gimpel 2016, arXiv:1606.08415.
     """
-    tail = _erfc(x.reshape(-1) * -math.sqrt(0.5)).astype(x.dtype)
+    tail = _erfc(x.reshape(-1).astype(np.float64) * -math.sqrt(0.5)).astype(x.dtype)
     return x * (tail.reshape(x.shape) / 2)
 
 
