@@ -285,6 +285,10 @@ def test_options_that_do_not_fit(
         ("hidden_act", "relu", "hidden_act is 'relu': need 'gelu'"),
         ("hidden_size", None, "config.json: "),
         ("num_hidden_layers", 3, "missing"),
+        ("num_hidden_layers", 0, "need sizes of at least 1"),
+        ("layer_norm_eps", 0, "an eps above 0"),
+        ("vocab_size", float("inf"), "config.json: cannot convert"),
+        ("is_decoder", True, "is_decoder is True: need False"),
     ],
 )
 def test_another_model_is_refused(folder: Path, name: str, value: Any, error: str) -> None:
@@ -292,6 +296,26 @@ def test_another_model_is_refused(folder: Path, name: str, value: Any, error: st
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     with pytest.raises(ValueError, match=error):
         files.load(folder, "bert", None, 8)
+
+
+def test_fields_are_joined_in_order_and_positions_bound_tokens(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    results = tmp_path_factory.mktemp("fields")
+    (results / "f.csv").write_text('1,"a ship","sails home"\n2,"rain","falls"\n')
+    (results / "f.txt").write_text("a ship sails home\nrain falls\n")
+    for name in ("f.csv", "f.txt"):
+        words = ["--params", str(folder), "--text", str(results / name), "--as", "cpu_gemm"]
+        assert ran([*words, "--out", str(results / f"{name}.npy")]) == 0
+    np.testing.assert_array_equal(np.load(results / "f.csv.npy"), np.load(results / "f.txt.npy"))
+
+
+def test_tokens_that_hold_no_text_and_tokenizers_of_bytes(folder: Path) -> None:
+    with pytest.raises(ValueError, match="--tokens 2: need at least 3"):
+        files.tokenized(["a ship"], folder / files.TOKENIZER, network(tokens=2))
+    (folder / files.TOKENIZER).write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"tokenizer\.json: is no tokenizer\.json"):
+        files.tokenized(["a ship"], folder / files.TOKENIZER, network())
 
 
 def test_a_variant_that_the_file_does_not_have(folder: Path) -> None:
