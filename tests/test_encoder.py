@@ -20,6 +20,7 @@ from charcnn.model import params
 from charcnn.model.sequences import Exact, features, lengths, run
 from charcnn.networks import bert
 from charcnn.networks.encoder import EncoderNetwork, files, steps
+from charcnn.networks.encoder.cuda import PreparedEncoder
 from charcnn.networks.encoder.sizes import SIZES, layers_of
 from charcnn.networks.encoder.workers import sizes_of
 from charcnn.networks.runner import encoder as command
@@ -171,6 +172,12 @@ def test_a_text_is_embedded_alike_in_any_company(technique: str) -> None:
     run_ = row.build(technique, held, of, batch=4)
     together, alone = run_(ids.view(np.uint8)), [run_(ids[i : i + 1].view(np.uint8))[0] for i in range(3)]
     np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+def test_room_for_sums_of_parts_of_the_depth() -> None:
+    wide = EncoderNetwork("bert", "wide", layers_of(SIZES["tiny"]._replace(width=520, heads=1, blocks=1)), 16)
+    prepared = PreparedEncoder(wide, params.init(wide, 1), "strong", "fp32")
+    assert prepared.room(16) == 4 * 16 * 2 * 3 * 520  # of 520 terms, 512 at a time, for queries, keys and values
 
 
 @pytest.mark.parametrize("technique", ["cpu_gemm", "naive"])

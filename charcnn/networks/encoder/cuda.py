@@ -97,12 +97,17 @@ class PreparedEncoder:
     def __init__(self, config: EncoderNetwork, params: Params, technique: str, precision: str) -> None:
         self.technique, self.precision, self.of = technique, precision, HALF_PRECISIONS.get(precision, FP32)
         self.steps, self.nbytes = steps(config.nodes), 0
-        self._params = params
+        self._params, self._products = params, list[tuple[PreparedLayer, int]]()
         self.apart = technique != "wgmma" or self.of is FP32
         """Whether attention reads heads apart."""
         self.functions = [self._function(step) for step in self.steps]
         self.widest = max(step.units * (3 if step.kind == "attend" else 1) for step in self.steps)
         """Features of a row at most."""
+
+    def room(self, rows: int) -> int:
+        """Bytes of the largest array that steps on so many rows take of `StreamBuffers.device`."""
+        written = [array for layer, depth in self._products for array in layer.writes((rows, depth))]
+        return max(array.nbytes for array in (*written, ArraySpec((rows, self.widest), self.of.dtype)))
 
     def _held(self, array: np.ndarray) -> Array:
         self.nbytes += array.nbytes
@@ -186,6 +191,8 @@ class PreparedEncoder:
             made = of(pattern, weights, precision=self.precision, results=self.of.name)
             cast = Cast(self.precision) if self.of is FP32 else None
         self.nbytes += made.nbytes
+        if self.technique == "strong":  # it also writes sums of parts of the depth
+            self._products.append((made, weight.shape[1]))
 
         def prepared(batch: PackedBatch, x: Array, kept: Array) -> Array:
             if cast is not None:
@@ -297,7 +304,7 @@ def build(
         with cuda.gpus[gpu]:
             network, compute = PreparedEncoder(config, params, technique, row.precision(precision)), Compute()
             monitor.hold(gpu, network.nbytes)
-            features = ArraySpec((batch * config.tokens, network.widest), network.of.dtype).nbytes
+            features = network.room(batch * config.tokens)
             pinned = batch * max(config.length, 4 * config.classes)
             for number in range(streams):
                 buffers = StreamBuffers(
