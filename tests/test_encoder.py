@@ -317,6 +317,12 @@ def test_fields_are_joined_in_order_and_positions_bound_tokens(
     np.testing.assert_array_equal(np.load(results / "f.csv.npy"), np.load(results / "f.txt.npy"))
 
 
+def test_labels_may_be_words(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "l.csv"
+    path.write_text("text,label\na ship,sea\nrain,air\n")
+    assert ran(["--params", str(folder), "--text", str(path), "--as", "cpu_gemm"]) == 0
+
+
 def test_tokens_that_hold_no_text_and_tokenizers_of_bytes(folder: Path) -> None:
     with pytest.raises(ValueError, match="--tokens 2: need at least 3"):
         files.tokenized(["a ship"], folder / files.TOKENIZER, network(tokens=2))

@@ -173,7 +173,7 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
             ids = np.random.default_rng(chosen.seed).integers(0, network.vocabulary, shape, np.int32)
             return ids, f"{ROWS} random rows of {network.tokens} tokens", []
         tokenizer = Path(chosen.tokenizer or files.weights_at(chosen.params).with_name(files.TOKENIZER))
-        read = read_texts(chosen.text, "bytes")  # whose fields are joined in their order
+        read = read_texts(chosen.text, "bytes", labels=False)  # whose fields are joined in their order
         if read.said:
             tell(f"{chosen.text}: {read.said}")
         texts = [text.decode("utf-8", "replace") for text in read.texts]
