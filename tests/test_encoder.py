@@ -287,7 +287,7 @@ def test_the_command_embeds_texts(
         (["--out", "e.txt"], "need a name that ends in .npy or .parquet"),
         (["--tokenizer", "t.json"], "needs --text"),
         (["--text", "texts.txt"], "needs --params with a tokenizer.json"),
-        (["--tokens", "600"], "need at most 512, its positions"),
+        (["--tokens", "600"], "--tokens 600: need at most 512, the model's positions"),
         (["--offload", "tensor"], "is not split into parts"),
         (["--params", "missing"], "missing"),
         (["--precision", "fp16", "--as", "strong"], "strong has fp32; fp16 is in mma, wgmma"),
@@ -306,8 +306,14 @@ def test_options_that_do_not_fit(
     [
         ("model_type", "roberta", "model_type is 'roberta': need 'bert'"),
         ("hidden_act", "relu", "hidden_act is 'relu': need 'gelu'"),
-        ("hidden_size", None, "config.json: "),
+        ("hidden_size", None, "hidden_size is None: need a whole number"),
         ("num_hidden_layers", 3, "missing"),
+        ("num_hidden_layers", 0, "need sizes of at least 1"),
+        ("num_hidden_layers", 10**9, "num_hidden_layers is 1000000000: need at most 1000"),
+        ("num_hidden_layers", 2.5, "num_hidden_layers is 2.5: need a whole number"),
+        ("layer_norm_eps", 0, "an eps above 0"),
+        ("vocab_size", float("inf"), "vocab_size is inf: need a whole number"),
+        ("is_decoder", True, "is_decoder is True: need False"),
     ],
 )
 def test_another_model_is_refused(folder: Path, name: str, value: Any, error: str) -> None:
@@ -315,6 +321,32 @@ def test_another_model_is_refused(folder: Path, name: str, value: Any, error: st
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     with pytest.raises(ValueError, match=error):
         files.load(folder, "bert", None, 8)
+
+
+def test_fields_are_joined_in_order_and_positions_bound_tokens(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    results = tmp_path_factory.mktemp("fields")
+    (results / "f.csv").write_text('1,"a ship","sails home"\n2,"rain","falls"\n')
+    (results / "f.txt").write_text("a ship sails home\nrain falls\n")
+    for name in ("f.csv", "f.txt"):
+        words = ["--params", str(folder), "--text", str(results / name), "--as", "cpu_gemm"]
+        assert ran([*words, "--out", str(results / f"{name}.npy")]) == 0
+    np.testing.assert_array_equal(np.load(results / "f.csv.npy"), np.load(results / "f.txt.npy"))
+
+
+def test_labels_may_be_words(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "l.csv"
+    path.write_text("text,label\na ship,sea\nrain,air\n")
+    assert ran(["--params", str(folder), "--text", str(path), "--as", "cpu_gemm"]) == 0
+
+
+def test_tokens_that_hold_no_text_and_tokenizers_of_bytes(folder: Path) -> None:
+    with pytest.raises(ValueError, match="--tokens 2: need at least 3"):
+        files.tokenized(["a ship"], folder / files.TOKENIZER, network(tokens=2))
+    (folder / files.TOKENIZER).write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"tokenizer\.json: is no tokenizer\.json"):
+        files.tokenized(["a ship"], folder / files.TOKENIZER, network())
 
 
 def test_a_variant_that_the_file_does_not_have(folder: Path) -> None:

@@ -28,7 +28,7 @@ class Texts:
     """How they were found in their file, as of the reader."""
 
 
-def read_texts(path: Path, encoding: str | Encoding = "crepe") -> Texts:
+def read_texts(path: Path, encoding: str | Encoding = "crepe", *, labels: bool = True) -> Texts:
     """The texts of a file of any of the readers' formats, by its name: CSV, JSON Lines, Parquet; else each line is one.
 
     Columns are found as `layout.Layout` says, and those of text joined as the encoding says. A label is a whole number
@@ -38,6 +38,7 @@ def read_texts(path: Path, encoding: str | Encoding = "crepe") -> Texts:
     Args:
         path: the file.
         encoding: which joins the fields of a row; an Encoding, or the name of one of ENCODINGS.
+        labels: whether labels are read; else they may be any words.
 
     Raises:
         OSError: the file cannot be read.
@@ -46,22 +47,23 @@ def read_texts(path: Path, encoding: str | Encoding = "crepe") -> Texts:
     """
     encoding, name = find_encoding(encoding), os.fspath(path)
     texts: list[bytes] = []
-    labels: list[int] = []
+    classes: list[int] = []
     with open(name, "rb", buffering=0) as file, unchanged(file, name):
         reader = open_reader(format_by_name(name), name, file, Layout(), encoding, guessed=True)
         numbers = {name: str(number) for number, name in enumerate(reader.label_names, 1)}
+        labelled = labels and reader.labelled
         for block in reader.blocks():
             there = np.flatnonzero(block.kinds != BLANK)
             own = reader.texts(block).tolist()
-            given = reader.labels(block) if reader.labelled else None
+            given = reader.labels(block) if labelled else None
             for number, line, reason in block.unreadable():
                 raise ValueError(f"{path}, {_place(number, line)}: {reason}")
             texts += [own[n] for n in there]
             if given is not None:
-                labels += _classes([numbers.get(given[n] or "", given[n]) for n in there], block, there, path)
+                classes += _classes([numbers.get(given[n] or "", given[n]) for n in there], block, there, path)
     if not texts:
         raise ValueError(f"{path} holds no texts")
-    return Texts(texts, np.array(labels, np.int64) if reader.labelled else None, reader.said)
+    return Texts(texts, np.array(classes, np.int64) if labelled else None, reader.said)
 
 
 def sample(encoding: str | Encoding = "crepe") -> Texts:

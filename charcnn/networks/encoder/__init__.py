@@ -48,6 +48,11 @@ class EncoderNetwork(Network):
     dtype = np.int32
     """Of what lies in a row."""
 
+    def __post_init__(self) -> None:
+        of = self.layers[0]
+        if isinstance(of, Embedding) and self.tokens > of.positions:
+            raise ValueError(f"--tokens {self.tokens}: need at most {of.positions}, the model's positions")
+
     @property
     def in_shape(self) -> Shape:  # type: ignore[override]
         """(S,) token ids"""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,19 @@ from charcnn.files import placing, replacing
 from charcnn.host.install import pip_install
 from charcnn.model import params
 from charcnn.networks.encoder import EncoderNetwork
-from charcnn.networks.encoder.sizes import SIZES, BertSizes, layers_of
+from charcnn.networks.encoder.sizes import SIZES, TOKENS, BertSizes, layers_of
 from charcnn.text.columns import require_arrow
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+
+NUMBERS = {
+    "vocab_size": "vocabulary", "hidden_size": "width", "num_hidden_layers": "blocks", "num_attention_heads": "heads",
+    "intermediate_size": "hidden", "max_position_embeddings": "positions", "type_vocab_size": "types",
+}  # fmt: skip
+"""What config.json calls sizes -> what `BertSizes` does."""
+
+MOST_BLOCKS = 1000
+"""Of a network: more would take minutes to list."""
 
 RESULTS = (".npy", ".parquet")
 """What --out may end in."""
@@ -41,29 +51,42 @@ def sizes_beside(weights: Path) -> BertSizes | None:
     if not path.is_file():
         return None
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        for name, need in (("model_type", "bert"), ("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
+        said = {"type_vocab_size": 2, "layer_norm_eps": 1e-12} | json.loads(path.read_text(encoding="utf-8"))
+        for name, need in (
+            ("model_type", "bert"),
+            ("hidden_act", "gelu"),
+            ("position_embedding_type", "absolute"),
+            ("is_decoder", False),
+        ):
             if said.get(name, need) != need:
                 raise ValueError(f"{name} is {said[name]!r}: need {need!r}")
-        return BertSizes(
-            vocabulary=int(said["vocab_size"]), width=int(said["hidden_size"]), blocks=int(said["num_hidden_layers"]),
-            heads=int(said["num_attention_heads"]), hidden=int(said["intermediate_size"]),
-            positions=int(said["max_position_embeddings"]), types=int(said.get("type_vocab_size", 2)),
-            eps=float(said.get("layer_norm_eps", 1e-12)),
-        )  # fmt: skip
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        numbers = {ours: _whole(said, name) for name, ours in NUMBERS.items()}
+        sizes = BertSizes(**numbers, eps=float(said["layer_norm_eps"]))
+        if not (min(sizes[:-1]) >= 1 and 0 < sizes.eps < math.inf):
+            raise ValueError(f"says {sizes}: need sizes of at least 1, and an eps above 0")
+        if sizes.blocks > MOST_BLOCKS:
+            raise ValueError(f"num_hidden_layers is {sizes.blocks}: need at most {MOST_BLOCKS}")
+        return sizes
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(f"{path}: {reason}") from error
 
 
-def load(path: str | os.PathLike[str], name: str, variant: str | None, tokens: int) -> params.Params:
+def _whole(said: Mapping[str, object], name: str) -> int:
+    value = said[name]
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name} is {value}: need a whole number")
+    return value
+
+
+def load(path: str | os.PathLike[str], name: str, variant: str | None, tokens: int | None) -> params.Params:
     """Weights, of the network that config.json beside them says, or else of the variant.
 
     Args:
         path: .safetensors or .pt, or a folder with model.safetensors in it.
         name: of the network.
         variant: its sizes where there is no config.json, and else to be those; the first where None.
-        tokens: S, of an input at most.
+        tokens: S, of an input at most; TOKENS where None, or as many as there are positions, where those are fewer.
 
     Raises:
         ValueError: a file does not fit; names it and what is needed.
@@ -76,7 +99,7 @@ def load(path: str | os.PathLike[str], name: str, variant: str | None, tokens: i
         raise ValueError(f"--variant {chosen} has {SIZES[chosen]}: {weights.with_name(CONFIG)} says {said}")
     sizes = said or SIZES[chosen or next(iter(SIZES))]
     label = chosen or (next(iter(SIZES)) if said is None else "of its config.json")
-    return params.load(weights, EncoderNetwork(name, label, layers_of(sizes), tokens))
+    return params.load(weights, EncoderNetwork(name, label, layers_of(sizes), tokens or min(TOKENS, sizes.positions)))
 
 
 def tokenized(texts: Sequence[str], tokenizer: Path, network: EncoderNetwork) -> tuple[np.ndarray, int]:
@@ -95,11 +118,13 @@ def tokenized(texts: Sequence[str], tokenizer: Path, network: EncoderNetwork) ->
         from tokenizers import Tokenizer
     except ImportError as error:
         raise ValueError(f"--text: needs the package tokenizers: {pip_install('encoder')}") from error
-    said = tokenizer.read_text(encoding="utf-8")
+    said = tokenizer.read_bytes()
     try:
-        made = Tokenizer.from_str(said)
+        made = Tokenizer.from_str(said.decode())
     except Exception as error:  # of no class of its own
         raise ValueError(f"{tokenizer}: is no tokenizer.json: {' '.join(str(error).split())}") from error
+    if network.tokens <= (around := made.num_special_tokens_to_add(False)):
+        raise ValueError(f"--tokens {network.tokens}: need at least {around + 1}, as {around} stand around each text")
     made.no_padding()
     made.enable_truncation(network.tokens)
     rows, cut = np.full((len(texts), network.tokens), -1, np.int32), 0

@@ -102,7 +102,8 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
         add("--text", metavar="FILE", help=texts)
         beside = f"of --text (default: {files.TOKENIZER} beside --params)"
         add("--tokenizer", metavar="FILE", help=f"a {files.TOKENIZER} {beside}")
-        most = f"tokens of a text at most; what is behind them is left out (default {TOKENS})"
+        least = f"{TOKENS}, or the model's positions where those are fewer"
+        most = f"tokens of a text at most; what is behind them is left out (default {least})"
         add("--tokens", type=positive, metavar="S", help=most)
         add("--out", metavar="FILE", help="write the embeddings here: .npy, or .parquet with a column `embedding`")
         options.add_offload(add, self.offload)
@@ -161,19 +162,18 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
 
     def _weights(self, chosen: argparse.Namespace, *, simulated: bool) -> params.Params:
         if chosen.params is not None:
-            return files.load(chosen.params, self.name, chosen.variant, chosen.tokens or TOKENS)
+            return files.load(chosen.params, self.name, chosen.variant, chosen.tokens)
         variant = chosen.variant or ("tiny" if simulated else None)
         return params.init(self._row.architecture(variant, chosen.tokens), chosen.seed)
 
     def _inputs(self, network: EncoderNetwork, chosen: argparse.Namespace) -> tuple[np.ndarray, str, list[str]]:
         """Token ids (N, S), where they come from, and the first texts."""
-        network.nodes  # noqa: B018 - says where S is more than there are positions
         if chosen.text is None:
             shape = ROWS, network.tokens
             ids = np.random.default_rng(chosen.seed).integers(0, network.vocabulary, shape, np.int32)
             return ids, f"{ROWS} random rows of {network.tokens} tokens", []
         tokenizer = Path(chosen.tokenizer or files.weights_at(chosen.params).with_name(files.TOKENIZER))
-        read = read_texts(chosen.text)
+        read = read_texts(chosen.text, "bytes", labels=False)  # whose fields are joined in their order
         if read.said:
             tell(f"{chosen.text}: {read.said}")
         texts = [text.decode("utf-8", "replace") for text in read.texts]
