@@ -287,6 +287,7 @@ def test_the_command_embeds_texts(
         (["--out", "e.txt"], "need a name that ends in .npy or .parquet"),
         (["--tokenizer", "t.json"], "needs --text"),
         (["--text", "texts.txt"], "needs --params with a tokenizer.json"),
+        (["--text", "texts.txt", "--tokenizer", "no.json"], "--tokenizer no.json: there is no such file"),
         (["--tokens", "600"], "--tokens 600: need at most 512, the model's positions"),
         (["--offload", "tensor"], "is not split into parts"),
         (["--params", "missing"], "missing"),

@@ -173,6 +173,8 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
             ids = np.random.default_rng(chosen.seed).integers(0, network.vocabulary, shape, np.int32)
             return ids, f"{ROWS} random rows of {network.tokens} tokens", []
         tokenizer = Path(chosen.tokenizer or files.weights_at(chosen.params).with_name(files.TOKENIZER))
+        if not tokenizer.is_file():
+            raise ValueError(f"--tokenizer {tokenizer}: there is no such file: need the model's {files.TOKENIZER}")
         read = read_texts(chosen.text, "bytes", labels=False)  # whose fields are joined in their order
         if read.said:
             tell(f"{chosen.text}: {read.said}")
