@@ -94,6 +94,11 @@ def test_orders_that_have_no_steps(layers: list[Any]) -> None:
         steps(place(layers, (4,)))
 
 
+def test_an_encoder_ends_with_a_mean() -> None:
+    with pytest.raises(ValueError, match=r"layers end with RowNorm.*: need MeanPool"):
+        EncoderNetwork("bert", "odd", bert.layers("tiny")[:-2], 8)
+
+
 def test_a_token_behind_the_last_one_is_refused() -> None:
     with pytest.raises(ValueError, match=r"ids\[1\] has a token behind an id below 0"):
         lengths(np.array([[1, 2, -1], [1, -1, 2]], np.int32))

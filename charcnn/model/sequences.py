@@ -50,8 +50,8 @@ class Rounded(Exact):
         return self._moved(x @ y, variance * ((x * x) @ (y * y)))
 
     def stored(self, x: np.ndarray) -> np.ndarray:
-        """In the precision's operands, or float32."""
-        return self._moved(x, (self._of.operands or FP32).variance(x, np))
+        """In the precision, where it is one of 16 bits, or float32."""
+        return self._moved(x, (self._of.stored[1] or FP32).variance(x, np))
 
     def _moved(self, x: np.ndarray, variance: np.ndarray) -> np.ndarray:
         return x + np.sqrt(variance) * self._rng.uniform(-(3**0.5), 3**0.5, x.shape)

@@ -105,7 +105,7 @@ def build(
                     case "add_norm":
                         x = kept = function(x, kept)
                     case "pool":
-                        _pool_kernel(x, offsets, len(step.nodes) > 1, LEAST, results)
+                        function(x, offsets, len(step.nodes) > 1, LEAST, results)
 
     def run(rows: np.ndarray) -> np.ndarray:
         results = np.empty((len(rows), config.classes), np.float32)

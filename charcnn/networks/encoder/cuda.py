@@ -1,8 +1,8 @@
 """Encoders on GPUs: rows of tokens that lie packed, one CUDA graph a batch.
 
-In float32 an operator a step (`naive`), with what is pointwise in the product's kernel and softmax in the scores'
-(`weak`), or products in tiles of registers and attention that keeps no scores (`strong`); in fp16 and bf16 on tensor
-cores (`mma`), or Hopper's (`wgmma`), whose attention reads a projection's rows where they lie.
+In float32, `naive` has an operator a step. `weak` has what is pointwise in the product's kernel, and softmax in the
+scores'. `strong` has products in tiles of registers, and attention that keeps no scores. `mma` is on tensor cores, and
+`wgmma` on Hopper's, where attention in fp16 and bf16 reads a projection's rows where they lie.
 """
 
 from __future__ import annotations

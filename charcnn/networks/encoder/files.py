@@ -31,9 +31,6 @@ MOST_BLOCKS = 1000
 RESULTS = (".npy", ".parquet")
 """What --out may end in."""
 
-NPY = rb"\x93NUMPY"
-"""How such a file begins."""
-
 
 def weights_at(path: str | os.PathLike[str]) -> Path:
     """The file of weights that a path names: itself, or the one in a folder of Hugging Face's."""
