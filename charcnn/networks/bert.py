@@ -1,8 +1,8 @@
 """bert: BERT's encoder, from token ids to an embedding of each text: the mean of its last features, of length 1.
 
-First, embeddings of token, position and type are summed and normalised. Then come 6 or 12 blocks. Each has self-attention
-with a projection, and H > 4 H, GELU, > H. Both are added to what they read, and normalised. Last, the mean gets length 1.
-Parameters have names of Hugging Face's BertModel, whose files --params reads. Texts are packed, with no padding.
+First, embeddings of token, position and type are summed and normalised. Then come 6 or 12 blocks. Each has
+self-attention with a projection, and H > 4 H, GELU, > H. Both are added to what they read, and normalised. Last, the
+mean gets length 1. Parameters have names of Hugging Face's BertModel, whose files --params reads. Texts are packed.
 Source: Devlin et al. 2018, arXiv:1810.04805; of minilm, Wang et al. 2020, arXiv:2002.10957.
 """
 
