@@ -86,7 +86,7 @@ def calls(number: int, constants: tuple[Any, ...], made: Any, special: str | Non
         ways.append({**SCALARS, **ARRAYS})
     if made.ins[:1] == "a" and len(made.ins) > 1:
         ways[:] = [{**SCALARS, "a": "smem, word"}]  # stores have no offset
-    to = {"": "", "f": "sums[0] += ", "r": "out[0] += "}[made.outs[:1]]
+    to = {"": "", "f": "sums[0] += ", "r": "out[0] += ", "l": "out[0] += "}[made.outs[:1]]
     first = "[0]" if len(made.outs) > 1 else ""
     return [f"{to}made{number}({', '.join(way[letter] for letter in made.ins)}){first}" for way in ways]
 

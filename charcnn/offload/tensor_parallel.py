@@ -22,7 +22,8 @@ from charcnn.runtime.timeline import OFF, Timeline
 class Step(NamedTuple):
     """A part of the plan, and this rank's run of it."""
 
-    of: Part
+    of: Part | None
+    """None of a step that has the whole network, and exchanges on its own."""
     run: Callable[[np.ndarray], np.ndarray] | None
     """Bytes or features, (n, length) uint8 -> features (n, values) float32; None where all is said by the message."""
     length: int = 0
@@ -95,7 +96,7 @@ def tensor(
         next_ = coming(start + chunk) if start + chunk < total else None
         x, count = rows, len(rows)
         for number, (of, run, _) in enumerate(steps.steps):
-            if number:
+            if number and of is not None:
                 x = _given(mine, x.reshape(count, len(of.has[rank]), -1), of, steps, timeline)
                 rows = x.reshape(count, -1).view(np.uint8)
             if run is not None:

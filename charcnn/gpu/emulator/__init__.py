@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from charcnn.aliases import Array, Kernel
 from charcnn.gpu import device
-from charcnn.gpu.emulator import loads, tma, warp, wgmma  # noqa: F401 - which say what instructions do
+from charcnn.gpu.emulator import loads, system, tma, warp, wgmma  # noqa: F401 - which say what instructions do
 from charcnn.gpu.emulator.findings import EmulatorError, Finding
 from charcnn.gpu.emulator.launch import checking, emulate, install, start_grid
 

@@ -18,7 +18,7 @@ from charcnn.gpu.ptx.mma_windows import LANE_STEP
 def as_numbers(data: np.ndarray, kind: DType) -> Value:
     """Bytes as numbers: one, or a tuple; words as Python's integers, which do not wrap."""
     values = data.view(kind)
-    found = tuple(map(int, values)) if kind is np.uint32 else tuple(values)
+    found = tuple(map(int, values)) if np.issubdtype(kind, np.integer) else tuple(values)
     return found[0] if len(found) == 1 else found
 
 
@@ -101,12 +101,14 @@ def _narrow_store(kind: DType) -> Function:
 
 
 _words = _load(np.uint32, 4)
+_half = _load(np.uint16, 1)
 for _name, _kind, _count in (
     ("global_f32", np.float32, 1), ("global_b32", np.uint32, 1), ("global_v2_b32", np.uint32, 2),
     ("global_v2_f32", np.float32, 2), ("global_v4_f32", np.float32, 4), ("global_v4_b32", np.uint32, 4),
 ):  # fmt: skip
     EMULATED[f"ld_{_name}"], EMULATED[f"st_{_name}"] = _load(_kind, _count), _store(_kind, _count)
 EMULATED["ld_cg"] = EMULATED["ld_nc_no_allocate"] = _guarded
+EMULATED["ld_global_b16"] = lambda address, wanted: _half(address) if wanted else 0
 EMULATED["ld_cg_v4_f32"] = EMULATED["ld_global_v4_f32"]
 EMULATED["st_global_b8"], EMULATED["st_global_b16"] = _narrow_store(np.uint8), _narrow_store(np.uint16)
 

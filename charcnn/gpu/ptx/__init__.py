@@ -17,6 +17,7 @@ from charcnn.gpu.ptx.mbarrier import *
 from charcnn.gpu.ptx.mma import *
 from charcnn.gpu.ptx.mma_windows import *
 from charcnn.gpu.ptx.simulated import E4M3_MAX, LOW_SCALE
+from charcnn.gpu.ptx.system import *
 from charcnn.gpu.ptx.tma import *
 from charcnn.gpu.ptx.warp import *
 from charcnn.gpu.ptx.wgmma import *

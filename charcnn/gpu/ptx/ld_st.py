@@ -97,6 +97,20 @@ def ld_cg(address, wanted):
     """
 
 
+@instruction(
+    "{.reg .pred p;\n.reg .b16 low, high;\nsetp.ne.u32 p, $2, 0;\nmov.b16 low, 0;\nmov.b16 high, 0;\n"
+    "@p ld.global.b16 low, [$1];\nmov.b32 $0, {low, high};}",
+    "r",
+    "lr",
+    early=True,
+)
+def ld_global_b16(address, wanted):
+    """16 bits of global memory as a word, uint32, if `wanted` is not 0; else 0.
+
+    PTX: ld.global.b16; section "ld". Any compute capability.
+    """
+
+
 @instruction(f"ld.global.cg.v4.f32 {TO_FOUR}", "ffff", "l")
 def ld_cg_v4_f32(address):
     """(a, b, c, d), four float32, as `ld_cg`, always.

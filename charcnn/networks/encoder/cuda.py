@@ -20,10 +20,11 @@ from charcnn.aliases import Array, DType, Stream
 from charcnn.catalog import encoder_technique
 from charcnn.gpu import device
 from charcnn.gpu import graph as recording
+from charcnn.gpu.collectives import Group
 from charcnn.gpu.launch import Call
 from charcnn.layers import SelfAttention
 from charcnn.layers.layer import Shape
-from charcnn.networks.encoder import EncoderNetwork, EncoderStep, steps
+from charcnn.networks.encoder import EncoderNetwork, EncoderStep, shares, steps
 from charcnn.networks.encoder.cpu import Params, product_weights
 from charcnn.networks.encoder.workers import PackedGraphWorker, PackedSizes, PackedWorker
 from charcnn.ops.attention import mma
@@ -37,6 +38,7 @@ from charcnn.ops.conv1d.layers import Cast
 from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.encoder import packing, pool, rows
+from charcnn.ops.encoder.reduced_rows import launch_reduce_add
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import Compute, GpuPipeline, StreamBuffers, StreamWorker
 
@@ -92,11 +94,19 @@ class PreparedEncoder:
         params: its weights.
         technique: naive, weak, strong, mma or wgmma.
         precision: fp32, or of the last two fp16 or bf16; or tf32 or fp16x3, of products alone: features stay float32.
+        group: the GPUs that share each layer; None where this one has all of it.
+
+    Raises:
+        ValueError: the group's ranks cannot share the layers.
     """
 
-    def __init__(self, config: EncoderNetwork, params: Params, technique: str, precision: str) -> None:
+    def __init__(
+        self, config: EncoderNetwork, params: Params, technique: str, precision: str, group: Group | None = None
+    ) -> None:
         self.technique, self.precision, self.of = technique, precision, HALF_PRECISIONS.get(precision, FP32)
-        self.steps, self.nbytes = steps(config.nodes), 0
+        self.steps, self.nbytes, self.group = steps(config.nodes), 0, group
+        if group is not None:
+            shares.check(self.steps, group.ranks)
         self._params, self._products = params, dict[tuple[int, int], PreparedLayer]()
         self.apart = technique != "wgmma" or self.of is FP32
         """Whether attention reads heads apart."""
@@ -158,6 +168,11 @@ class PreparedEncoder:
 
         def add_norm(batch: PackedBatch, x: Array, kept: Array) -> Array:
             out = batch.kept(units, of.dtype)
+            if self.group is not None and of is not FP32:
+                launch_reduce_add(self.group, x, kept, gamma, beta, out, eps, of, batch.stream)
+                return out
+            if self.group is not None:
+                self.group.all_reduce(x, x, batch.stream)
             if of is FP32:
                 add(x, kept, gamma, beta, eps=eps, out=out, stream=batch.stream)
             else:
@@ -175,6 +190,8 @@ class PreparedEncoder:
 
     def _product(self, step: EncoderStep) -> Function:
         weight, bias = product_weights(step, self._params)
+        if self.group is not None:
+            weight, bias = shares.share(step, weight, bias, self.group.rank, self.group.ranks)
         units, dtype = len(bias), self.of.dtype
         if self.technique in ("naive", "weak"):
             w, b, apart = self._held(weight), self._held(bias), self.technique == "naive" and step.epilogue
@@ -208,6 +225,8 @@ class PreparedEncoder:
         layer, product, of, width = step.layer, self._product(step), self.of, step.units
         assert isinstance(layer, SelfAttention)
         heads, depth, causal = layer.heads, width // layer.heads, layer.causal
+        if self.group is not None:
+            heads, width = heads // self.group.ranks, width // self.group.ranks
         if not self.apart:
             attention = WgmmaAttention(heads, depth, causal=causal, precision=of.name)
 
@@ -288,13 +307,14 @@ class Room:
 def build(
     technique: str, params: Params, config: EncoderNetwork, *, batch: int = 256, streams: int = 2,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, precision: str | None = None,
-    graph: bool | None = None,
+    graph: bool | None = None, group: Group | None = None,
 ) -> GpuPipeline:  # fmt: skip
     """Return run: bytes (N, 4 S) uint8 of token ids -> embeddings (N, H) float32; run.submit, run.on_device: one batch.
 
     Args:
         precision: one of the technique's; its first where None.
         graph: whether a batch is one CUDA graph, whose steps are not timed apart; None: yes, but for naive and weak.
+        group: of the one GPU's rank, where several share each layer: all build and run the same, with streams=1.
 
     Raises:
         ValueError: the technique cannot compute the network.
@@ -305,7 +325,7 @@ def build(
     monitor, workers = Monitor.of(monitor, batch), list[StreamWorker]()
     for gpu in device.choose(gpus):
         with cuda.gpus[gpu]:
-            network, compute = PreparedEncoder(config, params, technique, row.precision(precision)), Compute()
+            network, compute = PreparedEncoder(config, params, technique, row.precision(precision), group), Compute()
             monitor.hold(gpu, network.nbytes)
             features = network.room(batch * config.tokens)
             pinned = batch * max(config.length, 4 * config.classes)

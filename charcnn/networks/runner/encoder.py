@@ -23,6 +23,7 @@ from charcnn.model.rounding import Rounding
 from charcnn.model.sequences import Exact, Rounded
 from charcnn.model.sequences import run as reference
 from charcnn.networks.encoder import EncoderNetwork, files
+from charcnn.networks.encoder.shares import shared
 from charcnn.networks.encoder.sizes import TOKENS
 from charcnn.text.columns import require_arrow
 from charcnn.text.texts import read_texts
@@ -106,13 +107,14 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
         most = f"tokens of a text at most; what is behind them is left out (default {least})"
         add("--tokens", type=positive, metavar="S", help=most)
         add("--out", metavar="FILE", help="write the embeddings here: .npy, or .parquet with a column `embedding`")
-        options.add_offload(add, self.offload)
+        options.add_offload(add, self.offload, "; tensor: a share of every layer per GPU")
         return found
 
     def program(self, chosen: argparse.Namespace) -> tuple[catalog.Program, Function]:
         """The technique that --as names, or else the fastest of the machine."""
         technique = catalog.encoder_technique(chosen.technique or self._fastest(chosen.precision))
-        return technique, partial(technique.build, technique.name)
+        build = partial(technique.build, technique.name)
+        return technique, shared(build) if chosen.offload == "tensor" else build
 
     def _fastest(self, precision: str | None) -> str:
         """The technique where none is asked for; of none in this precision, the first, which says so."""
@@ -124,8 +126,10 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
     def prepare(self, program: catalog.Program, chosen: argparse.Namespace) -> Job:
         """Read weights and texts as the options say."""
         options.check(program, chosen)
-        if chosen.offload in offload.PARTED:
-            raise ValueError(f"--offload {chosen.offload}: {self.name} is not split into parts; networks of images are")
+        if chosen.offload == "pipeline":
+            raise ValueError(f"--offload pipeline: {self.name} is not split into stages; networks of images are")
+        if chosen.offload == "tensor" and program.device == "cpu":
+            raise ValueError(f"--offload tensor: {program.name} runs on the CPU: need a technique of GPUs")
         self._check_out(chosen)
         simulated = program.device == "cuda" and device.SIMULATED
         held = self._weights(chosen, simulated=simulated)

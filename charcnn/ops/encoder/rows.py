@@ -27,7 +27,7 @@ LARGEST = 2048
 
 
 @cache
-def _finish(ptx_type: str, octets: int) -> Kernel:
+def finish_of(ptx_type: str, octets: int) -> Kernel:
     """The device function finish: it normalises the values that a warp holds of a row, and stores them."""
     pack, lanes = ptx.cvt_f16x2(ptx_type), LANES
 
@@ -61,7 +61,7 @@ def _finish(ptx_type: str, octets: int) -> Kernel:
 
 @cache
 def _add_kernel(ptx_type: str, octets: int, early: bool) -> Kernel:
-    finish, unpack, held = _finish(ptx_type, octets), ptx.cvt_f32x2(ptx_type), octets * OCTET
+    finish, unpack, held = finish_of(ptx_type, octets), ptx.cvt_f32x2(ptx_type), octets * OCTET
     lanes, warps = LANES, THREADS // LANES
 
     @jit()
@@ -97,7 +97,7 @@ def _add_kernel(ptx_type: str, octets: int, early: bool) -> Kernel:
 
 @cache
 def _embedding_kernel(ptx_type: str, octets: int, early: bool) -> Kernel:
-    finish, lanes, warps, held = _finish(ptx_type, octets), LANES, THREADS // LANES, octets * OCTET
+    finish, lanes, warps, held = finish_of(ptx_type, octets), LANES, THREADS // LANES, octets * OCTET
 
     @jit()
     def kernel(tokens, places, words, positions, kinds, gamma, beta, y, vocabulary, size, eps):

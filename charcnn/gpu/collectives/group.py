@@ -1,0 +1,235 @@
+"""A rank's side of a group of GPUs that exchange arrays."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+
+import numpy as np
+from numba import cuda
+
+from charcnn.aliases import Array, Comm, Stream
+from charcnn.gpu import device
+from charcnn.gpu.collectives import kernels
+from charcnn.gpu.collectives.protocols import BLOCKS, CAPACITIES, PROTOCOLS, VECTOR, Mailboxes
+from charcnn.gpu.collectives.regions import GpuRegion, HostRegion, enable_peers, reaches
+from charcnn.gpu.device import SIMULATED, DeviceError
+from charcnn.gpu.launch import Call
+from charcnn.gpu.zero_copy import Mapped
+from charcnn.layers.layer import Shape
+
+RANKS = 8
+"""Of a group, at most."""
+
+MOST = (1 << 32) - 1
+"""Bytes of all ranks together."""
+
+LINES_UP_TO = 1 << 20
+"""Bytes that a rank sends as lines; more as tiles."""
+
+TWO_SHOT_FROM = 1 << 18
+"""Bytes that more than two ranks add up in two shots."""
+
+
+class Group:
+    """A rank of a group of GPUs of one host, one a rank.
+
+    All ranks call the same methods in the same order, with arrays of the same sizes, and each call's kernels run in the
+    order of the calls: on one stream, or on streams that wait for each other. Sums are of float32, in the order of
+    ranks, rounded once: the same bits on all ranks.
+
+    Args:
+        comm: an mpi4py communicator of ranks on one host, each with a GPU of its own as the current one. All call this
+            together.
+        deadline: seconds, default 60: how long a kernel waits for another rank's. Then it gives up, its results are
+            worth nothing, and `check` raises.
+
+    Raises:
+        ValueError: more ranks than RANKS, ranks of several hosts, or a deadline that is not above 0.
+        DeviceError: the driver refuses to share memory.
+    """
+
+    def __init__(self, comm: Comm, *, deadline: float = 60.0) -> None:
+        self._begin(comm.rank, comm.size, deadline)
+        hosts = comm.allgather((platform.node(), None if SIMULATED else device.pci_address(device.current())))
+        if len({host for host, _ in hosts}) > 1:
+            raise ValueError(f"ranks on {len({host for host, _ in hosts})} hosts: a group has those of one")
+        gpus = [at for _, at in hosts]
+        peers = not SIMULATED and len(set(gpus)) == len(gpus) and all(comm.allgather(_all_reach(gpus)))
+        self.link = "GPU memory" if peers else "host memory"
+        """Where values lie that a rank sends: the other GPU's memory, or, where GPUs do not reach that, the host's."""
+        nbytes = Mailboxes(self.ranks).nbytes
+        self._region: GpuRegion | HostRegion = GpuRegion(nbytes) if peers else HostRegion(nbytes)
+        self._reach(self._region.shared(comm))
+        comm.Barrier()
+
+    def _begin(self, rank: int, ranks: int, deadline: float) -> None:
+        if not 1 <= ranks <= RANKS:
+            raise ValueError(f"{ranks} ranks: a group has 1 to {RANKS}")
+        if not deadline > 0:
+            raise ValueError(f"{deadline=}: need seconds above 0")
+        self.rank, self.ranks, self.deadline = rank, ranks, deadline
+        self._fault = Mapped((1,), np.uint32)
+        self._fault.host[:] = 0
+
+    def _reach(self, addresses: Sequence[int]) -> None:
+        behind = ((self.rank + away) % self.ranks for away in range(self.ranks))
+        self.regions: tuple[np.uint64, ...] = tuple(np.uint64(addresses[rank]) for rank in behind)
+        """Addresses of the ranks' regions: this rank's first, then those of the ranks behind it."""
+
+    # Collectives
+
+    def all_reduce(
+        self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None,
+        shots: int | None = None,
+    ) -> Array:  # fmt: skip
+        """The sum of all ranks' x, on every rank.
+
+        Args:
+            x: float32, float16 or uint16, which is bfloat16, C-contiguous, on this rank's GPU; of the same shape on all
+                ranks, which may be any.
+            out: where the sum goes, of x's shape and dtype; x itself will do. A new array where None.
+            stream: a CUDA stream, as all operators take it.
+            protocol: lines or tiles, default by size.
+            shots: 1: each rank adds up everything; 2: each its part, which it sends to all. Default by size.
+
+        Returns:
+            out.
+
+        Raises:
+            ValueError: an array has another dtype or order, or begins at no multiple of 16 bytes.
+        """
+        if shots is None:
+            shots = 2 if self.ranks > 2 and x.nbytes >= TWO_SHOT_FROM else 1
+        kind = {1: "all_reduce", 2: "two_shot"}[shots]
+        return self._exchange(kind, x, tuple(x.shape), out, stream, x.size, protocol, in_place="x")
+
+    def reduce_scatter(self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None) -> Array:
+        """Of the sum of all ranks' x, this rank's part.
+
+        Args:
+            x: as of `all_reduce`, of shape (ranks, ...).
+            out: x.shape[1:].
+            stream, protocol: as of `all_reduce`.
+
+        Returns:
+            out, the sum's element `rank` along the first axis.
+
+        Raises:
+            ValueError: as of `all_reduce`, or x's first axis does not have the ranks.
+        """
+        shape = tuple(x.shape)
+        if shape[:1] != (self.ranks,):
+            raise ValueError(f"x has shape {shape}: need {self.ranks} along the first axis, the ranks")
+        return self._exchange("reduce_scatter", x, shape[1:], out, stream, x.size // self.ranks, protocol)
+
+    def all_gather(self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None) -> Array:
+        """All ranks' x, on every rank.
+
+        Args:
+            x: as of `all_reduce`.
+            out: (ranks, *x.shape).
+            stream, protocol: as of `all_reduce`.
+
+        Returns:
+            out, in the order of ranks.
+
+        Raises:
+            ValueError: as of `all_reduce`.
+        """
+        return self._exchange("all_gather", x, (self.ranks, *x.shape), out, stream, x.size, protocol)
+
+    def _exchange(
+        self, kind: str, x: Array, shape: Shape, out: Array, stream: Stream, size: int,
+        protocol: str | None, in_place: str = "",
+    ) -> Array:  # fmt: skip
+        ptx_type = _ptx_type(x)
+        call = Call(out, stream, shape, x.dtype, {"x": x.dtype}, in_place, x=x)
+        nbytes = size * x.dtype.itemsize
+        protocol = protocol or tiled(nbytes)
+        if protocol not in PROTOCOLS:
+            raise ValueError(f"{protocol=}: need one of {', '.join(PROTOCOLS)}")
+        (given,) = call.inputs
+        for name, array in (("x", given), ("out", call.out)):
+            if device.address(array) % VECTOR:
+                raise ValueError(f"{name} does not begin at a multiple of {VECTOR} bytes: need an array that does")
+        halves = nbytes // kernels.HALF
+        if self.ranks * nbytes > MOST:
+            raise ValueError(f"x has {x.nbytes:,} bytes: need at most {MOST:,}, those of all ranks together")
+        vectors = -(-halves // kernels.PER)
+        threads = kernels.THREADS[protocol]
+        blocks = min(BLOCKS, -(-vectors // threads))
+        count = min(CAPACITIES[protocol], -(-vectors // max(blocks, 1)))
+        early = device.begins_early()
+        kernel = kernels.make_exchange(kind, ptx_type, self.ranks, protocol, early)
+        places = (np.uint64(device.address(array)) for array in (given, call.out))
+        numbers = map(np.uint32, (self.rank, halves, count))
+        call.launch(kernel, blocks, threads, *places, self.regions, *numbers, *self.waiting, early=early)
+        return call.result()
+
+    @property
+    def waiting(self) -> tuple[np.uint64, np.uint64]:
+        """Nanoseconds that a kernel waits, and where it writes the number of a rank that did not come, plus 1."""
+        return np.uint64(self.deadline * 1e9), np.uint64(device.address(self._fault.device))
+
+    def check(self) -> None:
+        """Raise DeviceError if a rank did not come within the deadline: what was computed since is worth nothing."""
+        if lost := int(self._fault.host[0]):
+            raise DeviceError(
+                f"rank {lost - 1} did not come within {self.deadline:g} s to where rank {self.rank} waited for it: "
+                "it has died, hangs or computes something else"
+            )
+
+    def close(self) -> None:
+        """Let go of the other ranks' memory; all ranks call it, once none computes any more."""
+        self._region.close()
+
+
+def groups(gpus: int | Sequence[int] | None = None, *, deadline: float = 60.0) -> list[Group]:
+    """Groups of one process that drives several GPUs, one for each GPU in their order.
+
+    Each is used while its GPU is the current one. All are given the same calls, of which none waits for its result
+    before the others are given it: with arrays on the GPUs no call waits.
+
+    Args:
+        gpus: as of `charcnn.gpu.device.choose`: how many, or which; all where None.
+        deadline: as of `Group`.
+
+    Raises:
+        ValueError, DeviceError: as of `Group`, or such GPUs are not there.
+    """
+    chosen = device.choose(gpus)
+    found: list[Group] = []
+    peers = not SIMULATED and reaches(chosen)
+    if peers:
+        enable_peers(chosen)
+    nbytes = Mailboxes(len(chosen)).nbytes
+    for rank, gpu in enumerate(chosen):
+        with cuda.gpus[gpu]:
+            one = Group.__new__(Group)
+            one._begin(rank, len(chosen), deadline)
+            one.link = "GPU memory" if peers else "host memory"
+            one._region = GpuRegion(nbytes) if peers else HostRegion(nbytes)
+            found.append(one)
+    for one in found:
+        one._reach([other._region.address for other in found])
+    return found
+
+
+def tiled(nbytes: int) -> str:
+    """The protocol for so many bytes from a rank."""
+    return "lines" if nbytes <= LINES_UP_TO else "tiles"
+
+
+def _ptx_type(x: Array) -> str:
+    """PTX's name of an array's numbers."""
+    found = {"float32": "f32", "float16": "f16", "uint16": "bf16"}.get(str(x.dtype))
+    if found is None:
+        raise ValueError(f"x has dtype {x.dtype}: need float32, float16, or uint16 for bfloat16")
+    return found
+
+
+def _all_reach(addresses: Sequence[str]) -> bool:
+    """Whether this process sees the GPUs at these PCI addresses, and each reaches the others' memory."""
+    seen = {device.pci_address(gpu): gpu for gpu in range(len(cuda.gpus))}
+    return all(at in seen for at in addresses) and reaches([seen[at] for at in addresses])

@@ -1,0 +1,198 @@
+"""How values and the news that they have come reach another GPU: lines and tiles. docs/collectives.md tells why.
+
+A block of a kernel talks to the blocks of the same number on the other ranks alone, in steps: in each, every rank puts
+vectors of 16 bytes into the others' mailboxes, and takes those that came into its own. A mailbox has two places for
+each rank, used by turns. A rank puts step t + 2 once it has what all others put in step t + 1, and those had then taken
+step t: so no place is written that is still read, and nobody says that it has read.
+
+`lines` has each word together with the step's number, 8 bytes that are written and seen whole: the values are their own
+news, at twice the bytes. `tiles` has values alone, then a word that is released and acquired.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from charcnn.aliases import Kernel
+from charcnn.gpu import ptx
+from charcnn.gpu.device import uint64
+from charcnn.gpu.indices import thread_idx_x
+
+VECTOR = 16
+"""Bytes that a thread moves at once."""
+
+BLOCKS = 128
+"""Of a kernel, at most: all run at once on every GPU, each by itself on a multiprocessor."""
+
+LINES, TILE = 1024, 2048
+"""Vectors that a block puts in a step, at most."""
+
+HEADER = 4096
+"""Bytes at a region's begin: whether a peer was given up, and how many steps each block has taken, of each protocol."""
+
+LOOKS = 1 << 12
+"""At what has not come, before the clock is looked at."""
+
+_FLAG = 32
+"""Bytes from one flag to the next."""
+
+
+class Mailboxes(NamedTuple):
+    """Where everything is in a rank's region, in bytes from its begin, for so many ranks."""
+
+    ranks: int
+
+    @property
+    def flags(self) -> int:
+        """Of tiles: (BLOCKS, ranks) of them."""
+        return HEADER
+
+    @property
+    def lines(self) -> int:
+        """(BLOCKS, 2, ranks, 2, LINES) of 16 bytes."""
+        return self.flags + BLOCKS * self.ranks * _FLAG
+
+    @property
+    def tiles(self) -> int:
+        """(BLOCKS, 2, ranks, TILE) of 16 bytes."""
+        return self.lines + BLOCKS * 2 * self.ranks * 2 * LINES * VECTOR
+
+    @property
+    def nbytes(self) -> int:
+        """Of the region."""
+        return self.tiles + BLOCKS * 2 * self.ranks * TILE * VECTOR
+
+
+class Protocol(NamedTuple):
+    """Device functions of a protocol; in each a step is known by its number, which begins at 1."""
+
+    name: str
+    capacity: int
+    """Vectors that a block puts in a step, at most."""
+    put: Kernel
+    """put(region, block, source, step, i, a, b, c, d): vector i of this rank, the source, for the region's."""
+    posted: Kernel
+    """posted(regions, block, rank, step): all threads of the block have put theirs."""
+    arrived: Kernel
+    """arrived(own, block, rank, step, patience, fault): until what all others put is there."""
+    take: Kernel
+    """take(own, block, source, step, i, patience, fault): (a, b, c, d), vector i of that rank."""
+
+
+@cuda.jit(device=True)
+def _given_up(own, fault, source):
+    """Say that a rank did not come, to kernels and to the host."""
+    ptx.st_release_sys_b32(own, source + 1)
+    ptx.st_release_sys_b32(fault, source + 1)
+
+
+@cache
+def lines(ranks: int) -> Protocol:
+    """Values that are their own news."""
+    begin, plane = Mailboxes(ranks).lines, np.uint64(LINES * VECTOR)
+
+    @cuda.jit(device=True, forceinline=True)
+    def place(region, block, source, step, i):
+        slot = (block * 2 + (step & 1)) * ranks + source
+        return region + uint64(begin + slot * (2 * LINES * VECTOR) + i * VECTOR)
+
+    @cuda.jit(device=True, forceinline=True)
+    def put(region, block, source, step, i, a, b, c, d):
+        at = place(region, block, source, step, i)
+        ptx.st_relaxed_sys_v2_b64(at, ptx.pack_b64(a, step), ptx.pack_b64(b, step))
+        ptx.st_relaxed_sys_v2_b64(at + plane, ptx.pack_b64(c, step), ptx.pack_b64(d, step))
+
+    @cuda.jit(device=True, forceinline=True)
+    def posted(regions, block, rank, step):
+        pass
+
+    @cuda.jit(device=True, forceinline=True)
+    def arrived(own, block, rank, step, patience, fault):
+        pass
+
+    @cuda.jit(device=True, forceinline=True)
+    def take(own, block, source, step, i, patience, fault):
+        at, looks, since = place(own, block, source, step, i), 0, ptx.pack_b64(0, 0)
+        while True:
+            p, q = ptx.ld_relaxed_sys_v2_b64(at)
+            r, s = ptx.ld_relaxed_sys_v2_b64(at + plane)
+            a, first = ptx.unpack_b64(p)
+            b, second = ptx.unpack_b64(q)
+            c, third = ptx.unpack_b64(r)
+            d, fourth = ptx.unpack_b64(s)
+            if first == step and second == step and third == step and fourth == step:
+                break
+            looks += 1
+            if looks % LOOKS == 0:
+                now = ptx.globaltimer()
+                if since == 0:
+                    since = now
+                elif now - since > patience:
+                    _given_up(own, fault, source)
+                    break
+        return a, b, c, d
+
+    return Protocol("lines", LINES, put, posted, arrived, take)
+
+
+@cache
+def tiles(ranks: int) -> Protocol:
+    """Values, then a word for all that a block has put."""
+    layout = Mailboxes(ranks)
+    begin, flags = layout.tiles, layout.flags
+
+    @cuda.jit(device=True, forceinline=True)
+    def place(region, block, source, step, i):
+        slot = (block * 2 + (step & 1)) * ranks + source
+        return region + uint64(begin + (slot * TILE + i) * 16)
+
+    @cuda.jit(device=True, forceinline=True)
+    def flag(region, block, source):
+        return region + uint64(flags + (block * ranks + source) * _FLAG)
+
+    @cuda.jit(device=True, forceinline=True)
+    def put(region, block, source, step, i, a, b, c, d):
+        ptx.st_global_v4_b32(place(region, block, source, step, i), a, b, c, d)
+
+    @cuda.jit(device=True, forceinline=True)
+    def posted(regions, block, rank, step):
+        cuda.syncthreads()
+        if thread_idx_x() == 0:
+            for away in range(1, ranks):
+                ptx.st_release_sys_b32(flag(regions[away], block, rank), step)
+
+    @cuda.jit(device=True, forceinline=True)
+    def arrived(own, block, rank, step, patience, fault):
+        source, since, looks = thread_idx_x(), ptx.pack_b64(0, 0), 0
+        if source < ranks and source != rank:
+            at = flag(own, block, source)
+            while (ptx.ld_acquire_sys_b32(at) - step) & 0xFFFFFFFF > 1:  # a rank may be a step ahead
+                looks += 1
+                if looks % LOOKS == 0:
+                    now = ptx.globaltimer()
+                    if since == 0:
+                        since = now
+                    elif now - since > patience:
+                        _given_up(own, fault, source)
+                        break
+        cuda.syncthreads()
+
+    @cuda.jit(device=True, forceinline=True)
+    def take(own, block, source, step, i, patience, fault):
+        return ptx.ld_cg(place(own, block, source, step, i), 1)
+
+    return Protocol("tiles", TILE, put, posted, arrived, take)
+
+
+PROTOCOLS = {"lines": lines, "tiles": tiles}
+"""By name."""
+
+CAPACITIES = {"lines": LINES, "tiles": TILE}
+"""Vectors that a block takes in a step, at most."""
+
+COUNTERS = {"lines": 128, "tiles": 128 + 4 * BLOCKS}
+"""Where blocks' steps are counted in a region's header."""

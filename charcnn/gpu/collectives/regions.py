@@ -1,0 +1,167 @@
+"""Memory that every rank of a group reaches: each rank's own region, where others put what they send to it.
+
+On GPUs that reach each other it is GPU memory, which another process opens by a handle of CUDA's (IPC). Elsewhere it is
+memory of the host, pinned, which GPUs reach across the bus; and in the simulator, memory that processes share.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numba import cuda
+
+from charcnn.aliases import Array, Comm, Value
+from charcnn.gpu import device
+from charcnn.gpu.device import SIMULATED, DeviceError
+
+SHARED = Path("/dev/shm")
+"""Where Linux has files that lie in memory."""
+
+
+def driven(answer: tuple[Value, ...], what: str) -> Value:
+    """What a call of the driver gave.
+
+    Raises:
+        DeviceError: it failed; says at what.
+    """
+    status, *values = answer
+    if int(status) != 0:
+        raise DeviceError(f"the driver refused {what}: {status.name}")
+    return values[0] if values else None
+
+
+def reaches(gpus: Sequence[int]) -> bool:
+    """Whether each of these GPUs of the host can use all others' memory."""
+    from cuda.bindings import driver
+
+    pairs = [(one, other) for one in gpus for other in gpus if one != other]
+    return all(driven(driver.cuDeviceCanAccessPeer(one, other), "peer access") for one, other in pairs)
+
+
+class GpuRegion:
+    """Zeros on the current GPU.
+
+    Args:
+        nbytes: of them.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._array: Array = cuda.device_array((nbytes,), np.uint8)
+        self.address = device.address(self._array)
+        self._opened: list[int] = []
+        zero(self.address, nbytes)
+
+    def shared(self, comm: Comm) -> list[int]:
+        """The regions' addresses by rank, as this process reaches them; each rank has a process of its own."""
+        from cuda.bindings import driver
+
+        handle = driven(driver.cuIpcGetMemHandle(self.address), "a handle of GPU memory")
+        addresses = []
+        for rank, theirs in enumerate(comm.allgather(bytes(handle.reserved))):
+            if rank == comm.rank:
+                addresses.append(self.address)
+                continue
+            opened = driver.CUipcMemHandle()
+            opened.reserved = theirs
+            lazy = driver.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.value
+            addresses.append(int(driven(driver.cuIpcOpenMemHandle(opened, lazy), f"the memory of rank {rank}'s GPU")))
+            self._opened.append(addresses[-1])
+        return addresses
+
+    def close(self) -> None:
+        """Let go of the others' regions; all ranks have ended what they do with them."""
+        from cuda.bindings import driver
+
+        for address in self._opened:
+            driver.cuIpcCloseMemHandle(address)
+        self._opened.clear()
+
+
+def zero(address: int, nbytes: int) -> None:
+    """Zeros on the current GPU, which are there on return."""
+    from cuda.bindings import driver
+
+    driven(driver.cuMemsetD8(address, 0, nbytes), "zeros")
+    driven(driver.cuCtxSynchronize(), "zeros")
+
+
+def enable_peers(gpus: Sequence[int]) -> None:
+    """Let each of these GPUs use the others' memory in this process."""
+    from cuda.bindings import driver
+
+    for gpu in gpus:
+        with cuda.gpus[gpu]:
+            for other in gpus:
+                if other == gpu:
+                    continue
+                with cuda.gpus[other]:
+                    theirs = driven(driver.cuCtxGetCurrent(), "a context")
+                status = driver.cuCtxEnablePeerAccess(theirs, 0)[0]
+                if int(status) not in (0, driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED.value):
+                    raise DeviceError(f"GPU {gpu} does not reach GPU {other}'s memory: {status.name}")
+
+
+class HostRegion:
+    """Zeros in the host's memory, which other processes map and GPUs reach.
+
+    Args:
+        nbytes: of them.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        number, name = tempfile.mkstemp(prefix="charcnn-", dir=SHARED if SHARED.is_dir() else None)
+        self._path, self._maps = Path(name), list[mmap.mmap]()
+        try:
+            os.truncate(number, nbytes)
+            self.address = self._mapped(number)
+        except BaseException:
+            self._path.unlink()
+            raise
+        finally:
+            os.close(number)
+
+    def _mapped(self, number: int) -> int:
+        memory = mmap.mmap(number, self.nbytes)
+        self._maps.append(memory)
+        return pinned(ctypes.addressof(ctypes.c_char.from_buffer(memory)), self.nbytes)
+
+    def shared(self, comm: Comm) -> list[int]:
+        """The regions' addresses by rank, as this process, or its GPU, reaches them."""
+        addresses = []
+        try:
+            for rank, path in enumerate(comm.allgather(str(self._path))):
+                if rank == comm.rank:
+                    addresses.append(self.address)
+                    continue
+                number = os.open(path, os.O_RDWR)
+                try:
+                    addresses.append(self._mapped(number))
+                finally:
+                    os.close(number)
+            comm.Barrier()
+        finally:
+            with suppress(FileNotFoundError):
+                self._path.unlink()
+        return addresses
+
+    def close(self) -> None:
+        """Nothing: the memory goes with the process, as GPUs may still reach it."""
+
+
+def pinned(address: int, nbytes: int) -> int:
+    """The host's memory made reachable for all GPUs; its address there."""
+    if SIMULATED:
+        return address
+    from cuda.bindings import driver
+
+    flags = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP
+    driven(driver.cuMemHostRegister(address, nbytes, flags), "to pin memory of the host")
+    return int(driven(driver.cuMemHostGetDevicePointer(address, 0), "the address of pinned memory"))
