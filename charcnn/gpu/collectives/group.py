@@ -58,10 +58,8 @@ class Group:
         peers = not SIMULATED and len(set(gpus)) == len(gpus) and all(comm.allgather(_all_reach(gpus)))
         self.link = "GPU memory" if peers else "host memory"
         """Where values lie that a rank sends: the other GPU's memory, or, where GPUs do not reach that, the host's."""
-        nbytes = Mailboxes(self.ranks).nbytes
-        self._region: GpuRegion | HostRegion = GpuRegion(nbytes) if peers else HostRegion(nbytes)
-        self._reach(self._region.shared(comm))
-        comm.Barrier()
+        self._comm, self._shared = comm, list[GpuRegion | HostRegion]()
+        self._reach(self.share(Mailboxes(self.ranks).nbytes))
 
     def _begin(self, rank: int, ranks: int, deadline: float) -> None:
         if not 1 <= ranks <= RANKS:
@@ -76,6 +74,17 @@ class Group:
         behind = ((self.rank + away) % self.ranks for away in range(self.ranks))
         self.regions: tuple[np.uint64, ...] = tuple(np.uint64(addresses[rank]) for rank in behind)
         """Addresses of the ranks' regions: this rank's first, then those of the ranks behind it."""
+
+    def share(self, nbytes: int) -> list[int]:
+        """Zeros of so many bytes on every rank, which all can write to: by rank, their addresses on this one.
+
+        All ranks call it together. Not of `groups`, whose ranks are one process.
+        """
+        region = GpuRegion(nbytes) if self.link == "GPU memory" else HostRegion(nbytes)
+        self._shared.append(region)
+        addresses = region.shared(self._comm)
+        self._comm.Barrier()
+        return addresses
 
     # Collectives
 
@@ -182,7 +191,8 @@ class Group:
 
     def close(self) -> None:
         """Let go of the other ranks' memory; all ranks call it, once none computes any more."""
-        self._region.close()
+        for region in self._shared:
+            region.close()
 
 
 def groups(gpus: int | Sequence[int] | None = None, *, deadline: float = 60.0) -> list[Group]:
@@ -209,10 +219,10 @@ def groups(gpus: int | Sequence[int] | None = None, *, deadline: float = 60.0) -
             one = Group.__new__(Group)
             one._begin(rank, len(chosen), deadline)
             one.link = "GPU memory" if peers else "host memory"
-            one._region = GpuRegion(nbytes) if peers else HostRegion(nbytes)
+            one._shared = [GpuRegion(nbytes) if peers else HostRegion(nbytes)]
             found.append(one)
     for one in found:
-        one._reach([other._region.address for other in found])
+        one._reach([other._shared[0].address for other in found])
     return found
 
 

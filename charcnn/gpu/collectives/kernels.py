@@ -16,7 +16,7 @@ from charcnn.gpu.device import block_size, uint64
 from charcnn.gpu.indices import block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit
 
-THREADS = {"lines": block_size(256), "tiles": block_size(512)}
+THREADS = {"lines": block_size(256), "tiles": block_size(1024)}
 """Of a block, by protocol."""
 
 HALF = 2
@@ -126,7 +126,7 @@ def make_exchange(kind: str, ptx_type: str, ranks: int, protocol: str, early: bo
             add(total, 0, a, b, c, d)
         return words(total)
 
-    @jit()
+    @jit(launch_bounds=(threads, 1))
     def kernel(x, y, regions, rank, size, count, patience, fault):
         if early:
             ptx.griddepcontrol_launch()

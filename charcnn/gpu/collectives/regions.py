@@ -7,6 +7,7 @@ memory of the host, pinned, which GPUs reach across the bus; and in the simulato
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import tempfile
@@ -17,9 +18,10 @@ from pathlib import Path
 import numpy as np
 from numba import cuda
 
-from charcnn.aliases import Array, Comm, Value
+from charcnn.aliases import Array, Comm, DType, Value
 from charcnn.gpu import device
 from charcnn.gpu.device import SIMULATED, DeviceError
+from charcnn.layers.layer import Shape
 
 SHARED = Path("/dev/shm")
 """Where Linux has files that lie in memory."""
@@ -82,6 +84,19 @@ class GpuRegion:
         for address in self._opened:
             driver.cuIpcCloseMemHandle(address)
         self._opened.clear()
+
+
+def array_at(address: int, shape: Shape, dtype: DType) -> Array:
+    """An array in memory that this process reaches on its GPU; in the simulator, on the host."""
+    kind = np.dtype(dtype)
+    if SIMULATED:
+        from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+        size = math.prod(shape) * kind.itemsize
+        held = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+        return FakeCUDAArray(held.view(kind).reshape(shape))
+    found = {"shape": shape, "typestr": kind.str, "data": (address, False), "version": 3}
+    return cuda.from_cuda_array_interface(found, sync=False)
 
 
 def zero(address: int, nbytes: int) -> None:

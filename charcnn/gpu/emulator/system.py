@@ -11,7 +11,16 @@ import time
 
 from charcnn.aliases import Value
 from charcnn.gpu.emulator.loads import global_bytes
+from charcnn.gpu.emulator.threads import current
 from charcnn.gpu.ptx.intrinsics import emulates
+
+
+def _give_way() -> None:
+    """Let other threads run, and other processes: who asks for such memory may wait for one of them."""
+    thread = current()
+    thread.polls, thread.ready, thread.waits_for = True, lambda: True, "another process"
+    time.sleep(0)
+    thread.parent.switch()
 
 
 def _checked(address: int, size: int) -> int:
@@ -22,8 +31,8 @@ def _checked(address: int, size: int) -> int:
 
 @emulates
 def ld_relaxed_sys_v2_b64(address: int) -> Value:
-    """`ptx.ld_relaxed_sys_v2_b64`; lets other processes run, as who asks for it may wait for them."""
-    time.sleep(0)
+    """`ptx.ld_relaxed_sys_v2_b64`."""
+    _give_way()
     at = _checked(address, 16)
     return ctypes.c_uint64.from_address(at).value, ctypes.c_uint64.from_address(at + 8).value
 
@@ -37,8 +46,8 @@ def st_relaxed_sys_v2_b64(address: int, a: int, b: int) -> None:
 
 @emulates
 def ld_acquire_sys_b32(address: int) -> int:
-    """`ptx.ld_acquire_sys_b32`; lets other processes run."""
-    time.sleep(0)
+    """`ptx.ld_acquire_sys_b32`."""
+    _give_way()
     return ctypes.c_uint32.from_address(_checked(address, 4)).value
 
 

@@ -255,6 +255,8 @@ class Thread(greenlet):
     """What it waits for."""
     waits_for = ""
     """In words."""
+    polls = False
+    """Whether it looks again and again at what other processes write."""
     atomic = False
     """Whether what it does now is an atomic operation."""
     arrived = 0
@@ -289,7 +291,7 @@ class Thread(greenlet):
         """Run until it waits or ends; whether it did anything."""
         if self.ready and not self.ready():
             return False
-        self.ready = None
+        self.ready, self.polls = None, False
         try:
             self.switch()
         except EmulatorError:
@@ -385,6 +387,8 @@ def _advance(warp: list[Thread], order: random.Random) -> bool:
         if not any(turns):
             return moved
         moved, warp[:] = True, [thread for thread in warp if not thread.dead]
+        if all(thread.polls or (thread.ready and not thread.ready()) for thread in warp):
+            return moved  # to other warps, and processes
 
 
 def _stuck(threads: Sequence[Thread]) -> None:

@@ -26,10 +26,12 @@ from charcnn.layers import SelfAttention
 from charcnn.layers.layer import Shape
 from charcnn.networks.encoder import EncoderNetwork, EncoderStep, shares, steps
 from charcnn.networks.encoder.cpu import Params, product_weights
+from charcnn.networks.encoder.exchange import FROM, Exchange
 from charcnn.networks.encoder.workers import PackedGraphWorker, PackedSizes, PackedWorker
 from charcnn.ops.attention import mma
 from charcnn.ops.attention.wgmma_layer import WgmmaAttention
 from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.conv import PreparedConv
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import ArraySpec, PreparedLayer
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS
@@ -57,6 +59,8 @@ class PackedBatch:
     """Three for heads apart, and one for results."""
     results: Array
     """Of the inputs."""
+    exchange: Exchange | None = None
+    """What many rows go through whose layers several GPUs share."""
 
     @property
     def stream(self) -> Stream:
@@ -168,6 +172,9 @@ class PreparedEncoder:
 
         def add_norm(batch: PackedBatch, x: Array, kept: Array) -> Array:
             out = batch.kept(units, of.dtype)
+            if batch.exchange is not None:
+                batch.exchange.add_norm(kept, (gamma, beta), out, eps, batch.stream)
+                return out
             if self.group is not None and of is not FP32:
                 launch_reduce_add(self.group, x, kept, gamma, beta, out, eps, of, batch.stream)
                 return out
@@ -206,7 +213,7 @@ class PreparedEncoder:
         pattern, weights = pattern_of(packed, step.epilogue), {"weight": packed, "bias": bias}
         cast: PreparedLayer | None = None
         if self.technique == "strong":
-            made: PreparedLayer = DoubleBufferedConv(pattern, weights)
+            made: PreparedConv = DoubleBufferedConv(pattern, weights)
         else:
             of = {"mma": MmaConv, "wgmma": WgmmaConv}[self.technique]
             made = of(pattern, weights, precision=self.precision, results=self.of.name)
@@ -215,6 +222,9 @@ class PreparedEncoder:
         self._products[weight.shape] = made
 
         def prepared(batch: PackedBatch, x: Array, kept: Array) -> Array:
+            if batch.exchange is not None and step.kind == "project" and not step.epilogue:
+                batch.exchange.product(made, x, batch.stream)
+                return x
             if cast is not None:
                 x = cast(x.reshape((batch.sizes.rows, 1, x.shape[1])), batch.buffers)
             return made(x, batch.buffers).reshape((batch.sizes.rows, units))
@@ -272,7 +282,12 @@ class Room:
         self._offsets, self._lengths = array((batch + 1,), np.int32), array((batch,), np.int32)
         self._tokens, self._places = (array((capacity,), np.int32) for _ in range(2))
         size = capacity * config.classes * itemsize
-        self._narrow = [array((size,), np.uint8) for _ in range(2)]
+        self._exchange = None
+        if network.group is not None and network.of is not FP32 and capacity >= FROM:
+            self._exchange = Exchange(network.group, capacity, config.classes, network.of)
+            self._narrow = [self._exchange.features(i, capacity) for i in range(2)]
+        else:
+            self._narrow = [array((size,), np.uint8) for _ in range(2)]
         self._heads = [array((size,), np.uint8) for _ in range(4 * network.apart)]
         self._results = array((batch, config.classes))
 
@@ -292,6 +307,7 @@ class Room:
             list(self._narrow),
             self._heads,
             self._results[:n],
+            self._exchange if sizes.rows >= FROM else None,
         )
         with stage("pack"):
             given = ids.view(np.int32).reshape((n, self._config.tokens))

@@ -27,8 +27,11 @@ LARGEST = 2048
 
 
 @cache
-def finish_of(ptx_type: str, octets: int) -> Kernel:
-    """The device function finish: it normalises the values that a warp holds of a row, and stores them."""
+def finish_of(ptx_type: str, octets: int, copies: int = 0) -> Kernel:
+    """The device function finish: it normalises the values that a warp holds of a row, and stores them at y.
+
+    With `copies`, y is a tuple of so many addresses, and all get the row.
+    """
     pack, lanes = ptx.cvt_f16x2(ptx_type), LANES
 
     @cuda.jit(device=True, forceinline=True)
@@ -54,7 +57,11 @@ def finish_of(ptx_type: str, octets: int) -> Kernel:
                     values[v + t + 3] = (values[v + t + 3] - mean) * scale * h + s
                 a, b = pack(values[v], values[v + 1]), pack(values[v + 2], values[v + 3])
                 d, e = pack(values[v + 4], values[v + 5]), pack(values[v + 6], values[v + 7])
-                ptx.st_global_v4_b32(y + (begin + uint64(c)) * uint64(2), a, b, d, e)
+                if copies:
+                    for copy in range(copies):
+                        ptx.st_global_v4_b32(y[copy] + (begin + uint64(c)) * uint64(2), a, b, d, e)
+                else:
+                    ptx.st_global_v4_b32(y + (begin + uint64(c)) * uint64(2), a, b, d, e)
 
     return finish
 
