@@ -24,7 +24,7 @@ RANKS = 8
 MOST = (1 << 32) - 1
 """Bytes of all ranks together."""
 
-LINES_UP_TO = 1 << 20
+LINES_UP_TO = 1 << 18
 """Bytes that a rank sends as lines; more as tiles."""
 
 TWO_SHOT_FROM = 1 << 18

@@ -28,7 +28,7 @@ VECTOR = 16
 BLOCKS = 128
 """Of a kernel, at most: all run at once on every GPU, each by itself on a multiprocessor."""
 
-LINES, TILE = 1024, 2048
+LINES, TILE = 1024, 4096
 """Vectors that a block puts in a step, at most."""
 
 HEADER = 4096

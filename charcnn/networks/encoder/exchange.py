@@ -7,6 +7,8 @@ first; then each rank normalises its rows, and writes them to all. It is what Me
 
 from __future__ import annotations
 
+from numba import cuda
+
 from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.collectives import Group
@@ -37,6 +39,8 @@ class Exchange:
         self._part_bytes = len(self._share(0, rows)) * self._row
         self._parts = group.share(group.ranks * self._part_bytes)
         self._features = group.share(2 * rows * self._row)
+        untimed = {} if device.SIMULATED else {"timing": False}
+        self._beside, self._begun, self._ended = cuda.stream(), cuda.event(**untimed), cuda.event(**untimed)
         self.nbytes = group.ranks * self._part_bytes + 2 * rows * self._row
 
     def features(self, number: int, rows: int) -> Array:
@@ -50,15 +54,25 @@ class Exchange:
         return range(min(rank * each, rows), min((rank + 1) * each, rows))
 
     def product(self, made: PreparedConv, x: Array, stream: Stream) -> None:
-        """Start this rank's part of a sum, of rows x (T, C), each to the rank that adds it up."""
-        group, rows = self._group, len(x)
-        for away in (*range(1, group.ranks), 0):
-            rank = (group.rank + away) % group.ranks
-            if mine := self._share(rank, rows):
-                shape = len(mine), self._width
-                out = array_at(self._parts[rank] + group.rank * self._part_bytes, shape, self._of.dtype)
-                of_rank = x[mine.start : mine.stop].reshape((len(mine), 1, x.shape[1]))
-                made.apply(of_rank, out=out.reshape(made.out_shape(of_rank.shape)), stream=stream)
+        """Start this rank's part of a sum, of rows x (T, C), each to the rank that adds it up.
+
+        Products for others run beside that for this rank, which computes while their results are on their way.
+        """
+        group = self._group
+        self._begun.record(stream)
+        self._begun.wait(self._beside)
+        for away in range(1, group.ranks):
+            self._part(made, x, (group.rank + away) % group.ranks, self._beside)
+        self._part(made, x, group.rank, stream)
+        self._ended.record(self._beside)
+        self._ended.wait(stream)
+
+    def _part(self, made: PreparedConv, x: Array, rank: int, stream: Stream) -> None:
+        """Start the product for a rank's rows."""
+        if mine := self._share(rank, len(x)):
+            at = self._parts[rank] + self._group.rank * self._part_bytes
+            of_rank = x[mine.start : mine.stop].reshape((len(mine), 1, x.shape[1]))
+            made.apply(of_rank, out=array_at(at, made.out_shape(of_rank.shape), self._of.dtype), stream=stream)
 
     def add_norm(self, kept: Array, norm: tuple[Array, Array], out: Array, eps: float, stream: Stream) -> None:
         """Start rownorm(the sum + kept), to `out` on all ranks, which is one of `features`."""

@@ -15,7 +15,7 @@ from charcnn.aliases import Array, Kernel, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.collectives.group import Group
 from charcnn.gpu.collectives.kernels import sums_of
-from charcnn.gpu.collectives.protocols import BLOCKS, CAPACITIES, COUNTERS, PROTOCOLS
+from charcnn.gpu.collectives.protocols import BLOCKS, COUNTERS, tiles
 from charcnn.gpu.device import block_size, uint64
 from charcnn.gpu.indices import block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import Call, jit
@@ -28,10 +28,10 @@ WARPS = block_size(128) // LANES, block_size(512) // LANES
 
 
 @cache
-def _kernel(ptx_type: str, size: int, warps: int, ranks: int, protocol: str, early: bool) -> Kernel:
+def _kernel(ptx_type: str, size: int, warps: int, ranks: int, early: bool) -> Kernel:
     octets = -(-size // (LANES * OCTET))
-    finish, (add, _), of = finish_of(ptx_type, octets), sums_of(ptx_type), PROTOCOLS[protocol](ranks)
-    put, posted, arrived, take, counter = of.put, of.posted, of.arrived, of.take, COUNTERS[protocol]
+    finish, (add, _), of = finish_of(ptx_type, octets), sums_of(ptx_type), tiles(ranks)
+    put, posted, arrived, take, counter = of.put, of.posted, of.arrived, of.take, COUNTERS["tiles"]
     lanes, held, read = LANES, octets * OCTET, octets * 4
 
     @jit(launch_bounds=(warps * LANES, 1))
@@ -98,7 +98,7 @@ def _kernel(ptx_type: str, size: int, warps: int, ranks: int, protocol: str, ear
 
 def launch_reduce_add(
     group: Group, x: Array, residual: Array, gamma: Array, beta: Array, out: Array, eps: float,
-    of: NumberFormat, stream: Stream, protocol: str = "tiles",
+    of: NumberFormat, stream: Stream,
 ) -> None:  # fmt: skip
     """rownorm(sum of all ranks' x + residual) of rows (T, H) of 16 bits, the same bits on all ranks.
 
@@ -112,15 +112,13 @@ def launch_reduce_add(
         eps: added to the variance.
         of: fp16 or bf16.
         stream: a CUDA stream.
-        protocol: lines or tiles.
     """
     rows, size = x.shape
     check_width(size)
     call = Call(out, stream, x.shape, of.dtype, {"x": of.dtype, "residual": of.dtype}, x=x, residual=residual)
     addresses = (np.uint64(device.address(one)) for one in (x, residual, gamma, beta, out))
-    early, fits = device.begins_early(), CAPACITIES[protocol] * OCTET // size
-    warps = WARPS[rows > BLOCKS * WARPS[0] and fits >= WARPS[1]]
-    kernel = _kernel(of.ptx_type, size, warps, group.ranks, protocol, early)
+    early, warps = device.begins_early(), WARPS[rows > BLOCKS * WARPS[0]]
+    kernel = _kernel(of.ptx_type, size, warps, group.ranks, early)
     numbers = *map(np.uint32, (group.rank, rows)), np.float32(eps)
     blocks = min(BLOCKS, -(-rows // warps))
     call.launch(kernel, blocks, warps * LANES, *addresses, group.regions, *numbers, *group.waiting, early=early)

@@ -1,0 +1,240 @@
+"""Collectives of GPUs: emulated ranks that are processes, which share memory, and two GPUs where there are."""
+
+from __future__ import annotations
+
+import pytest
+from test_mpi import mpiexec, needs_mpi
+
+from charcnn.gpu import device
+from charcnn.gpu.collectives import Group
+from charcnn.gpu.collectives.protocols import BLOCKS, COUNTERS, HEADER, Mailboxes
+
+pytestmark = needs_mpi
+
+EMULATED = {"NUMBA_ENABLE_CUDASIM": "1"}
+
+BEGIN = """
+import sys
+import numpy as np
+from mpi4py import MPI
+from charcnn.gpu.collectives import Group
+
+comm = MPI.COMM_WORLD
+rng = np.random.default_rng(7)
+
+def drawn(shape, dtype):
+    x = rng.standard_normal((comm.size, *shape)).astype(np.float32)
+    return (x.view(np.uint32) >> 16).astype(np.uint16) if dtype == "uint16" else x.astype(dtype)
+
+def wide(x):
+    return (x.astype(np.uint32) << 16).view(np.float32) if x.dtype == np.uint16 else x.astype(np.float32)
+
+def narrow(x, dtype):
+    if dtype != "uint16":
+        return x.astype(dtype)
+    bits = x.view(np.uint32).astype(np.int64)
+    return (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
+
+def total(xs):
+    found = np.zeros(xs.shape[1:], np.float32)
+    for x in xs:
+        found += wide(x)
+    return narrow(found, xs.dtype.name)
+
+def same(found, right):
+    assert found.dtype == right.dtype and np.asarray(found).tobytes() == right.tobytes(), (found, right)
+"""
+
+ALL = (
+    BEGIN
+    + """
+group, sizes = Group(comm, deadline=100), [int(size) for size in sys.argv[1:]]
+for dtype in ("float32", "float16", "uint16"):
+    for size in sizes:
+        for protocol in ("lines", "tiles"):
+            xs, parts = drawn((size,), dtype), drawn((comm.size, size), dtype)
+            mine = xs[comm.rank].copy()
+            for shots in (1, 2):
+                same(group.all_reduce(mine, protocol=protocol, shots=shots), total(xs))
+            same(group.all_reduce(mine, mine), total(xs))  # in place
+            same(group.all_gather(xs[comm.rank].copy(), protocol=protocol), xs)
+            same(group.reduce_scatter(parts[comm.rank].copy(), protocol=protocol), total(parts)[comm.rank])
+            group.check()
+group.close()
+comm.Barrier()
+print("all right")
+"""
+)
+
+
+@pytest.mark.parametrize(("ranks", "sizes"), [(2, (0, 1, 7, 64, 333)), (3, (5, 260)), (4, (9,)), (8, (3,))])
+def test_sums_and_copies_are_exact(ranks, sizes):
+    done = mpiexec(ranks, "-c", ALL, *sizes, **EMULATED)
+    assert done.stdout.count("all right") == ranks, done.stderr
+
+
+STEPS = (
+    BEGIN
+    + """
+from charcnn.gpu.collectives import kernels, protocols
+
+protocols.CAPACITIES.update(lines=8, tiles=8)
+kernels.THREADS.update(lines=4, tiles=4)
+import charcnn.gpu.collectives.group as module
+
+module.BLOCKS = 2
+group = Group(comm, deadline=100)
+for turn, size in enumerate((300, 8, 301, 150)):
+    for protocol in ("lines", "tiles"):
+        xs, parts = drawn((size,), "float16"), drawn((comm.size, size), "float16")
+        for shots in (1, 2):
+            same(group.all_reduce(xs[comm.rank].copy(), protocol=protocol, shots=shots), total(xs))
+        same(group.all_gather(xs[comm.rank].copy(), protocol=protocol), xs)
+        same(group.reduce_scatter(parts[comm.rank].copy(), protocol=protocol), total(parts)[comm.rank])
+print("all right")
+"""
+)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_block_that_takes_many_steps(ranks):
+    """Places of mailboxes are used again and again, by blocks with fewer threads than vectors."""
+    done = mpiexec(ranks, "-c", STEPS, **EMULATED)
+    assert done.stdout.count("all right") == ranks, done.stderr
+
+
+LOST = (
+    BEGIN
+    + """
+from charcnn.gpu.collectives import protocols
+from charcnn.gpu.device import DeviceError
+
+protocols.LOOKS = 16
+group = Group(comm, deadline=0.5)
+x = np.ones(40, np.float32)
+for protocol in ("lines", "tiles"):
+    group.all_reduce(x, protocol=protocol)
+if comm.rank == 1:  # computes something else
+    comm.Barrier()
+else:
+    group.all_reduce(x, protocol=sys.argv[1])
+    group.all_reduce(x, protocol=sys.argv[1])  # which does not wait again
+    try:
+        group.check()
+    except DeviceError as error:
+        print(error)
+    comm.Barrier()
+"""
+)
+
+
+@pytest.mark.parametrize("protocol", ["lines", "tiles"])
+def test_a_rank_that_does_not_come_ends_the_wait(protocol):
+    done = mpiexec(2, "-c", LOST, protocol, **EMULATED)
+    assert "rank 1 did not come within 0.5 s to where rank 0 waited for it" in done.stdout, done.stderr
+
+
+ODD = (
+    BEGIN
+    + """
+group = Group(comm)
+for call in (
+    lambda: group.all_reduce(np.ones(4)),
+    lambda: group.all_reduce(np.ones(4, np.float32), protocol="rings"),
+    lambda: group.reduce_scatter(np.ones((3, 4), np.float32)),
+    lambda: group.all_gather(np.ones(4, np.float32), np.ones((3, 4), np.float32)),
+    lambda: Group(comm, deadline=0),
+):
+    try:
+        call()
+    except ValueError as error:
+        print(error)
+"""
+)
+
+
+def test_arguments_that_do_not_fit():
+    said = mpiexec(2, "-c", ODD, **EMULATED).stdout
+    for part in (
+        "x has dtype float64: need float32, float16, or uint16 for bfloat16",
+        "protocol='rings': need one of lines, tiles",
+        "x has shape (3, 4): need 2 along the first axis, the ranks",
+        "out has shape (3, 4): need (2, 4)",
+        "deadline=0: need seconds above 0",
+    ):
+        assert said.count(part) == 2, said
+
+
+def test_mailboxes_lie_apart():
+    for ranks in range(1, 9):
+        boxes = Mailboxes(ranks)
+        assert max(COUNTERS.values()) + 4 * BLOCKS <= HEADER == boxes.flags < boxes.lines < boxes.tiles < boxes.nbytes
+        assert boxes.nbytes < 1 << 32  # as kernels count bytes in 32 bits
+    with pytest.raises(ValueError, match="9 ranks: a group has 1 to 8"):
+        Group.__new__(Group)._begin(0, 9, 1.0)
+
+
+SHARED = """
+import sys
+from charcnn.networks.encoder import cuda, exchange
+from charcnn.networks.runner import encoder
+
+if sys.argv.pop(1) == "exchange":
+    exchange.FROM = cuda.FROM = 1
+    exchange.WHOLE = 4
+encoder.main("bert", sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "technique", "precision"),
+    [("sums", "naive", "fp32"), ("sums", "mma", "bf16"), ("exchange", "wgmma", "fp16")],
+)
+def test_encoders_whose_layers_are_shared(way, technique, precision):
+    """Two ranks compute each batch together; results are those of the reference to within rounding."""
+    words = f"--variant tiny --inputs 2 --tokens 4 --offload tensor --as {technique} --precision {precision}"
+    done = mpiexec(2, "-c", SHARED, way, *words.split(), **EMULATED)
+    assert "validated passed: 2 of 2" in done.stdout, done.stdout + done.stderr
+
+
+def test_more_ranks_than_heads():
+    words = "--variant tiny --inputs 1 --tokens 4 --offload tensor --as naive"
+    done = mpiexec(3, "-m", "charcnn.networks.bert", *words.split(), **EMULATED)
+    assert done.returncode
+    assert "3 ranks: need a divisor of the " in done.stderr, done.stderr
+
+
+MANY = (
+    BEGIN
+    + """
+from numba import cuda
+from charcnn.gpu import device, graph
+
+cuda.select_device(comm.rank)
+group, stream = Group(comm), cuda.stream()
+assert group.link == "GPU memory"
+for size, protocol, shots in ((1000, "lines", 1), (40_000, "tiles", 1), (40_001, "tiles", 2)):
+    xs = drawn((size,), "float16")
+    x, y = device.to_device(xs[comm.rank]), device.empty((size,), np.float16)
+
+    def calls(on):
+        for _ in range(100):
+            group.all_reduce(x, y, on, protocol=protocol, shots=shots)
+
+    recorded = graph.Graph(calls, stream)
+    for _ in range(int(sys.argv[1])):
+        for _ in range(10):
+            recorded.launch()
+        stream.synchronize()
+        same(y.copy_to_host(), total(xs))
+    group.check()
+print("all right")
+"""
+)
+
+
+@pytest.mark.skipif(device.SIMULATED or device.gpu_count() < 2, reason="needs two GPUs")
+def test_many_sums_on_two_gpus():
+    """10^5 of each kind, in CUDA graphs: all the same bits."""
+    done = mpiexec(2, "-c", MANY, 100)
+    assert done.stdout.count("all right") == 2, done.stderr
