@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
+from numba import types
+
 from charcnn.aliases import Kernel, NumbaType
 from charcnn.compiling.networks import BuiltEncoder, BuiltLevel, record, runnable
 from charcnn.compiling.stand_in import Target
 from charcnn.config import SMALL
 from charcnn.gpu import copy_kernel
+from charcnn.gpu.collectives import PROTOCOLS, kernels
 from charcnn.gpu.launch import title
+from charcnn.ops.encoder import reduced_rows, scattered_rows
 
 FOR_ADA = "l14 fp8"
 """All that this level launches in this precision, for GPUs that have FP8 and no wgmma."""
@@ -56,7 +60,31 @@ def of_encoder(name: str, target: Target, recorder: Recorder) -> None:
     record(BuiltEncoder("bert", ENCODERS[name], name.split()[1]), target, launched, [3])
 
 
-LAUNCHED = {**dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys(ENCODERS, of_encoder)}
+COLLECTIVES = "collectives"
+"""The kernels by which two GPUs exchange values, and normalise rows of BERT-base."""
+
+
+def of_collectives(name: str, target: Target, recorder: Recorder) -> None:
+    """Hand over COLLECTIVES."""
+    recorder.variant = name
+    u32, u64, regions = types.uint32, types.uint64, types.UniTuple(types.uint64, 2)
+    kinds = u64, u64, regions, u32, u32, u32, u64, u64
+    for protocol in PROTOCOLS:
+        for kind, ptx_type in (
+            ("all_reduce", "f16"), ("all_reduce", "f32"), ("all_reduce", "bf16"), ("two_shot", "f16"),
+            ("reduce_scatter", "f16"), ("all_gather", "f16"),
+        ):  # fmt: skip
+            recorder.launch(kernels.make_exchange(kind, ptx_type, 2, protocol, True), kinds)
+    more = u32, u32, types.float32, u64, u64
+    for warps in reduced_rows.WARPS:
+        kernel = reduced_rows.make_kernel("f16", 768, warps, 2, True)
+        recorder.launch(kernel, (*[u64] * 5, regions, *more))
+    recorder.launch(scattered_rows.make_kernel("f16", 768, 2), (*[u64] * 5, regions, regions, *more))
+
+
+LAUNCHED = {
+    **dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys(ENCODERS, of_encoder), COLLECTIVES: of_collectives
+}  # fmt: skip
 """What hands over each of these."""
 
 

@@ -18,6 +18,7 @@ from report.checks import agreement, dram, gpus, precisions, sanitizer, validati
 from report.claims import layer_costs, op_times, op_times_here
 from report.classify import accuracy, classify, compared, engines, training
 from report.code import change, code
+from report.collectives import collectives
 from report.few_rows import few_rows
 from report.fused import fused_alexnet
 from report.gemm import gemm
@@ -44,7 +45,7 @@ _BLOCKS = (
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted, bert,
     gemm, amx, attention, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
-    few_rows,
+    few_rows, collectives,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

@@ -97,6 +97,10 @@ class Results:
     """What bench/bert.py wrote, by file."""
     gemm: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/gemm.py wrote, by file."""
+    collectives: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/collectives.py wrote, by file."""
+    shared_layers: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/shared_layers.py wrote, by file."""
     ladders: dict[str, dict[Path, dict[str, Any]]] = field(default_factory=lambda: {"mma_steps": {}, "wgmma_steps": {}})
     """What bench/steps.py wrote, by ladder and file."""
     classified: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -127,6 +131,8 @@ def results() -> Results:
         "attention": found.attention,
         "bert": found.bert,
         "gemm": found.gemm,
+        "collectives": found.collectives,
+        "shared_layers": found.shared_layers,
         "precisions": found.agreed,
         "validation": found.validated,
         "peers": found.peers,
@@ -173,7 +179,7 @@ SCHEMAS = (
     "fused_alexnet",
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
     "compare", "amx", "models", "wgmma_trace", "calls", "attention",
-    "attention_trace", "bert", "gemm",
+    "attention_trace", "bert", "gemm", "collectives", "shared_layers",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits, cores and dot; pictures the traces."""
 

@@ -28,7 +28,8 @@ WARPS = block_size(128) // LANES, block_size(512) // LANES
 
 
 @cache
-def _kernel(ptx_type: str, size: int, warps: int, ranks: int, early: bool) -> Kernel:
+def make_kernel(ptx_type: str, size: int, warps: int, ranks: int, early: bool) -> Kernel:
+    """The kernel of `launch_reduce_add`, of rows of `size` features, `warps` at once in a block."""
     octets = -(-size // (LANES * OCTET))
     finish, (add, _), of = finish_of(ptx_type, octets), sums_of(ptx_type), tiles(ranks)
     put, posted, arrived, take, counter = of.put, of.posted, of.arrived, of.take, COUNTERS["tiles"]
@@ -118,7 +119,7 @@ def launch_reduce_add(
     call = Call(out, stream, x.shape, of.dtype, {"x": of.dtype, "residual": of.dtype}, x=x, residual=residual)
     addresses = (np.uint64(device.address(one)) for one in (x, residual, gamma, beta, out))
     early, warps = device.begins_early(), WARPS[rows > BLOCKS * WARPS[0]]
-    kernel = _kernel(of.ptx_type, size, warps, group.ranks, early)
+    kernel = make_kernel(of.ptx_type, size, warps, group.ranks, early)
     numbers = *map(np.uint32, (group.rank, rows)), np.float32(eps)
     blocks = min(BLOCKS, -(-rows // warps))
     call.launch(kernel, blocks, warps * LANES, *addresses, group.regions, *numbers, *group.waiting, early=early)

@@ -30,7 +30,8 @@ THREADS = block_size(512)
 
 
 @cache
-def _kernel(ptx_type: str, size: int, ranks: int) -> Kernel:
+def make_kernel(ptx_type: str, size: int, ranks: int) -> Kernel:
+    """The kernel of `launch_scattered_add`, of rows of `size` features."""
     octets = -(-size // (LANES * OCTET))
     finish, (add, _), of = finish_of(ptx_type, octets, ranks), sums_of(ptx_type), tiles(ranks)
     posted, arrived, counter = of.posted, of.arrived, COUNTERS["tiles"]
@@ -93,7 +94,7 @@ def launch_scattered_add(
         stream: a CUDA stream.
     """
     check_width(size)
-    kernel = _kernel(of.ptx_type, size, group.ranks)
+    kernel = make_kernel(of.ptx_type, size, group.ranks)
     addresses = map(np.uint64, (parts, part_bytes, residual, gamma, beta))
     places, numbers = tuple(map(np.uint64, ys)), map(np.uint32, (group.rank, rows))
     start(
