@@ -42,6 +42,7 @@ class Scheduler:
         self.wake = wake or threading.Event()
         self._poll = poll
         self._added: list[Task] = []
+        self._computing = 0
 
     def add(self, task: Task) -> None:
         """Another task, from within one that runs."""
@@ -57,10 +58,12 @@ class Scheduler:
     def computed(self, pipeline: Pipeline, ids: np.ndarray, logits: np.ndarray) -> Task:
         """Computes one batch; raises what the pipeline raises."""
         future = pipeline.submit(ids, logits)
+        self._computing += 1
         future.add_done_callback(lambda _: self.wake.set())
         try:
             yield from self.until(future.done)
         finally:
+            self._computing -= 1
             future.cancel()  # where another task failed
         future.result()
 
@@ -78,7 +81,7 @@ class Scheduler:
                 self.wake.wait()
             elif self.wake.is_set():
                 moved = time.perf_counter()
-            elif time.perf_counter() - moved < SPIN:
+            elif time.perf_counter() - moved < SPIN and not self._computing:
                 os.sched_yield()  # whoever computes on this core goes first
             else:
                 self.wake.wait(self._poll)
