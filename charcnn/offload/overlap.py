@@ -2,8 +2,9 @@
 
 Every rank has a few slots, each for one chunk in flight. A slot on the root sends a chunk, waits for its logits and
 takes the next one: of the rank's own share, or of all that are left. Then a rank gets new chunks as fast as it returns
-logits, and a slow one holds up only what it has. The slot's number is the messages' tag; a message of no bytes ends a slot. Sends, receives and
-computation never block: one thread of each rank takes turns between its slots, and sleeps while nothing moves.
+logits, and a slow one holds up only what it has. The slot's number is the messages' tag; a message of no bytes ends a
+slot. Sends, receives and computation never block: one thread of each rank takes turns between its slots, and sleeps
+while nothing moves.
 """
 
 from __future__ import annotations
@@ -84,9 +85,7 @@ def asynchronous(
     return logits
 
 
-def static(
-    comm: Comm | None, source: Array, compute: Any, length: int, classes: int, **how: Any
-) -> np.ndarray | None:
+def static(comm: Comm | None, source: Array, compute: Any, length: int, classes: int, **how: Any) -> np.ndarray | None:
     """Give each rank a share that is known before: as many inputs as any other, one after the other.
 
     A rank computes its share in the same batches as its `Pipeline` would by itself. They arrive and leave as those of

@@ -18,7 +18,12 @@ POLL = 2e-4
 
 SPIN = 1e-3
 """Seconds after something moved, in which the next look follows at once: a large message that MPI copies piece by piece
-moves on only while somebody looks, and a small chunk's logits are back sooner than a sleep ends."""
+moves on only while somebody looks, and a small chunk's logits are back sooner than a sleep ends. A rank that computes
+sleeps: its threads want the core, and Python's lock."""
+
+REST = 1e-2
+"""Seconds between two looks at most. The sleeps grow to a tenth of the time since something moved, so that a slow rank
+gives its cores to computing."""
 
 Task = Generator[None, None, None]
 
@@ -81,10 +86,10 @@ class Scheduler:
                 self.wake.wait()
             elif self.wake.is_set():
                 moved = time.perf_counter()
-            elif time.perf_counter() - moved < SPIN and not self._computing:
+            elif (still := time.perf_counter() - moved) < SPIN and not self._computing:
                 os.sched_yield()  # whoever computes on this core goes first
             else:
-                self.wake.wait(self._poll)
+                self.wake.wait(min(REST, max(self._poll, still / 10)))
 
 
 def finish(requests: list[Any], timeline: Timeline, what: str) -> None:

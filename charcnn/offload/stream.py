@@ -35,9 +35,7 @@ class Overlapped:
         """Look at the source again: from any thread."""
         self._more.set()
 
-    def run(
-        self, source: Array, compute: Any, *, deliver: Callable[[int, np.ndarray], object] | None = None
-    ) -> None:
+    def run(self, source: Array, compute: Any, *, deliver: Callable[[int, np.ndarray], object] | None = None) -> None:
         """Compute all that the source gives.
 
         Args:

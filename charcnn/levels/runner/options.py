@@ -135,8 +135,7 @@ def add_offload(add: Function, default: Function, parts: str = "") -> None:
     add(
         "--gpu-direct",
         action="store_true",
-        help="messages land in GPU memory, if MPI is CUDA-aware (default: in the host's memory; the "
-        "report says why)",
+        help="messages land in GPU memory, if MPI is CUDA-aware (default: in the host's memory; the report says why)",
     )
     add("--json", metavar="FILE", help="also write the report here")
     add("--force", action="store_true", help="replace existing files, and another run's checkpoint")

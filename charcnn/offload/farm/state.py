@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from charcnn.aliases import Comm
 from charcnn.offload import messages
 from charcnn.offload.inputs import Part
