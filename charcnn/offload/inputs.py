@@ -62,7 +62,9 @@ Part = tuple[int, np.ndarray]
 """A chunk: its first input, and its token ids."""
 
 
-def chunks(source: Array, size: int, length: int, start: int = 0, stop: int | None = None) -> Iterator[Any]:
+def chunks(
+    source: Array, size: int, length: int, start: int = 0, stop: int | None = None
+) -> Iterator[np.ndarray | None]:
     """The source's rows in order, at most `size` at a time; the next ones are taken only when they are asked for.
 
     Args:
