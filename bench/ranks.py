@@ -1,10 +1,12 @@
 """Time levels on several ranks, relative to one process. Each rank has a GPU and its share of the host's cores.
 
     python bench/ranks.py --ranks 1,2 --levels l2,l16
+    python bench/ranks.py --whole --levels l16 --text news.csv
 
-The one process uses one GPU, and as many cores as a rank; CPU levels use the same cores. Inputs are the sample's, as
-many per rank as take --seconds on the level's fastest machine in measured.json. Each command checks its logits; if one
-fails, this one ends with its exit status.
+The one process uses one GPU, and as many cores as a rank; CPU levels use the same cores. With --whole it uses all GPUs
+and cores, and ranks run as static and as async. Inputs are the sample's, or a file's, as many per rank as take
+--seconds on the level's fastest machine in measured.json. Each command checks its logits; if one fails, this one ends
+with its exit status.
 """
 
 from __future__ import annotations
@@ -37,18 +39,20 @@ def inputs(level: str, seconds: float) -> int:
     return max(1, round(best["inputs_per_second"] * seconds / best["batch"])) * int(best["batch"])
 
 
-def once(options: argparse.Namespace, level: catalog.Level, ranks: int) -> dict[str, Any]:
-    """What is kept of one command's report."""
+def once(options: argparse.Namespace, level: catalog.Level, ranks: int, mode: str | None = None) -> dict[str, Any]:
+    """What is kept of one command's report; the level's own mode where None."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
-        count = ranks * inputs(level.name, options.seconds)
+        count = (max(options.ranks) if options.whole else ranks) * inputs(level.name, options.seconds)
         command = [sys.executable, "-m", f"charcnn.levels.{level.name}", "--inputs", str(count)]
         command += ["--repeat", str(options.repeat), "--json", str(file)]
+        command += ["--offload", mode] if mode else []
+        command += ["--text", options.text] if options.text else []
         environment, cores = {**os.environ, **AS_ROOT}, sorted(os.sched_getaffinity(0))
         settle = None
         if ranks > 1:
             command = [mpiexec(), "-n", str(ranks), *command]
-        else:
+        elif not options.whole:
             command += ["--gpus", "1"] if level.device == "cuda" else []
             share = cores[: max(1, len(cores) // max(options.ranks))]
             environment["NUMBA_NUM_THREADS"] = str(len(share))
@@ -61,7 +65,7 @@ def once(options: argparse.Namespace, level: catalog.Level, ranks: int) -> dict[
             print(f"ranks: {level.name}, {ranks}: {done.stdout}{done.stderr}", file=sys.stderr)
             sys.exit(done.returncode)
         report = json.loads(file.read_text(encoding="utf-8"))
-    print(f"{level.name} {ranks} {report['inputs_per_second']:,.2f} inputs/s", flush=True)
+    print(f"{level.name} {ranks} {report['offload']} {report['inputs_per_second']:,.2f} inputs/s", flush=True)
     return {"level": level.name, **{key: report[key] for key in KEPT if key in report}}
 
 
@@ -86,6 +90,8 @@ def main() -> None:
     add("--levels", metavar="lK,...", help=f"default: all, {', '.join(row.name for row in known)}")
     add("--seconds", type=float, default=2.0, metavar="S", help="rough length of a run (default 2)")
     add("--repeat", type=int, default=3, metavar="R", help="runs of a command; the median counts (default 3)")
+    add("--whole", action="store_true", help="one process with all GPUs, and ranks by static and async")
+    add("--text", metavar="FILE", help="its texts (default: the sample)")
     add("--json", metavar="FILE", help="write the result here")
     options = parser.parse_args()
     names = options.levels.split(",") if options.levels else [row.name for row in known]
@@ -94,9 +100,10 @@ def main() -> None:
     found: dict[str, Any] = {"rows": [], "machine": machine.describe(), "commit": machine.commit()}
     for row in known:
         for ranks in options.ranks if row.name in names else ():
-            found["rows"].append(once(options, row, ranks))
-            if options.json is not None:
-                raw.write(options.json, "ranks", found)
+            for mode in ("static", "async") if options.whole and ranks > 1 else (None,):
+                found["rows"].append(once(options, row, ranks, mode))
+                if options.json is not None:
+                    raw.write(options.json, "whole" if options.whole else "ranks", found)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,21 @@ def test_levels_on_ranks_are_told_beside_one_process(tables):
     assert "| l16 | static | 1,000,000 | 1,970,000 | 1.97 |" in text
 
 
+def test_ranks_are_told_beside_a_process_that_drives_all_gpus(tables):
+    measured = (
+        ("l16", 1, "async", 2e6),
+        ("l16", 2, "static", 1.9e6),
+        ("l16", 2, "async", 2.1e6),
+        ("l9", 1, "async", 1.0),
+    )
+    names = "level", "ranks", "offload", "inputs_per_second"
+    rows = [dict(zip(names, row, strict=True)) for row in measured]
+    text = tables("whole", run={"schema": "whole", "rows": rows, "machine": {"gpus": ["a GPU"] * 2}})
+    assert "| 2 × a GPU, inputs/s | one process | a rank a GPU, static | a rank a GPU, async |" in text
+    assert "| l16 | 2,000,000 | 1,900,000 (95.0%) | 2,100,000 (105.0%) |" in text
+    assert "l9" not in text, "it was cut"
+
+
 def test_what_parts_send_follows_from_the_plans(tables):
     text = tables("parted")
     assert "| alexnet 2012 | 154,587 | 136,944 | exchange before localresponsenorm1, " in text

@@ -39,6 +39,19 @@ def test_a_level_on_two_ranks_and_alone(tmp_path):
 
 @needs_mpi
 @pytest.mark.exhaustive
+def test_a_level_by_each_way_beside_the_whole_host(tmp_path):
+    file, text = tmp_path / "whole.json", tmp_path / "rows.csv"
+    text.write_text('"1","a title","a text"\n')
+    words = ("--whole", "--levels", "l11", "--seconds", 0.01, "--repeat", 1, "--text", text, "--json", file)
+    started("bench/ranks.py", *words)
+    found = json.loads(file.read_text())
+    ways = [(row["ranks"], row["offload"]) for row in found["rows"]]
+    assert (found["schema"], ways) == ("whole", [(1, "static"), (2, "static"), (2, "async")])
+    assert len({row["inputs"] for row in found["rows"]}) == 1
+
+
+@needs_mpi
+@pytest.mark.exhaustive
 def test_a_network_by_each_way(tmp_path):
     file, words = tmp_path / "parallel.json", ("--network", "ffn", "--as", "cpu_gemm", "--rounds", 1, "--repeat", 1)
     started("bench/parallel.py", *words, "--batches", "1:2", "--json", file)

@@ -17,7 +17,7 @@
 - peers [lK]: other libraries beside the levels, or beside level K, a table for each machine;
 - chain METHOD: the plan of blocks 3 to 6, fused by this method, on an H200;
 - image_chain METHOD PRECISION: the same of AlexNet's first two layers; pyramid: these by tile of their result;
-- scaling, ranks, mixed, path, strikes, overhead, forecasts: the offload, from bench/results/offload;
+- scaling, whole, ranks, mixed, path, strikes, overhead, forecasts: the offload, from bench/results/offload;
 - parted, parallel, collectives: parts of networks on two ranks, what they send, how long it took; sums beside NCCL's;
 - classify: `charcnn classify` from file to file, beside the level's own rate; engines: it beside Ray, Dask and Spark;
 - measured: all levels on all machines; sanitizer: what compute-sanitizer found;

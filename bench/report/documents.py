@@ -28,7 +28,7 @@ from report.ladder import READMES, mma_steps, wgmma_steps
 from report.levels import cost, headline, history, levels, measured, step
 from report.measured import SHIPPED
 from report.networks import fused_layers, half_chain, network_techniques, networks, networks_beside
-from report.offload import forecasts, mixed, overhead, path, ranks, scaling, strikes
+from report.offload import forecasts, mixed, overhead, path, ranks, scaling, strikes, whole
 from report.operators import chain, image_chain, layers, operators, pyramid, steps, trade
 from report.parallel import parallel, parted
 from report.peers import beside, peers
@@ -45,7 +45,7 @@ _BLOCKS = (
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted, bert,
     gemm, amx, attention, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
-    few_rows, collectives,
+    few_rows, collectives, whole,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

@@ -72,6 +72,32 @@ def ranks(document: Path) -> str:
     return "\n".join(shown) or UNMEASURED + "\n"
 
 
+def whole(document: Path) -> str:
+    """Levels by one process that drives all GPUs, and by static and async on a rank a GPU: a table a machine."""
+    shown = []
+    for file, raw in offloads():
+        if raw["schema"] != "whole":
+            continue
+        by: dict[str, dict[str, float]] = {}
+        for row in raw["rows"]:
+            way = row["offload"] if row["ranks"] > 1 else "one"
+            by.setdefault(row["level"], {})[way] = row["inputs_per_second"]
+        rows = [
+            [
+                level,
+                number(of["one"]),
+                *(f"{number(of[way])} ({of[way] / of['one']:.1%})" for way in ("static", "async")),
+            ]
+            for level, of in by.items()
+            if {"one", "static", "async"} <= of.keys()  # the run was cut
+        ]
+        gpus = raw["machine"]["gpus"]
+        where = f"{len(gpus)} × {gpus[0]}" if gpus else machine_called(raw["machine"])
+        head = [f"{where}, inputs/s", "one process", "a rank a GPU, static", "a rank a GPU, async"]
+        shown.append(table(head, rows, 1) + sources(document, [file]))
+    return "\n".join(shown) or UNMEASURED + "\n"
+
+
 def _bound(run: dict[str, Any]) -> str:
     found = run.get("timeline")
     return "–" if found is None else f"{found['bound']} ({found['busy'][found['resource']]['share']:.0%} busy)"

@@ -35,8 +35,8 @@ def add_rank_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--offload",
         choices=MODES,
-        help="how texts reach other ranks. static: in synchronous rounds; async: in chunks, overlapped with all other "
-        "work; farm: in chunks, to whichever rank is free (default under mpiexec: farm)",
+        help="how texts reach other ranks. static: in chunks, to the ranks in turn; async: in chunks, to whichever "
+        "rank returns labels; farm: likewise, and to another rank if one is lost (default under mpiexec: farm)",
     )
     add(
         "--deadline",

@@ -1,10 +1,9 @@
 """Level 7: messages, copies and computation overlap.
 
-Since level 6: a GPU no longer idles while the host computes, copies or waits for messages. Each GPU has several
-streams, each with a host thread and its own buffers in pinned memory. While one batch is copied, another is in a
-kernel, and others pass through the host's operators. Batches arrive and logits leave one by one, in non-blocking
-messages. The operators, their order and their copies are level 6's. `--trace FILE` shows what overlaps and what limits
-a run.
+Since level 6: a GPU no longer idles while the host computes or copies. Each GPU has several streams, each with a host
+thread and its own buffers in pinned memory. While one batch is copied, another is in a kernel, and others pass through
+the host's operators. Batches go to whichever rank returns logits, not in equal shares. The operators, their order and
+their copies are level 6's. `--trace FILE` shows what overlaps and what limits a run.
 """
 
 import numpy as np

@@ -1,9 +1,10 @@
 """MPI: what goes to which rank, and comes back.
 
 The root (rank 0) holds all inputs and receives all logits. Token ids travel as one byte a character; the dense
-one-hot form that the original program sent is 280 times larger. `static` scatters, computes and gathers;
-`asynchronous` overlaps the three; `farm` does, too, gives chunks to whoever is free, and outlives its workers. There
-every rank has the whole network. `tensor` and `pipeline` give each a part of it, and send features.
+one-hot form that the original program sent is 280 times larger. With `static` each rank has a share of the inputs that
+is known before; with `asynchronous` chunks go to whoever returns logits. `farm` gives them to whoever will be done
+first, and outlives its workers. All three compute while messages are under way, and every rank has the whole network.
+`tensor` and `pipeline` give each a part of it, and send features.
 """
 
 from charcnn.offload.checkpoint import Checkpoint, describe
@@ -11,10 +12,9 @@ from charcnn.offload.farm import Farm, farm
 from charcnn.offload.farm.worker import RootLost, work
 from charcnn.offload.inputs import Encoded, Repeated
 from charcnn.offload.messages import survives_deaths
-from charcnn.offload.overlap import asynchronous
+from charcnn.offload.overlap import asynchronous, static
 from charcnn.offload.pipeline_parallel import Stage, bubble, bubble_of, pipeline
 from charcnn.offload.ranks import LAUNCHED, cuda_aware, gpu_share, local_place, settle_near, shares, world
-from charcnn.offload.scatter import static
 from charcnn.offload.service import Service
 from charcnn.offload.stream import Overlapped, Scattered
 from charcnn.offload.tensor_parallel import Step, Steps, tensor

@@ -1,8 +1,8 @@
 """Where inputs come from, chunk by chunk: never all N rows of token ids at once.
 
 A source is what has a length and slices to token ids (n, L) uint8: an array, a memory map, `Repeated`, `Encoded`;
-or any iterable of such chunks, whose length nobody needs to know. It may give None, but for `static`: there is nothing
-at the moment. One that has an attribute `lasting` that is true does not fill its arrays again.
+or any iterable of such chunks, whose length nobody needs to know. It may give None: there is nothing at the moment. One
+that has an attribute `lasting` that is true does not fill its arrays again.
 """
 
 from __future__ import annotations
@@ -58,15 +58,27 @@ def rows_in(source: Array) -> int | None:
     return len(source)
 
 
-def chunks(source: Array, size: int, length: int) -> Iterator[Any]:
+Part = tuple[int, np.ndarray]
+"""A chunk: its first input, and its token ids."""
+
+
+def chunks(
+    source: Array, size: int, length: int, start: int = 0, stop: int | None = None
+) -> Iterator[np.ndarray | None]:
     """The source's rows in order, at most `size` at a time; the next ones are taken only when they are asked for.
+
+    Args:
+        source, length: token ids uint8 (N, length), as above.
+        size: the most rows of a chunk.
+        start, stop: the rows of a source that has a length; all where not given.
 
     Raises:
         ValueError: what the source gives is not uint8 (n, length).
     """
     total = rows_in(source)
     if total is not None:
-        parts = (source[start : min(start + size, total)] for start in range(0, total, size))
+        stop = total if stop is None else stop
+        parts = (source[first : min(first + size, stop)] for first in range(start, stop, size))
     else:  # a generator may fill the same array again, while the last chunk is still on its way
         kept = getattr(source, "lasting", False)
         parts = (part if part is None or kept else np.array(part) for part in source)
@@ -78,3 +90,30 @@ def chunks(source: Array, size: int, length: int) -> Iterator[Any]:
             raise ValueError(f"source gives {part.dtype} of shape {part.shape}: need uint8 (n, {length})")
         for start in range(0, len(part), size):
             yield np.ascontiguousarray(part[start : start + size])
+
+
+def numbered(parts: Iterator[np.ndarray | None], start: int = 0) -> Iterator[Part | None]:
+    """Each chunk with its first input, of which `start` is the first one's."""
+    for part in parts:
+        yield None if part is None else (start, part)
+        start += 0 if part is None else len(part)
+
+
+def in_turn(parts: Iterator[Part | None], ranks: int) -> list[Iterator[Part | None]]:
+    """For each rank every `ranks`-th chunk; None while it is another one's turn."""
+    turn, ended = 0, False
+
+    def own(rank: int) -> Iterator[Part | None]:
+        nonlocal turn, ended
+        while not ended:
+            if turn != rank:
+                yield None
+                continue
+            for part in parts:
+                turn = (turn + (part is not None)) % ranks
+                yield part
+                break
+            else:
+                ended = True
+
+    return [own(rank) for rank in range(ranks)]

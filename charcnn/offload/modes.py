@@ -61,10 +61,6 @@ class Mode:
         """What builds a level or a network, for this rank."""
         return build
 
-    def share(self, total: int) -> int:
-        """Of so many inputs, those that the root's bar counts."""
-        return total
-
     def begin(
         self, told: Any, config: Any, chunk: int, monitor: Monitor, progress: Callable[[int], object] | None,
         checkpoint: offload.Checkpoint | None = None,
@@ -162,12 +158,10 @@ class _Together(Mode):
 
     def run(self, ids: Array, compute: Any) -> np.ndarray | None:
         logits: np.ndarray | None = type(self).function(
-            self.comm, ids, compute, self._config.length, self._config.classes, **self._how()
-        )
+            self.comm, ids, compute, self._config.length, self._config.classes,
+            timeline=self._monitor.timeline, chunk=self._chunk, progress=self._progress,
+        )  # fmt: skip
         return logits
-
-    def _how(self) -> Record:
-        return {"timeline": self._monitor.timeline, "chunk": self._chunk, "progress": self._progress}
 
     def close(self, own: Any, *, traced: bool) -> tuple[list[Any], Any]:
         ranks = [own] if self.comm is None else self.comm.gather(own) or []
@@ -227,16 +221,9 @@ class _Asynchronous(_Together):
 
 
 class _Static(_Together):
-    """All inputs out, and all logits back; of a stream in rounds of all that there is."""
+    """To each rank a share that is known before; chunks of a stream in turn."""
 
     function, streamed = staticmethod(offload.static), offload.Scattered
-
-    def share(self, total: int) -> int:
-        """Its own part: it waits for the others' as long."""
-        return total if self.comm is None else offload.shares(total, self.comm.size)[0]
-
-    def _how(self) -> Record:
-        return {"timeline": self._monitor.timeline}  # what other ranks compute comes all at once
 
     def borders(self, total: int, batch: int) -> list[range]:
         """In each rank's part."""

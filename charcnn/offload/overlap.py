@@ -1,23 +1,26 @@
-"""Asynchronous offload: while one chunk is computed, the next is under way, and the last one's logits return.
+"""Static and asynchronous offload: while a chunk is computed, the next is under way, and the last one's logits return.
 
 Every rank has a few slots, each for one chunk in flight. A slot on the root sends a chunk, waits for its logits and
-takes the next one, whoever's turn it is: a rank gets new chunks as fast as it returns logits, and a slow one holds
-up only what it has. The slot's number is the messages' tag; a message of no bytes ends a slot. Sends, receives and
-computation never block: one thread of each rank takes turns between its slots, and sleeps while nothing moves.
+takes the next one: of the rank's own share, or of all that are left. Then a rank gets new chunks as fast as it returns
+logits, and a slow one holds up only what it has. The slot's number is the messages' tag; a message of no bytes ends a
+slot. Sends, receives and computation never block: one thread of each rank takes turns between its slots, and sleeps
+while nothing moves.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from charcnn.aliases import Array, Comm
-from charcnn.offload.inputs import chunks, rows_in
+from charcnn.offload.inputs import Part, chunks, in_turn, numbered, rows_in
+from charcnn.offload.ranks import shares
 from charcnn.offload.scheduler import POLL, Logits, Scheduler, Task, timed
 from charcnn.runtime.pipeline import Pipeline, as_pipeline
 from charcnn.runtime.timeline import OFF, Timeline
@@ -36,6 +39,7 @@ def asynchronous(
     timeline: Timeline = OFF,
     deliver: Callable[[int, np.ndarray], object] | None = None,
     wake: threading.Event | None = None,
+    fixed: bool = False,
 ) -> np.ndarray | None:
     """Send chunks out as they come, compute on every rank, and take logits back, all at the same time.
 
@@ -58,6 +62,7 @@ def asynchronous(
         deliver: on the root, called with the first input and the logits of each chunk as they come; none are kept then,
             and what is returned is empty.
         wake: on the root, set by any thread when a source that gave None has something again.
+        fixed: whether each rank's share is known before, as of `static`.
 
     Returns:
         Logits (N, classes) float32 in the order of the inputs on the root, None on the others.
@@ -71,13 +76,32 @@ def asynchronous(
     pipeline = as_pipeline(compute, chunk, classes)
     mine = None if comm is None else comm.Dup()  # whatever else the ranks send, these messages are not mixed up with it
     try:
-        logits = _overlap(mine, source, pipeline, length, classes, depth, progress, timeline, deliver, wake)
+        logits = _overlap(mine, source, pipeline, length, classes, depth, progress, timeline, deliver, wake, fixed)
     finally:
         if pipeline is not compute:
             pipeline.close()
     if mine is not None:
         mine.Free()
     return logits
+
+
+def static(comm: Comm | None, source: Array, compute: Any, length: int, classes: int, **how: Any) -> np.ndarray | None:
+    """Give each rank a share that is known before: as many inputs as any other, one after the other.
+
+    A rank computes its share in the same batches as its `Pipeline` would by itself. They arrive and leave as those of
+    `asynchronous` do. Of a source whose length nobody knows, chunks go to the ranks in turn.
+
+    Args:
+        comm, source, compute, length, classes: as of `asynchronous`.
+        how: its other arguments.
+
+    Returns:
+        Logits (N, classes) float32 in the order of the inputs on the root, None on the others.
+
+    Raises:
+        ValueError: as of `asynchronous`.
+    """
+    return asynchronous(comm, source, compute, length, classes, fixed=True, **how)
 
 
 def _overlap(
@@ -91,28 +115,40 @@ def _overlap(
     timeline: Timeline,
     deliver: Callable[[int, np.ndarray], object] | None,
     wake: threading.Event | None,
+    fixed: bool,
 ) -> np.ndarray | None:
-    offer = (pipeline.slots, pipeline.batch, depth * pipeline.slots)
-    offers = [offer] if comm is None else comm.allgather(offer)
-    size = min(batch for _, batch, _ in offers)
+    rank, ranks = (0, 1) if comm is None else (comm.rank, comm.size)
     total = None if source is None else rows_in(source)
-    if total is not None:  # few inputs: something for every worker
-        size = max(1, min(size, -(-total // sum(slots for slots, _, _ in offers))))
-    size = size if comm is None else comm.bcast(size)
-    scheduler = Scheduler(None if len(offers) == 1 else POLL, wake)
-    if comm is not None and comm.rank > 0:
+    total = total if comm is None else comm.bcast(total)
+    counts = shares(total, ranks) if fixed and total is not None else None
+    offer = (pipeline.slots, pipeline.batch if counts is None else pipeline.size(counts[rank]))
+    offers = [offer] if comm is None else comm.allgather(offer)
+    if counts is None:  # any rank may get any chunk, and of few inputs each is to get some
+        size = min(size for _, size in offers)
+        size = size if total is None else max(1, min(size, -(-total // sum(slots for slots, _ in offers))))
+        offers = [(slots, size) for slots, _ in offers]
+    scheduler = Scheduler(None if ranks == 1 else POLL, wake)
+    if comm is not None and rank > 0:
         scheduler.run(
-            _serve(comm, pipeline, scheduler, slot, *pipeline.landing(size, length), timeline)
+            _serve(comm, pipeline, scheduler, slot, *pipeline.landing(offers[rank][1], length), timeline)
             for slot in range(depth * pipeline.slots)
         )
         return None
     logits = Logits(classes, 0 if deliver is not None else total or 0)
-    parts = timed(chunks(source, size, length), timeline)
+    if counts is not None:
+        stops = list(itertools.accumulate(counts))
+        parts = [
+            numbered(timed(chunks(source, size, length, stop - count, stop), timeline), stop - count)
+            for (_, size), count, stop in zip(offers, counts, stops, strict=True)
+        ]
+    else:
+        all_ = numbered(timed(chunks(source, offers[0][1], length), timeline))
+        parts = in_turn(all_, ranks) if fixed else [all_] * ranks
     root = _Root(comm, pipeline, scheduler, parts, deliver or logits.put, progress, timeline)
     # In this order every rank has its first chunk before any has its second.
-    places = sorted((slot, rank) for rank, (_, _, in_flight) in enumerate(offers) for slot in range(in_flight))
+    places = sorted((slot, rank) for rank, (slots, _) in enumerate(offers) for slot in range(depth * slots))
     scheduler.run(
-        root.remote(rank, slot, _rows(size, classes)) if rank else root.local(_rows(size, classes))
+        root.remote(rank, slot, _rows(offers[rank][1], classes)) if rank else root.local(_rows(offers[0][1], classes))
         for slot, rank in places
     )
     return logits.all()
@@ -123,35 +159,25 @@ def _rows(size: int, classes: int) -> np.ndarray:
 
 
 class _Root:
-    """The root's slots, which draw from one list of chunks."""
+    """The root's slots, which draw from their rank's chunks."""
 
     def __init__(
         self,
         comm: Comm | None,
         pipeline: Pipeline,
         scheduler: Scheduler,
-        parts: Iterator[np.ndarray | None],
+        parts: Sequence[Iterator[Part | None]],
         deliver: Callable[[int, np.ndarray], object],
         progress: Callable[[int], object] | None,
         timeline: Timeline,
     ) -> None:
         self._comm, self._pipeline, self._scheduler = comm, pipeline, scheduler
-        self._parts, self._drawn = parts, 0
+        self._parts = parts
         self._deliver, self._progress, self._timeline = deliver, progress, timeline
-
-    def _chunks(self) -> Iterator[tuple[int, np.ndarray] | None]:
-        """None: nothing at the moment."""
-        for part in self._parts:
-            if part is None:
-                yield None
-                continue
-            start = self._drawn
-            self._drawn += len(part)
-            yield start, part
 
     def local(self, buffer: np.ndarray) -> Task:
         """A slot of the root's own pipeline."""
-        for part in self._chunks():
+        for part in self._parts[0]:
             if part is None:
                 yield
                 continue
@@ -164,7 +190,7 @@ class _Root:
         """A slot of another rank's."""
         assert self._comm is not None
         row = f"to rank {rank}, slot {slot}"
-        for part in self._chunks():
+        for part in self._parts[rank]:
             if part is None:
                 yield
                 continue

@@ -18,7 +18,12 @@ POLL = 2e-4
 
 SPIN = 1e-3
 """Seconds after something moved, in which the next look follows at once: a large message that MPI copies piece by piece
-moves on only while somebody looks, and a small chunk's logits are back sooner than a sleep ends."""
+moves on only while somebody looks, and a small chunk's logits are back sooner than a sleep ends. A rank that computes
+sleeps: its threads want the core, and Python's lock."""
+
+REST = 1e-2
+"""Seconds between two looks at most. The sleeps grow to a tenth of the time since something moved, so that a slow rank
+gives its cores to computing."""
 
 Task = Generator[None, None, None]
 
@@ -42,6 +47,7 @@ class Scheduler:
         self.wake = wake or threading.Event()
         self._poll = poll
         self._added: list[Task] = []
+        self._computing = 0
 
     def add(self, task: Task) -> None:
         """Another task, from within one that runs."""
@@ -57,10 +63,12 @@ class Scheduler:
     def computed(self, pipeline: Pipeline, ids: np.ndarray, logits: np.ndarray) -> Task:
         """Computes one batch; raises what the pipeline raises."""
         future = pipeline.submit(ids, logits)
+        self._computing += 1
         future.add_done_callback(lambda _: self.wake.set())
         try:
             yield from self.until(future.done)
         finally:
+            self._computing -= 1
             future.cancel()  # where another task failed
         future.result()
 
@@ -78,10 +86,10 @@ class Scheduler:
                 self.wake.wait()
             elif self.wake.is_set():
                 moved = time.perf_counter()
-            elif time.perf_counter() - moved < SPIN:
+            elif (still := time.perf_counter() - moved) < SPIN and not self._computing:
                 os.sched_yield()  # whoever computes on this core goes first
             else:
-                self.wake.wait(self._poll)
+                self.wake.wait(min(REST, max(self._poll, still / 10)))
 
 
 def finish(requests: list[Any], timeline: Timeline, what: str) -> None:

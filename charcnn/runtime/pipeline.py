@@ -55,6 +55,13 @@ class Pipeline:
         """Where messages land and leave: token ids (size, length) uint8, and logits; `submit` takes both."""
         return np.empty((size, length), np.uint8), np.empty((size, self._classes), np.float32)
 
+    def size(self, inputs: int) -> int:
+        """The most inputs of a batch, where so many are computed in one call."""
+        return max(1, min(self.batch, inputs if self._one(inputs) else -(-inputs // self.slots)))
+
+    def _one(self, inputs: int) -> bool:
+        return 0 < inputs <= self.few or self.few * self.slots < inputs <= self.whole
+
     def submit(self, ids: Array, logits: Array) -> Future[None]:
         """Start on a batch; `ids` must not change, nor `logits` be read, until the future is done."""
         if len(ids) > self.batch:
@@ -73,8 +80,7 @@ class Pipeline:
     def __call__(self, ids: np.ndarray) -> np.ndarray:
         """Token ids (N, L) uint8 -> logits (N, classes) float32."""
         logits = np.empty((len(ids), self._classes), np.float32)
-        one = 0 < len(ids) <= self.few or self.few * self.slots < len(ids) <= self.whole
-        if one and len(ids) <= self.batch and not self._closed:
+        if self._one(len(ids)) and len(ids) <= self.batch and not self._closed:
             taken: list[Worker] = []
             try:
                 taken.extend(islice(iter(self._idle.get_nowait, None), 1))  # no interrupt comes in between and loses it
@@ -88,7 +94,7 @@ class Pipeline:
             if self._progress is not None:
                 self._progress(len(ids))
             return logits
-        size = max(1, min(self.batch, -(-len(ids) // self.slots)))
+        size = self.size(len(ids))
         under_way: deque[Future[None]] = deque()
         try:
             for start in range(0, len(ids), size):

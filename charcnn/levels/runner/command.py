@@ -193,7 +193,7 @@ def _run(
     profiled = profile.measured(subject, options, comm, gpus, job, run, batch, monitor)
     way.wait(time.perf_counter() - started)
     monitor.seconds.clear()
-    progress.count(way.share(total) * options.repeat, "input", scaled=False)
+    progress.count(total * options.repeat, "input", scaled=False)
     progress.step("")
 
     seconds, logits = [], None
@@ -235,7 +235,7 @@ def _run(
     }
     if job.labels is not None:
         report["accuracy"] = float((logits.argmax(axis=1) == np.resize(job.labels, total)).mean())
-    report |= way.report() | ({} if comm is None else _of_ranks(ranks, mode))
+    report |= way.report() | ({} if comm is None else _of_ranks(ranks))
     if memory:
         report["gpu_memory_bytes"] = memory
     if spans is not None:
@@ -297,13 +297,13 @@ def _broadcast(comm: Comm, value: Any) -> Any:
     return value if comm is None else comm.bcast(value)
 
 
-def _of_ranks(ranks: Sequence[Standing], mode: str) -> Record:
+def _of_ranks(ranks: Sequence[Standing]) -> Record:
     """What the report says of several ranks: their cores, what to mend, and where their messages land."""
-    found: Record = {
+    return {
         "cores": {rank.place.rank: rank.cores for rank in ranks if rank.cores is not None},
         "advice": offload.advice([rank.place for rank in ranks]),
+        "messages_land": landings(ranks),
     }
-    return found if mode == "static" else found | {"messages_land": landings(ranks)}  # static scatters from the host
 
 
 def _gpu_memory(ranks: Iterable[Standing]) -> int:

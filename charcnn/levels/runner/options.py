@@ -116,8 +116,8 @@ def add_offload(add: Function, default: Function, parts: str = "") -> None:
         "--offload",
         choices=(*offload.MODES, *offload.PARTED),
         metavar="MODE",
-        help="how ranks share the work. static: all inputs at once; async: in chunks, overlapped with all other work; "
-        f"farm: in chunks, to whichever rank is free{parts} (default: {mode_of(default)})",
+        help="how ranks share the work. static: to each the same number of inputs; async: in chunks, to whichever rank "
+        f"returns logits; farm: likewise, and to another rank if one is lost{parts} (default: {mode_of(default)})",
     )
     add(
         "--deadline",
@@ -135,8 +135,7 @@ def add_offload(add: Function, default: Function, parts: str = "") -> None:
     add(
         "--gpu-direct",
         action="store_true",
-        help="async or farm: messages land in GPU memory, if MPI is CUDA-aware (default: in the host's memory; the "
-        "report says why)",
+        help="messages land in GPU memory, if MPI is CUDA-aware (default: in the host's memory; the report says why)",
     )
     add("--json", metavar="FILE", help="also write the report here")
     add("--force", action="store_true", help="replace existing files, and another run's checkpoint")
@@ -176,8 +175,8 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
             f"--offload {options.offload}: {program.name} is not split into parts; image networks are, such as "
             f"python -m charcnn.networks.alexnet --offload {options.offload}"
         )
-    if options.gpu_direct and (options.offload in ("static", *offload.PARTED) or program.device == "cpu"):
-        raise ValueError("--gpu-direct: needs a level that computes on GPUs, and --offload async or farm")
+    if options.gpu_direct and (options.offload in offload.PARTED or program.device == "cpu"):
+        raise ValueError("--gpu-direct: needs a level that computes on GPUs, and --offload static, async or farm")
     if options.checkpoint is not None and options.repeat > 1:
         raise ValueError(f"--checkpoint {options.checkpoint}: cannot be combined with --repeat; leave one out")
     if options.profile:

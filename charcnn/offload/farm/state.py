@@ -10,15 +10,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from charcnn.aliases import Comm
 from charcnn.offload import messages
+from charcnn.offload.inputs import Part
 from charcnn.offload.scheduler import Scheduler
 from charcnn.runtime.timeline import Timeline
-
-Part = tuple[int, np.ndarray]
-"""A chunk: its first input, and token ids."""
 
 
 @dataclass

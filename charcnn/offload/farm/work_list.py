@@ -12,8 +12,8 @@ import numpy as np
 from charcnn.aliases import Array
 from charcnn.offload import messages
 from charcnn.offload.checkpoint import Checkpoint
-from charcnn.offload.farm.state import FarmState, Member, Part
-from charcnn.offload.inputs import chunks, rows_in
+from charcnn.offload.farm.state import FarmState, Member
+from charcnn.offload.inputs import Part, chunks, rows_in
 from charcnn.offload.scheduler import Logits, Task, timed
 from charcnn.runtime.pipeline import Pipeline
 
