@@ -238,3 +238,34 @@ def test_many_sums_on_two_gpus():
     """10^5 of each kind, in CUDA graphs: all the same bits."""
     done = mpiexec(2, "-c", MANY, 100)
     assert done.stdout.count("all right") == 2, done.stderr
+
+
+STRUCK = """
+import os, signal, sys
+from mpi4py import MPI
+from charcnn.networks.encoder import cuda
+from charcnn.networks.runner import encoder
+
+how, start, calls = sys.argv[1], cuda.launch_reduce_add, []
+
+def struck(*given):
+    calls.append(given)
+    if MPI.COMM_WORLD.rank == 1 and len(calls) == 2:
+        if how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise MemoryError
+    start(*given)
+
+cuda.launch_reduce_add = struck
+encoder.main("bert", "--variant tiny --inputs 1 --tokens 4 --offload tensor --as mma".split())
+"""
+
+
+@pytest.mark.parametrize("how", ["dies", "raises"])
+def test_a_rank_that_ends_in_a_layer_ends_the_run(how):
+    """The other one waits in a kernel."""
+    done = mpiexec(2, "-c", STRUCK, how, timeout=120, **EMULATED)
+    assert done.returncode
+    assert "validated" not in done.stdout
+    if how == "raises":
+        assert "out of host memory" in done.stderr, done.stderr
