@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operator_cases import CASES
+from operator_rows import VARIANTS, arrays, each
 
 from charcnn import TINY, layers
 from charcnn.catalog import NETWORKS, network
@@ -191,3 +193,13 @@ def test_padding_takes_no_gradient():
     x = np.full((1, 1, 4), -np.inf)
     assert reference.maxpool1d_backward(np.ones((1, 1, 3)), x, 2, padding=1).sum() == 3
     assert reference.maxpool2d_backward(np.ones((1, 1, 1, 3)), x[:, :, None], (1, 2), padding=(0, 1)).sum() == 3
+
+
+@each([row for row in VARIANTS if row.operator.endswith("_backward")])
+def test_the_same_bits_each_time(variant):
+    """Of sums over inputs and positions, too, as their order is fixed."""
+    cases = CASES[variant.operator]
+    case = cases.build(cases.edges[0], normal=True)
+    first, *others = (arrays(variant.launcher(**case.inputs, **case.options)) for _ in range(3))
+    for again in others:
+        assert all(one.tobytes() == other.tobytes() for one, other in zip(first, again, strict=True))
