@@ -39,8 +39,9 @@ def logits_of(nodes: Sequence[Node]) -> Sequence[Node]:
 
 
 def gradient(
-    node: Node, dy: Array, x: Array, params: Mapping[str, Array], function: Callable[[str], Function]
-) -> tuple[Array, dict[str, Array]]:
+    node: Node, dy: Array, x: Array, params: Mapping[str, Array], function: Callable[[str], Function],
+    out: Mapping[str, Array] | None = None,
+) -> tuple[Array, dict[str, Array]]:  # fmt: skip
     """From the gradient of a layer's result to those of what it read and of its parameters.
 
     Args:
@@ -49,6 +50,8 @@ def gradient(
         x: what it read.
         params: arrays by name.
         function: gives the operator of a name.
+        out: where gradients of parameters are written, by their names, and under "dx" what gives an array for that;
+            None for new arrays. The operators must take `out`, then.
 
     Returns:
         dx, and gradients by the names of the parameters.
@@ -61,10 +64,42 @@ def gradient(
         raise TypeError(f"{of!r} has no gradient")
     takes, gives = RULES[type(of)]
     backward = function(f"{OPERATORS[type(of)]}_backward")
-    found = backward(dy, x, *(params[f"{of.name}.{part}"] for part in takes), **options([of]))
+    how = options([of])
+    if out is not None:
+        how["out"] = (out["dx"], *(out[f"{of.name}.{part}"] for part in gives)) if gives else out["dx"]
+    found = backward(dy, x, *(params[f"{of.name}.{part}"] for part in takes), **how)
     dx, *others = found if isinstance(found, tuple) else (found,)
     own = {f"{of.name}.{part}": array for part, array in zip(gives, others, strict=True)}
     return dx, {name: array for name, array in own.items() if name in node.parameters}
+
+
+def backward(
+    nodes: Sequence[Node], read: Sequence[Array], dy: Array, params: Mapping[str, Array],
+    function: Callable[[str], Function], out: Mapping[str, Array] | None = None,
+) -> dict[str, Array]:  # fmt: skip
+    """Gradients by the names of parameters, from that of the last layer's result.
+
+    A first convolution's, of token ids, is one operator with the one-hot layer before it.
+
+    Args:
+        nodes: the layers.
+        read: what each of them read.
+        dy, params, function, out: see `gradient`.
+    """
+    found: dict[str, Array] = {}
+    for at in reversed(range(len(nodes))):
+        node = nodes[at]
+        if isinstance(node.layer, FIXED):
+            break
+        if at and isinstance(nodes[at - 1].layer, layers.OneHot) and isinstance(node.layer, layers.Conv1d):
+            names = [f"{node.layer.name}.{part}" for part in ("weight", "bias")]
+            how = {} if out is None else {"out": tuple(out[name] for name in names)}
+            given = function("one_hot_conv1d_backward")(dy, read[at - 1], params[names[0]], **how)
+            found |= zip(names, given, strict=True)
+            break
+        dy, own = gradient(node, dy, read[at], params, function, out)
+        found |= own
+    return {name: found[name] for node in nodes for name in node.parameters if name in found}
 
 
 def loss_and_gradients(
@@ -94,10 +129,10 @@ def loss_and_gradients(
     targets = np.asarray(targets, dtype)
     loss = reference.softmax_cross_entropy(read, targets).mean()
     dy = reference.softmax_cross_entropy_backward(np.full(len(x), 1 / len(x), dtype), read, targets)
-    found: dict[str, np.ndarray] = {}
-    for node, before in zip(reversed(nodes), reversed(kept), strict=True):
-        if isinstance(node.layer, FIXED):
-            break
-        dy, own = gradient(node, dy, before, params, lambda name: getattr(reference, name))
-        found |= own
-    return float(loss), {name: found[name] for name in params if name in found}
+    return float(loss), backward(nodes, kept, dy, params, plain)
+
+
+def plain(name: str) -> Function:
+    """The operator of the reference."""
+    function: Function = getattr(reference, name)
+    return function
