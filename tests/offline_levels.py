@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Protocol
+from unittest import mock
 
-from charcnn.aliases import Kernel, NumbaType
+import numpy as np
+
+from charcnn.aliases import Kernel, KernelArgument, NumbaType, Stream
 from charcnn.compiling.networks import BuiltEncoder, BuiltLevel, record, runnable
-from charcnn.compiling.stand_in import Target
+from charcnn.compiling.stand_in import Target, kind
 from charcnn.config import SMALL
 from charcnn.gpu import copy_kernel
 from charcnn.gpu.launch import title
+from charcnn.ops import adamw
 
 FOR_ADA = "l14 fp8"
 """All that this level launches in this precision, for GPUs that have FP8 and no wgmma."""
@@ -56,7 +60,22 @@ def of_encoder(name: str, target: Target, recorder: Recorder) -> None:
     record(BuiltEncoder("bert", ENCODERS[name], name.split()[1]), target, launched, [3])
 
 
-LAUNCHED = {**dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys(ENCODERS, of_encoder)}
+ADAMW = "adamw"
+"""The kernels of a step of the optimiser that clips gradients."""
+
+
+def of_adamw(name: str, target: Target, recorder: Recorder) -> None:
+    """Hand over ADAMW's."""
+    recorder.variant, weights = name, np.zeros(4, np.float32)
+
+    def start(kernel: Kernel, blocks: int, threads: int, stream: Stream, *args: KernelArgument) -> None:
+        recorder.launch(kernel, tuple(map(kind, args)))
+
+    with mock.patch.object(adamw, "start", start):
+        adamw.AdamW(weights, [adamw.Group(4)], clip=1.0).step(weights)
+
+
+LAUNCHED = {**dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys(ENCODERS, of_encoder), ADAMW: of_adamw}
 """What hands over each of these."""
 
 
