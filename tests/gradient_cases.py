@@ -5,11 +5,14 @@ Unless normal, dy and weights are positive: a gradient by features adds up what 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import case_makers as make
 import numpy as np
 from case_kinds import Case, Cases, values
+from image_cases import CONV2D, POOL2D
 
-from charcnn.ops.common import shapes
+from charcnn.ops.common import shapes, shapes2d
 
 CONV1D = {"n": (0, 2, 9), "c_in": (1, 4, 40), "c_out": (1, 5, 40), "length": (1, 12, 70), "k": (1, 5, 9)}
 MOVES = {"stride": (1, 4, 5), "padding": (0, 5, 9), "dilation": (1, 3, 5)}
@@ -20,6 +23,19 @@ def conv1d(rng, normal, n, c_in, c_out, length, k, **options):
     dy = values(rng, *shapes.conv1d(*case.inputs.values(), **options), normal=normal)
     weight = values(rng, c_out, c_in, k, normal=normal)
     return Case({"dy": dy, "x": case.inputs["x"], "weight": weight}, options)
+
+
+def conv2d(rng, normal, **sizes):
+    case = CONV2D.make(rng, normal, **sizes)
+    dy = values(rng, *shapes2d.conv2d(*case.inputs.values(), **case.options), normal=normal)
+    x, weight, _ = case.inputs.values()
+    return Case({"dy": dy, "x": x, "weight": values(rng, *weight.shape, normal=normal)}, case.options)
+
+
+def maxpool2d(rng, normal, **sizes):
+    case = POOL2D.make(rng, normal, **sizes)
+    dy = values(rng, *shapes2d.pool2d(**case.inputs, **case.options), normal=normal)
+    return Case({"dy": dy, **case.inputs}, case.options)
 
 
 def one_hot_conv1d(rng, normal, n, depth, c_out, length, k):
@@ -159,6 +175,8 @@ GRADIENTS = {
         | {"stride": (1, 4, 9), "padding": (0, 3, 4)},
         fits=lambda s: s["padding"] <= s["kernel_size"] // 2 and s["length"] + 2 * s["padding"] >= s["kernel_size"],
     ),
+    "conv2d_backward": replace(CONV2D, make=conv2d, compiled_in=()),
+    "maxpool2d_backward": replace(POOL2D, make=maxpool2d),
     "softmax_cross_entropy": Cases(cross_entropy, **CLASSES),
     "softmax_cross_entropy_backward": Cases(cross_entropy_backward, **CLASSES),
 }

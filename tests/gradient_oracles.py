@@ -51,6 +51,29 @@ def maxpool1d_loops(dy, x, kernel_size, stride=None, padding=0):
     return dx
 
 
+def conv2d_loops(dy, x, weight, stride, padding, dilation, groups):
+    dx, dweight, dbias = np.zeros(x.shape), np.zeros(weight.shape), np.zeros(len(weight))
+    for n, o, p, q in np.ndindex(dy.shape):
+        dbias[o] += dy[n, o, p, q]
+        for c, i, j in np.ndindex(weight.shape[1:]):
+            row, column = p * stride[0] + i * dilation[0] - padding[0], q * stride[1] + j * dilation[1] - padding[2]
+            channel = o // (len(weight) // groups) * weight.shape[1] + c
+            if 0 <= row < x.shape[2] and 0 <= column < x.shape[3]:
+                dx[n, channel, row, column] += dy[n, o, p, q] * weight[o, c, i, j]
+                dweight[o, c, i, j] += dy[n, o, p, q] * x[n, channel, row, column]
+    return dx, dweight, dbias
+
+
+def maxpool2d_loops(dy, x, kernel_size, padding, stride=None):
+    (kh, kw), (sh, sw), dx = kernel_size, stride or kernel_size, np.zeros(x.shape)
+    for n, c, p, q in np.ndindex(dy.shape):
+        top, left = p * sh - padding[0], q * sw - padding[2]
+        window = [(i, j) for i in range(max(top, 0), min(top + kh, x.shape[2]))
+                  for j in range(max(left, 0), min(left + kw, x.shape[3]))]  # fmt: skip
+        dx[(n, c, *max(window, key=lambda place: x[(n, c, *place)]))] += dy[n, c, p, q]
+    return dx
+
+
 def cross_entropy_loops(x, targets):
     return [
         math.fsum(t * (math.log(math.fsum(map(math.exp, row))) - value) for t, value in zip(of, row, strict=True))
@@ -67,6 +90,10 @@ def cross_entropy_backward_loops(dy, x, targets):
 
 
 LOOPS = {
+    "conv2d_backward": lambda dy, x, w, stride=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1), groups=1: conv2d_loops(
+        dy, x, w, stride, padding, dilation, groups
+    ),
+    "maxpool2d_backward": maxpool2d_loops,
     "conv1d_backward": conv1d_loops,
     "one_hot_conv1d_backward": one_hot_conv1d_loops,
     "linear_backward": linear_loops,
@@ -104,7 +131,16 @@ def torch_functions(torch):
     def by_output(weight):
         return torch.zeros_like(weight[(slice(None), *[0] * (weight.ndim - 1))])
 
+    def padded(function, around):
+        def of(x, *args, padding=(0, 0, 0, 0), **options):
+            top, bottom, left, right = padding
+            return function(f.pad(x, (left, right, top, bottom), value=around), *args, **options)
+
+        return of
+
     return {
+        "conv2d_backward": backward(padded(f.conv2d, 0.0), by_output),
+        "maxpool2d_backward": backward(padded(f.max_pool2d, -np.inf)),
         "conv1d_backward": backward(f.conv1d, by_output),
         "one_hot_conv1d_backward": backward(one_hot_conv1d, by_output),
         "linear_backward": backward(f.linear, by_output),

@@ -6564,55 +6564,82 @@ def conv1d_backward_naive(
         DeviceError: no usable GPU.
     """
 
-# one_hot_conv1d_backward
+# conv2d_backward
 
-def one_hot_conv1d_backward_loops(
-    dy: np.ndarray, ids: np.ndarray, weight: np.ndarray, *, out: tuple[np.ndarray, np.ndarray] | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """`reference.one_hot_conv1d_backward` by the technique `loops`.
+def conv2d_backward_loops(
+    dy: np.ndarray,
+    x: np.ndarray,
+    weight: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.conv2d_backward` by the technique `loops`.
 
-    Gradients of one_hot_conv1d(ids, weight, bias) by weight and bias: of weight only the shape counts.
+    Gradients of conv2d(x, weight, bias, ...).
 
     Compiled plain loops on one CPU core.
 
     Sums are in float64.
 
     Args:
-        dy: float32 (N, C_out, L_out), C-contiguous, the gradient of the result.
-        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
-        weight: float32 (C_out, depth, K), C-contiguous.
-        out: where to write, a tuple, any of it None: dweight (C_out, depth, K), dbias (C_out,), float32; made where
-            None. Or a function that gives any of them, called with a shape and a dtype.
+        dy: float32 (N, C_out, H_out, W_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
+            (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
 
     Returns:
-        dweight (C_out, depth, K), dbias (C_out,), float32.
+        dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias (C_out,), float32.
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit.
     """
 
-def one_hot_conv1d_backward_naive(
-    dy: Array, ids: Array, weight: Array, *, out: tuple[Array, Array] | None = None, stream: Stream = None
-) -> tuple[Array, Array]:
-    """`reference.one_hot_conv1d_backward` by the technique `naive`.
+def conv2d_backward_naive(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.conv2d_backward` by the technique `naive`.
 
-    Gradients of one_hot_conv1d(ids, weight, bias) by weight and bias: of weight only the shape counts.
+    Gradients of conv2d(x, weight, bias, ...).
 
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    A thread a weight looks at all ids, a block adds up a bias.
+    A thread a value of the features' and of the weights' gradient, a block a bias.
 
     Args:
-        dy: float32 (N, C_out, L_out), C-contiguous, the gradient of the result.
-        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
-        weight: float32 (C_out, depth, K), C-contiguous.
-        out: where to write, a tuple, any of it None: dweight (C_out, depth, K), dbias (C_out,), float32; made where
-            None. Or a function that gives any of them, called with a shape and a dtype.
+        dy: float32 (N, C_out, H_out, W_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
+            (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        dweight (C_out, depth, K), dbias (C_out,), float32, where the inputs lie.
+        dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias (C_out,), float32, where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -6668,6 +6695,61 @@ def linear_backward_naive(
 
     Returns:
         dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# one_hot_conv1d_backward
+
+def one_hot_conv1d_backward_loops(
+    dy: np.ndarray, ids: np.ndarray, weight: np.ndarray, *, out: tuple[np.ndarray, np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """`reference.one_hot_conv1d_backward` by the technique `loops`.
+
+    Gradients of one_hot_conv1d(ids, weight, bias) by weight and bias: of weight only the shape counts.
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64.
+
+    Args:
+        dy: float32 (N, C_out, L_out), C-contiguous, the gradient of the result.
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        weight: float32 (C_out, depth, K), C-contiguous.
+        out: where to write, a tuple, any of it None: dweight (C_out, depth, K), dbias (C_out,), float32; made where
+            None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dweight (C_out, depth, K), dbias (C_out,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def one_hot_conv1d_backward_naive(
+    dy: Array, ids: Array, weight: Array, *, out: tuple[Array, Array] | None = None, stream: Stream = None
+) -> tuple[Array, Array]:
+    """`reference.one_hot_conv1d_backward` by the technique `naive`.
+
+    Gradients of one_hot_conv1d(ids, weight, bias) by weight and bias: of weight only the shape counts.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a weight looks at all ids, a block adds up a bias.
+
+    Args:
+        dy: float32 (N, C_out, L_out), C-contiguous, the gradient of the result.
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        weight: float32 (C_out, depth, K), C-contiguous.
+        out: where to write, a tuple, any of it None: dweight (C_out, depth, K), dbias (C_out,), float32; made where
+            None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dweight (C_out, depth, K), dbias (C_out,), float32, where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -6863,51 +6945,76 @@ def maxpool1d_backward_naive(
         DeviceError: no usable GPU.
     """
 
-# softmax_cross_entropy
+# maxpool2d_backward
 
-def softmax_cross_entropy_loops(
-    x: np.ndarray, targets: np.ndarray, *, out: np.ndarray | Function | None = None
+def maxpool2d_backward_loops(
+    dy: np.ndarray,
+    x: np.ndarray,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    out: np.ndarray | Function | None = None,
 ) -> np.ndarray:
-    """`reference.softmax_cross_entropy` by the technique `loops`.
+    """`reference.maxpool2d_backward` by the technique `loops`.
 
-    -sum(targets * log(softmax(x))) of each input.
+    The gradient of maxpool2d(x, ...): a window's goes to its maximum, of equals the first; NaN wins.
 
     Compiled plain loops on one CPU core.
 
-    Sums are in float64.
+    Window after window.
 
     Args:
-        x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
-        out: where to write, float32 (N,); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        dy: float32 (N, C, H_out, W_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C, H, W), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, C, H, W); made where None. Or a function that gives it, called with a shape and
+            a dtype.
 
     Returns:
-        float32 (N,).
+        float32 (N, C, H, W).
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit.
     """
 
-def softmax_cross_entropy_naive(x: Array, targets: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
-    """`reference.softmax_cross_entropy` by the technique `naive`.
+def maxpool2d_backward_naive(
+    dy: Array,
+    x: Array,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.maxpool2d_backward` by the technique `naive`.
 
-    -sum(targets * log(softmax(x))) of each input.
+    The gradient of maxpool2d(x, ...): a window's goes to its maximum, of equals the first; NaN wins.
 
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
 
-    A thread an input.
+    A thread a pixel looks for the maximum of each window that it is in.
 
     Args:
-        x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
-        out: where to write, float32 (N,); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        dy: float32 (N, C, H_out, W_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C, H, W), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, C, H, W); made where None. Or a function that gives it, called with a shape and
+            a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N,), where the inputs lie.
+        float32 (N, C, H, W), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -6963,6 +7070,57 @@ def softmax_cross_entropy_backward_naive(
 
     Returns:
         float32 (N, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# softmax_cross_entropy
+
+def softmax_cross_entropy_loops(
+    x: np.ndarray, targets: np.ndarray, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.softmax_cross_entropy` by the technique `loops`.
+
+    -sum(targets * log(softmax(x))) of each input.
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64.
+
+    Args:
+        x: float32 (N, C), C-contiguous.
+        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        out: where to write, float32 (N,); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (N,).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def softmax_cross_entropy_naive(x: Array, targets: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.softmax_cross_entropy` by the technique `naive`.
+
+    -sum(targets * log(softmax(x))) of each input.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread an input.
+
+    Args:
+        x: float32 (N, C), C-contiguous.
+        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        out: where to write, float32 (N,); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N,), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.

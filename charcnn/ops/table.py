@@ -216,13 +216,12 @@ OPERATORS = (
     Operator("linear_maxout", FLOAT32),
     Operator("linear_gelu_linear", FLOAT32, "two_linears", "gelu"),
     *_both("nhwc", Operator("pixels", EXACT)),
-    Operator("conv1d_backward", FLOAT32, results=PRODUCT_GRADIENTS),
+    *(Operator(f"{of}_backward", FLOAT32, results=PRODUCT_GRADIENTS) for of in ("conv1d", "conv2d", "linear")),
     Operator("one_hot_conv1d_backward", FLOAT32, results=PRODUCT_GRADIENTS[1:]),
-    Operator("linear_backward", FLOAT32, results=PRODUCT_GRADIENTS),
     Operator("layernorm_backward", FLOAT32, results=("dx", "dgamma", "dbeta")),
     Operator("relu_backward", EXACT),
-    Operator("maxpool1d_backward", FLOAT32),
-    *(Operator(f"softmax_cross_entropy{of}", FLOAT32) for of in ("", "_backward")),
+    *(Operator(f"{of}_backward", FLOAT32) for of in ("maxpool1d", "maxpool2d", "softmax_cross_entropy")),
+    Operator("softmax_cross_entropy", FLOAT32),
 )
 
 UNSCALED = ("fp16", "bf16", "tf32", "fp16x3")
@@ -262,10 +261,10 @@ BETWEEN = (("maxpool2d", "pool2d", "launch_max"), ("avgpool2d", "pool2d", "launc
 """Operators that stand between convolutions of images, or before them: where their kernels are, in either layout."""
 BESIDE = (("one_hot", "one_hot"), ("collapse", "collapse"), ("layernorm", "layernorm.layernorm"), ("argmax", "argmax"),
           ("relu tanh gelu sigmoid", "pointwise"), ("relu_backward", "pointwise_backward"),
-          ("conv1d_backward", "conv1d.backward"), ("one_hot_conv1d_backward", "token_conv1d.backward"),
-          ("linear_backward", "linear.backward"), ("layernorm_backward", "layernorm.backward"),
-          *((f"softmax_cross_entropy{of}", f"softmax.cross_entropy{of}") for of in ("", "_backward")),
-          ("maxpool1d_backward", "maxpool1d_backward"))  # fmt: skip
+          *((f"{of}_backward", f"{of.replace('one_hot', 'token')}.backward")
+            for of in ("conv1d", "one_hot_conv1d", "conv2d", "linear", "layernorm")),
+          *((f"{of}_backward", f"{of}_backward") for of in ("maxpool1d", "maxpool2d")),
+          *((f"softmax_{of}", f"softmax.{of}") for of in ("cross_entropy", "cross_entropy_backward")))  # fmt: skip
 """Operators whose plain loops and naive kernel one module has."""
 
 _BY_TECHNIQUE = (

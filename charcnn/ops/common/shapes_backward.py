@@ -5,7 +5,8 @@ from __future__ import annotations
 from charcnn.aliases import Array
 from charcnn.gpu.arrays import expect, shape_of
 from charcnn.layers.layer import Shape
-from charcnn.ops.common import shapes
+from charcnn.layers.windows import Padding, Pair
+from charcnn.ops.common import shapes, shapes2d
 
 
 class _Like:
@@ -63,4 +64,23 @@ def one_hot_conv1d_backward(dy: Array, ids: Array, weight: Array) -> tuple[Shape
 def softmax_cross_entropy_backward(dy: Array, x: Array, targets: Array) -> Shape:
     """dy (N,), x and targets (N, C) -> (N, C)."""
     expect("dy", dy, shapes.softmax_cross_entropy(x, targets))
+    return shape_of("x", x)
+
+
+def conv2d_backward(
+    dy: Array, x: Array, weight: Array, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1
+) -> tuple[Shape, Shape, Shape]:
+    """dy (N, C_out, H_out, W_out), x (N, C_in, H, W), weight (C_out, C_in / groups, KH, KW) ->
+    dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias (C_out,).
+    """
+    c_out, *_ = shapes.ranked("weight", weight, "C_out, C_in/groups, KH, KW")
+    expect("dy", dy, shapes2d.conv2d(x, weight, _Like(c_out), stride, padding, dilation, groups))
+    return shape_of("x", x), shape_of("weight", weight), (c_out,)
+
+
+def maxpool2d_backward(
+    dy: Array, x: Array, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0
+) -> Shape:
+    """dy (N, C, H_out, W_out), x (N, C, H, W) -> (N, C, H, W)."""
+    expect("dy", dy, shapes2d.pool2d(x, kernel_size, stride, padding))
     return shape_of("x", x)

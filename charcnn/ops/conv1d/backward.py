@@ -28,7 +28,8 @@ def _seen(k, length, windows, stride, padding, dilation):
     return first, max(first, min(windows, (length - 1 + behind) // stride + 1))
 
 
-_seen_loops, _seen_naive = njit(_seen), jit(device=True)(_seen)
+seen_loops, seen_naive = njit(_seen), jit(device=True)(_seen)
+"""For the CPU and for a GPU; along either axis of an image, too."""
 
 
 @njit(cache=True, nogil=True)
@@ -40,7 +41,7 @@ def _features_loops_kernel(dy, weight, dx, stride, padding, dilation):
             total[:] = 0
             for c_out in range(dy.shape[1]):
                 for k in range(weight.shape[2]):
-                    first, last = _seen_loops(k, length, dy.shape[2], stride, padding, dilation)
+                    first, last = seen_loops(k, length, dy.shape[2], stride, padding, dilation)
                     tap, start = weight[c_out, c_in, k], k * dilation - padding
                     for t in range(first, last):
                         total[start + t * stride] += tap * dy[n, c_out, t]
@@ -58,7 +59,7 @@ def _weights_loops_kernel(dy, x, dweight, dbias, stride, padding, dilation):
         dbias[c_out] = total
         for c_in in range(dweight.shape[1]):
             for k in range(dweight.shape[2]):
-                first, last = _seen_loops(k, x.shape[2], dy.shape[2], stride, padding, dilation)
+                first, last = seen_loops(k, x.shape[2], dy.shape[2], stride, padding, dilation)
                 start, total = k * dilation - padding, 0.0
                 for n in range(dy.shape[0]):
                     for t in range(first, last):
@@ -90,7 +91,7 @@ def _weights_naive_kernel(dy, x, dweight, stride, padding, dilation):
     if i < dweight.size:
         k, row = i % dweight.shape[2], i // dweight.shape[2]
         c_in, c_out = row % dweight.shape[1], row // dweight.shape[1]
-        first, last = _seen_naive(k, x.shape[2], dy.shape[2], stride, padding, dilation)
+        first, last = seen_naive(k, x.shape[2], dy.shape[2], stride, padding, dilation)
         total, start = float32(0), k * dilation - padding
         for n in range(dy.shape[0]):
             for begin in range(first, last, PART):

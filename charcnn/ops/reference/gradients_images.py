@@ -1,7 +1,4 @@
-"""References of gradients that no technique computes yet: of layers of images, and of pointwise functions.
-
-Each takes dy, of the shape of its operator's result, then what the operator takes, less biases.
-"""
+"""References of the gradients of operators on images."""
 
 from __future__ import annotations
 
@@ -10,11 +7,9 @@ import math
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from charcnn.gpu.arrays import expect
-from charcnn.layers.layer import SLOPE
 from charcnn.layers.windows import Padding, Pair, Window
-from charcnn.ops.common import shapes2d
-from charcnn.ops.reference.values import Array, gelu, sigmoid, softmax
+from charcnn.ops.common import shapes2d, shapes_backward
+from charcnn.ops.reference.values import Array
 
 
 def _taps(window: Window, shape: tuple[int, ...]) -> list[tuple[slice, slice]]:
@@ -42,22 +37,19 @@ def _inside(padded: Array, window: Window) -> Array:
 def conv2d_backward(
     dy: Array, x: Array, weight: Array, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1
 ) -> tuple[Array, Array, Array]:
-    """Gradients of conv2d(x, weight, bias, ...) by x, weight and bias."""
-    bias = np.zeros(len(weight), weight.dtype)
-    expect("dy", dy, shapes2d.conv2d(x, weight, bias, stride, padding, dilation, groups))
+    """Gradients of conv2d(x, weight, bias, ...)."""
+    shapes_backward.conv2d_backward(dy, x, weight, stride, padding, dilation, groups)
     window = shapes2d.conv2d_window(x, weight, stride, padding, dilation)
     padded = _padded(x, window)
     n, size = len(x), dy.shape[2:]
     dx, dweight = np.zeros_like(padded), np.empty_like(weight)
-    flat, grouped = dweight.reshape(*weight.shape[:2], -1), (n, groups, -1)
-    by_group, towards = (
-        dy.reshape(*grouped, math.prod(size)),
-        weight.reshape(groups, -1, weight.shape[1], flat.shape[2]),
-    )
+    (c_out, c_in), pixels, taps = weight.shape[:2], math.prod(size), math.prod(window.kernel)
+    flat, by_group = dweight.reshape(c_out, c_in, taps), dy.reshape(n, groups, c_out // groups, pixels)
+    towards = weight.reshape(groups, c_out // groups, c_in, taps)
     for tap, (rows, columns) in enumerate(_taps(window, size)):
-        values = padded[:, :, rows, columns].reshape(*grouped, math.prod(size))
-        flat[:, :, tap] = (by_group @ values.swapaxes(2, 3)).sum(axis=0).reshape(flat.shape[:2])
-        dx[:, :, rows, columns] += (towards[..., tap].swapaxes(1, 2) @ by_group).reshape(n, -1, *size)
+        values = padded[:, :, rows, columns].reshape(n, groups, c_in, pixels)
+        flat[:, :, tap] = (by_group @ values.swapaxes(2, 3)).sum(axis=0).reshape(c_out, c_in)
+        dx[:, :, rows, columns] += (towards[..., tap].swapaxes(1, 2) @ by_group).reshape(n, groups * c_in, *size)
     return _inside(dx, window), dweight, dy.sum(axis=(0, 2, 3))
 
 
@@ -65,14 +57,14 @@ def maxpool2d_backward(
     dy: Array, x: Array, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0
 ) -> Array:
     """The gradient of maxpool2d(x, ...): a window's goes to its maximum, of equals the first; NaN wins."""
-    expect("dy", dy, shapes2d.pool2d(x, kernel_size, stride, padding))
+    shapes_backward.maxpool2d_backward(dy, x, kernel_size, stride, padding)
     window = shapes2d.pool2d_window(x.shape[2], x.shape[3], kernel_size, stride, padding)
     padded = _padded(x, window, -np.inf)
     (down, across), (_, width) = window.stride, window.kernel
     windows = sliding_window_view(padded, window.kernel, axis=(2, 3))[:, :, ::down, ::across]
     outside = _padded(np.zeros((1, 1, *x.shape[2:])), window, 1)  # padding loses to -inf in x
     beyond = sliding_window_view(outside, window.kernel, axis=(2, 3))[:, :, ::down, ::across]
-    flat = windows.reshape(*dy.shape, -1)
+    flat = windows.reshape(*dy.shape, math.prod(window.kernel))
     best = flat.max(axis=-1, keepdims=True)
     wins = ((flat == best) | np.isnan(flat)) & (beyond.reshape(1, 1, *dy.shape[2:], -1) == 0)
     first = wins.argmax(axis=-1)
@@ -80,79 +72,3 @@ def maxpool2d_backward(
     dx = np.zeros_like(padded)
     np.add.at(dx, (n, c, row * down + first // width, column * across + first % width), dy)
     return _inside(dx, window)
-
-
-def avgpool2d_backward(
-    dy: Array, x: Array, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0
-) -> Array:
-    """The gradient of avgpool2d(x, ...), padding counted."""
-    expect("dy", dy, shapes2d.pool2d(x, kernel_size, stride, padding))
-    window = shapes2d.pool2d_window(x.shape[2], x.shape[3], kernel_size, stride, padding)
-    dx = np.zeros_like(_padded(x, window))
-    for rows, columns in _taps(window, dy.shape[2:]):
-        dx[:, :, rows, columns] += dy / dy.dtype.type(math.prod(window.kernel))
-    return _inside(dx, window)
-
-
-def global_avgpool2d_backward(dy: Array, x: Array) -> Array:
-    """The gradient of global_avgpool2d(x)."""
-    expect("dy", dy, shapes2d.global_avgpool2d(x))
-    return np.broadcast_to(dy[:, :, None, None] / dy.dtype.type(math.prod(x.shape[2:])), x.shape).copy()
-
-
-def local_response_norm_backward(
-    dy: Array, x: Array, size: int, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
-) -> Array:
-    """The gradient of local_response_norm(x, ...)."""
-    expect("dy", dy, shapes2d.local_response_norm(x, size, alpha, beta, k))
-    kind, before, behind = x.dtype.type, size // 2, (size - 1) // 2
-
-    def sums(values: Array, first: int, last: int) -> Array:
-        padded = np.pad(values, ((0, 0), (first, last), (0, 0), (0, 0)))
-        return sliding_window_view(padded, size, axis=1).sum(axis=-1, dtype=x.dtype)
-
-    scale = kind(k) + kind(alpha / size) * sums(np.square(x), before, behind)
-    through = sums(dy * x * scale ** kind(-beta - 1), behind, before)  # by the channels whose sums have this one
-    return dy * scale ** kind(-beta) - kind(2 * alpha / size * beta) * x * through
-
-
-def batchnorm2d_backward(
-    dy: Array, x: Array, gamma: Array, mean: Array, variance: Array, *, eps: float = 1e-5
-) -> tuple[Array, Array, Array]:
-    """Gradients of batchnorm2d(x, gamma, beta, mean, variance) by x, gamma and beta: mean and variance stay."""
-    expect("dy", dy, shapes2d.batchnorm2d(x, gamma, gamma, mean, variance, eps))
-    scale, over = 1 / np.sqrt(variance + x.dtype.type(eps))[:, None, None], (0, 2, 3)
-    normal = (x - mean[:, None, None]) * scale
-    return dy * scale * gamma[:, None, None], (dy * normal).sum(axis=over), dy.sum(axis=over)
-
-
-def tanh_backward(dy: Array, x: Array) -> Array:
-    """The gradient of tanh(x)."""
-    return dy * (1 - np.square(np.tanh(x)))
-
-
-def sigmoid_backward(dy: Array, x: Array) -> Array:
-    """The gradient of sigmoid(x)."""
-    return dy * sigmoid(x) * sigmoid(-x)
-
-
-def gelu_backward(dy: Array, x: Array) -> Array:
-    """The gradient of gelu(x): the distribution function, plus x times the density."""
-    share = np.divide(gelu(x), x, out=np.full_like(x, 0.5), where=x != 0)
-    return dy * (share + x * np.exp(-np.square(x) / 2) / x.dtype.type(math.sqrt(2 * math.pi)))
-
-
-def leaky_relu_backward(dy: Array, x: Array, negative_slope: float = SLOPE) -> Array:
-    """The gradient of leaky_relu(x, negative_slope), the slope's where x is 0."""
-    return np.where(x <= 0, x.dtype.type(negative_slope) * dy, dy)
-
-
-def softmax_backward(dy: Array, x: Array) -> Array:
-    """The gradient of softmax(x)."""
-    y = softmax(x)
-    return y * (dy - (dy * y).sum(axis=-1, keepdims=True))
-
-
-def collapse_backward(dy: Array, x: Array) -> Array:
-    """The gradient of collapse(x)."""
-    return dy.reshape(x.shape)
