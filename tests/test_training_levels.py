@@ -16,7 +16,9 @@ from charcnn.catalog import TRAINING_LEVELS, training_level
 from charcnn.layers import place
 from charcnn.levels.runner.training import FAILED
 from charcnn.model import gradient_errors, gradients, params
+from charcnn.model.rounding import ROUNDINGS
 from charcnn.ops import reference
+from charcnn.ops.adamw import Group
 from charcnn.runtime.training import Training, counted
 
 ROOT = Path(__file__).parents[1]
@@ -128,6 +130,31 @@ def test_a_wrong_gradient_fails(monkeypatch, tmp_path):
         runner.main(t0.build, ["--config", "tiny", "--inputs", "3", "--json", str(file)])
     assert ended.value.code == FAILED
     assert json.loads(file.read_text())["validation"]["worst"] == "conv3.weight"
+
+
+@pytest.mark.parametrize("technique", ["loops", "naive"])
+def test_images_train(technique):
+    """A network with strides, padding, groups, no bias, and probabilities last: three steps, each in sigmas."""
+    nodes = place(
+        (layers.Pixels(2, 9, 8, (0.4, 0.5), (0.3, 0.2)),
+         layers.Conv2d(4, 3, padding=1, bias=False, name="conv1"), layers.Relu(), layers.MaxPool2d(3, 2, 1),
+         layers.Conv2d(6, (2, 3), (2, 1), "same", groups=2, name="conv2"), layers.Relu(), layers.Flatten(),
+         layers.Linear(5, name="fc1"), layers.Relu(), layers.Linear(3, name="fc2"), layers.Softmax()),
+        (144,))  # fmt: skip
+    rng = np.random.default_rng(0)
+    weights = {name: (rng.standard_normal(shape) / np.sqrt(max(np.prod(shape[1:]), 1))).astype(np.float32)
+               for node in nodes for name, shape in node.parameters.items()}  # fmt: skip
+    rows, targets = rng.integers(0, 256, (4, 144), np.uint8), np.eye(3, dtype=np.float32)[[0, 1, 2, 1]]
+    training, losses = Training(nodes, weights, 4, technique, group=Group(0, lr=1e-2)), []
+    assert training.memory == counted(nodes, 4)
+    for _ in range(3):
+        loss, found = training.loss_and_gradients(rows, targets)
+        exact, sigma = gradient_errors.expected(nodes, rows, targets, training.params)
+        errors = gradient_errors.in_sigmas({"loss": np.array(loss), **found}, exact, sigma)
+        assert errors.keys() == {"loss", *weights}
+        assert max(errors.values()) <= ROUNDINGS["fp32"].bound
+        losses.append(training.fetched(training.step(rows, targets)).mean())
+    assert losses[2] < losses[1] < losses[0]
 
 
 def test_sigmas_are_those_of_float32():

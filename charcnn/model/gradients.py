@@ -66,7 +66,7 @@ def gradient(
     backward = function(f"{OPERATORS[type(of)]}_backward")
     how = options([of])
     if out is not None:
-        how["out"] = (out["dx"], *(out[f"{of.name}.{part}"] for part in gives)) if gives else out["dx"]
+        how["out"] = (out["dx"], *(out.get(f"{of.name}.{part}") for part in gives)) if gives else out["dx"]
     found = backward(dy, x, *(params[f"{of.name}.{part}"] for part in takes), **how)
     dx, *others = found if isinstance(found, tuple) else (found,)
     own = {f"{of.name}.{part}": array for part, array in zip(gives, others, strict=True)}

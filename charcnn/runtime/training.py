@@ -18,6 +18,7 @@ from charcnn.gpu import device
 from charcnn.layers import Node, Shape
 from charcnn.model import gradients
 from charcnn.ops.adamw import AdamW, Group
+from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.ops.patterns import OPERATORS, options
 from charcnn.ops.table import function_name
 from charcnn.ops.techniques import CPU
@@ -84,6 +85,7 @@ class Training:
         self._params, self._gradients = self._parts(self.weights), self._parts(self.gradients)
         fixed = {name for node in self._nodes for name in node.parameters} - self._shapes.keys()
         self._params |= {name: self._put(np.asarray(params[name], np.float32)) for name in fixed}
+        self._beside = {node: beside for node in self._nodes if (beside := self._arguments(node))}
         sized = Group(self.weights.size, group.lr, group.betas, group.eps, group.weight_decay)
         self.optimiser = AdamW(self.weights, [sized], clip=clip, stream=stream)
         written = [math.prod(node.out_shape) for node in self._nodes if _writes(node)]
@@ -137,7 +139,7 @@ class Training:
             if isinstance(node.layer, layers.Flatten):
                 read = read.reshape(n, *node.out_shape)
                 continue
-            own = [self._params[name] for name in node.parameters]
+            own = [self._params[name] for name in node.parameters] + self._beside.get(node, [])
             out = _part(next(buffers), (n, *node.out_shape)) if _writes(node) else read
             read = self._function(OPERATORS[type(node.layer)])(read, *own, **options([node.layer]), out=out)
         losses = self._function("softmax_cross_entropy")(read, targets)
@@ -169,6 +171,15 @@ class Training:
             function: Function = getattr(ops, found)
             self._functions[name] = partial(function, stream=self._stream) if self._cuda else function
         return self._functions[name]
+
+    def _arguments(self, node: Node) -> list[Array | int]:
+        """What a layer's operator takes behind x and its parameters."""
+        match node.layer:
+            case layers.Pixels() as of:
+                return [self._put(pixel_tables(of.mean, of.std).astype(np.float32)), of.height, of.width]
+            case layers.Conv2d(bias=False) as of:
+                return [self._put(np.zeros(of.channels, np.float32))]
+        return []
 
     def _parts(self, buffer: Array) -> dict[str, Array]:
         found, begin = {}, 0

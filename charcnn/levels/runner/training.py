@@ -62,7 +62,12 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
     found = options.parser(name, quiet=False, prog=f"python -m charcnn.levels.{name}", description=description)
     add = found.add_argument
     add("--config", choices=CONFIGS, help="the network's size (default small, the paper's; tiny in the simulator)")
-    add("--inputs", type=positive, metavar="N", help="rows of a step; if there are fewer texts, they repeat")
+    add(
+        "--inputs",
+        type=positive,
+        metavar="N",
+        help="rows of a step; if there are fewer texts, they repeat (default: all; 4 in the simulator)",
+    )
     add("--repeat", type=positive, default=2, metavar="R", help="steps that are timed (default 2)")
     add("--params", metavar="FILE", help="weights to begin with, as other levels take them (default: random)")
     add("--text", metavar="FILE", help="texts with labels from 1: CSV, JSON Lines or Parquet (default: a sample)")
