@@ -133,6 +133,34 @@ class Draw:
         flops = 4 * self.n * heads * positions * positions * depth
         return Case((self.floats(*shape), self.floats(*shape), self.floats(*shape)), batched=3, flops=flops)
 
+    def backward(self, case: Case, result: tuple[int, ...], flops: int = 2) -> Case:
+        """Arguments of a layer's gradient from those of the layer: dy of an input's result, what it read, and a weight.
+
+        Args:
+            case: the layer's.
+            result: the shape of an input's result.
+            flops: of how many products as large as the layer's.
+        """
+        dy, read = self.floats(self.n, *result), case.args[: case.batched + min(1, len(case.args) - case.batched)]
+        return replace(case, args=(dy, *read), batched=1 + case.batched, flops=flops * case.flops)
+
+    def product_backward(self, name: str) -> Case:
+        """The gradients of a convolution or linear layer."""
+        node = next(node for node in self.config.nodes if node.layer.name == name)
+        return self.backward(self.product(name), node.out_shape)
+
+    def pooled_backward(self, block: int) -> Case:
+        """What pooling block 1 or 2 reads, and its gradient."""
+        case = self.pooled(Case((self.convolved(block),)))
+        _, channels, length = case.args[0].shape
+        return self.backward(case, (channels, length // POOL_SIZE))
+
+    def losses(self, backward: bool = False) -> Case:
+        """Logits, and a label each as targets."""
+        targets = np.eye(self.config.classes, dtype=np.float32)[np.arange(self.n) % self.config.classes]
+        case = Case((*self.logits().args, targets), batched=2)
+        return self.backward(case, ()) if backward else case
+
     def logits(self) -> Case:
         """What fc3 leaves."""
         return Case((self.floats(self.n, self.config.classes),))
@@ -186,6 +214,18 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "rownorm": (Layer("BERT-base's", Draw.tokens_features),),
     "add_rownorm": (Layer("BERT-base's", lambda d: d.tokens_features(added=True)),),
     "attention": (Layer("BERT-base's", Draw.heads),),
+    "conv1d_backward": _blocks("conv", lambda d, block: d.product_backward(f"conv{block}"), 2, 3),
+    "one_hot_conv1d_backward": (Layer("conv1", lambda d: d.backward(d.one_hot_conv1d(), d.convolved(1).shape[1:])),),
+    "linear_backward": _blocks("fc", lambda d, block: d.product_backward(f"fc{block}"), 1, 2),
+    "layernorm_backward": _blocks(
+        "norm", lambda d, block: d.backward(d.layernorm(block), d.convolved(block).shape[1:]), 1, 6
+    ),
+    "relu_backward": _blocks(
+        "relu", lambda d, block: d.backward(Case((d.convolved(block),)), d.convolved(block).shape[1:]), 1, 3
+    ),
+    "maxpool1d_backward": _blocks("pool", Draw.pooled_backward, 1, 2),
+    "softmax_cross_entropy": (Layer("logits", Draw.losses),),
+    "softmax_cross_entropy_backward": (Layer("logits", lambda d: d.losses(backward=True)),),
     **IMAGE_LAYERS,
 }
 """Where each operator of the catalogue is measured."""

@@ -109,6 +109,16 @@ def _batchnorm2d(d: Draw) -> Case:
     return Case((d.floats(d.n, c, h, w), *(d.floats(c) for _ in range(3)), abs(d.floats(c))))
 
 
+def _backward(forward: Callable[[Draw], Case], result: Callable[..., tuple[int, ...]]) -> Callable[[Draw], Case]:
+    """The gradients of a layer, whose shape check says what dy has."""
+
+    def draw(d: Draw) -> Case:
+        case = forward(d)
+        return d.backward(case, result(*case.args, *case.extra, **case.options)[1:])
+
+    return draw
+
+
 CONV3 = Layer("alexnet conv3", _conv2d(256, 13, 384, 3, padding=1))
 CONVOLUTIONS = (
     Layer("ece408 conv1", _conv2d(1, 64, 6, 5)),
@@ -120,6 +130,10 @@ NORMS = (Layer("mnist norm1", _batchnorm2d),)
 ANSWERS = (Layer("mnist fc2", _linear(10, 120)), Layer("alexnet fc8", _linear(1000, 4096)))
 
 IMAGE_LAYERS: dict[str, tuple[Layer, ...]] = {
+    "conv2d_backward": tuple(replace(row, draw=_backward(row.draw, shapes2d.conv2d)) for row in CONVOLUTIONS[1:]),
+    "maxpool2d_backward": (
+        Layer("alexnet pool1", _backward(_images(96, 55, 55, extra=(3,), stride=2), shapes2d.pool2d)),
+    ),
     "conv2d": CONVOLUTIONS,
     "conv2d_relu": CONVOLUTIONS[1:],
     "conv2d_tanh": CONVOLUTIONS[:1],

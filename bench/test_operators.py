@@ -38,13 +38,15 @@ def test_operator(variant: catalog.Variant, layer: str, plan: Any, benchmark: An
     operator = catalog.operator(variant.operator)
     batch = TINY_BATCH if plan.tiny else BATCH[variant.device]
     case = cases.case(variant.operator, layer, plan.config, batch)
-    sample = sorted({0, batch // 2, batch - 1})
+    summed = bool(operator.results)  # over the inputs: gradients of parameters
+    sample = range(batch) if summed else sorted({0, batch // 2, batch - 1})
     exact = [array.astype(np.float64) if array.dtype == np.float32 else array for array in case.args]
     exact = [array[sample] if i < case.batched else array for i, array in enumerate(exact)]
     expected = operator.reference(*exact, *case.extra, **case.options)
 
-    args, kinds = list(case.args), (case.dtype, np.float64)
-    out = [_poison(array, batch, kind) for array, kind in zip(cases.arrays(expected), kinds, strict=False)]
+    args, kinds = list(case.args), (case.dtype, *[np.float32 if summed else np.float64] * 2)
+    out = [_poison(array, len(array) if summed else batch, kind)
+           for array, kind in zip(cases.arrays(expected), kinds, strict=False)]  # fmt: skip
     if variant.device == "cuda":
         args, out = [device.to_device(array) for array in args], [device.to_device(array) for array in out]
     options = {**case.options, "out": tuple(out) if isinstance(expected, tuple) else out[0]}
@@ -55,7 +57,8 @@ def test_operator(variant: catalog.Variant, layer: str, plan: Any, benchmark: An
     call()
     results = [array.copy_to_host() for array in out] if variant.device == "cuda" else out
     error = max(
-        cases.error(result[sample], right) for result, right in zip(results, cases.arrays(expected), strict=True)
+        cases.error(result if summed else result[sample], right)
+        for result, right in zip(results, cases.arrays(expected), strict=True)
     )
     assert all(np.isfinite(result).all() for result in results), f"{variant.name} left outputs unwritten, or not finite"
     tolerance = catalog.tolerance(variant)

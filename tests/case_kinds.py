@@ -20,7 +20,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
 
     def oracle(self, reference: Callable[..., Any]) -> Any:
-        """The reference's result, computed in float64: an array, or a pair (y, stat)."""
+        """The reference's result, computed in float64: an array, or a tuple of them."""
         inputs = {
             name: array.astype(np.float64) if array.dtype == np.float32 else array
             for name, array in self.inputs.items()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Protocol
+from unittest import mock
 
+import numpy as np
 from numba import types
 
-from charcnn.aliases import Kernel, NumbaType
+from charcnn.aliases import Kernel, KernelArgument, NumbaType, Stream
 from charcnn.compiling.networks import BuiltEncoder, BuiltLevel, record, runnable
-from charcnn.compiling.stand_in import Target
+from charcnn.compiling.stand_in import Target, kind
 from charcnn.config import SMALL
 from charcnn.gpu import copy_kernel
 from charcnn.gpu.collectives import PROTOCOLS, kernels
 from charcnn.gpu.launch import title
+from charcnn.ops import adamw
 from charcnn.ops.encoder import reduced_rows, scattered_rows
 
 FOR_ADA = "l14 fp8"
@@ -70,11 +73,11 @@ def of_collectives(name: str, target: Target, recorder: Recorder) -> None:
     u32, u64, regions = types.uint32, types.uint64, types.UniTuple(types.uint64, 2)
     kinds = u64, u64, regions, u32, u32, u32, u64, u64
     for protocol in PROTOCOLS:
-        for kind, ptx_type in (
+        for collective, ptx_type in (
             ("all_reduce", "f16"), ("all_reduce", "f32"), ("two_shot", "f16"), ("reduce_scatter", "f16"),
             ("all_gather", "f16"),
         ):  # fmt: skip
-            recorder.launch(kernels.make_exchange(kind, ptx_type, 2, protocol, True), kinds)
+            recorder.launch(kernels.make_exchange(collective, ptx_type, 2, protocol, True), kinds)
     more = u32, u32, types.float32, u64, u64
     for warps in reduced_rows.WARPS:
         kernel = reduced_rows.make_kernel("f16", 768, warps, 2, True)
@@ -82,8 +85,24 @@ def of_collectives(name: str, target: Target, recorder: Recorder) -> None:
     recorder.launch(scattered_rows.make_kernel("f16", 768, 2), (*[u64] * 5, regions, regions, *more))
 
 
+ADAMW = "adamw"
+"""The kernels of a step of the optimiser that clips gradients."""
+
+
+def of_adamw(name: str, target: Target, recorder: Recorder) -> None:
+    """Hand over ADAMW's."""
+    recorder.variant, weights = name, np.zeros(4, np.float32)
+
+    def start(kernel: Kernel, blocks: int, threads: int, stream: Stream, *args: KernelArgument) -> None:
+        recorder.launch(kernel, tuple(map(kind, args)))
+
+    with mock.patch.object(adamw, "start", start):
+        adamw.AdamW(weights, [adamw.Group(4)], clip=1.0).step(weights)
+
+
 LAUNCHED = {
-    **dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys(ENCODERS, of_encoder), COLLECTIVES: of_collectives
+    **dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys(ENCODERS, of_encoder), COLLECTIVES: of_collectives,
+    ADAMW: of_adamw,
 }  # fmt: skip
 """What hands over each of these."""
 

@@ -14,6 +14,7 @@ import numpy as np
 from case_kinds import Cases, Sizes
 from chain_cases import CHAIN1D
 from direct_mma_cases import DIRECT_MMA
+from gradient_cases import GRADIENTS
 from image_cases import IMAGE_CASES, TWO_LINEARS, moves_by_one, moves_by_one_in_groups, on_tensor_cores, rows_filtered
 from transformer_cases import TRANSFORMER
 
@@ -361,6 +362,7 @@ CASES = {
     "argmax": replace(CLASSES, make=make.argmax),
     **TRANSFORMER,
     **IMAGE_CASES,
+    **GRADIENTS,
 }
 
 

@@ -154,7 +154,7 @@ def example(variant) -> Case:
 
 
 def arrays(result) -> tuple:
-    """The arrays of a result: itself, or the two of a pair (y, stat)."""
+    """The arrays of a result: itself, or those of a tuple."""
     return result if isinstance(result, tuple) else (result,)
 
 
@@ -167,11 +167,17 @@ def alike(like, made):
 def poisoned(variant, like):
     """An output of the oracle's shape that no result looks like: NaN, or a number that no index has."""
     if isinstance(like, tuple):
-        return poisoned(variant, like[0]), np.full(like[1].shape, np.nan, np.float64)
+        rest = np.float64 if operator(variant.operator).stat else np.float32
+        return poisoned(variant, like[0]), *(np.full(array.shape, np.nan, rest) for array in like[1:])
     if like.dtype == np.int64:
         return np.full(like.shape, -7, np.int64)
     return np.full(like.shape, np.nan, CASES[variant.operator].dtype)
 
 
 PAIRED = [row for row in VARIANTS if isinstance(example(row).oracle(operator(row.operator).reference), tuple)]
-"""Whose result is a pair (y, stat)."""
+"""Whose result is a tuple: a pair (y, stat), or gradients."""
+
+
+def outputs(variant) -> tuple[str, ...]:
+    """What errors call its results."""
+    return operator(variant.operator).results or ("out", "stat")

@@ -43,7 +43,9 @@ KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
 
 MOVES, SEQUENCES = ("stride", "padding", "dilation"), ("conv1d_nlc", "conv1d_relu_nlc")
 
-REFERENCES = [f"charcnn.ops.reference.{name}" for name in ("values", "sequences", "images")]
+REFERENCES = [
+    f"charcnn.ops.reference.{name}" for name in ("values", "sequences", "images", "gradients", "gradients_images")
+]
 
 STRONG = {
     "one_hot_conv1d": {"cpu_gather"},

@@ -366,7 +366,7 @@ def test_arguments_of_the_call():
         ("biases: got 3 arrays, need 2", (x, weights, [*biases, biases[0]]), {}),
         (r"weight2 has shape \(3, 2\): need \(3, 2, 1\)", (x, [weights[0], weights[1][:, :, 0]], biases), {}),
         (r"bias1 has shape \(3,\): need \(2,\)", (x, weights, biases[::-1]), {}),
-        ("out is a ndarray: need a pair", (x, weights, biases), {"out": y}),
+        ("out is a ndarray: need a tuple", (x, weights, biases), {"out": y}),
         (r"out has shape \(1, 3, 3\)", (x, weights, biases), {"out": (y[:1], stat)}),
         (r"stat has shape \(1, 2\): need \(2, 2\)", (x, weights, biases), {"out": (y, stat[:1])}),
         ("workspace has 0 arrays: need 1", (x, weights, biases), {"workspace": ()}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import gradient_oracles
 import image_oracles
 import numpy as np
 import pytest
@@ -211,6 +212,7 @@ LOOPS = {
     "add_rownorm": lambda x, residual, *args: rownorm_loops(x + residual, *args),
     "attention": attention_loops,
     **image_oracles.LOOPS,
+    **gradient_oracles.LOOPS,
 }
 
 
@@ -323,6 +325,7 @@ def torch_functions():
         "add_rownorm": lambda x, residual, gamma, beta: f.layer_norm(x + residual, gamma.shape, gamma, beta),
         "attention": attention,
         **image_oracles.torch_functions(torch),
+        **gradient_oracles.torch_functions(torch),
     }
 
 

@@ -19,7 +19,8 @@ torch = pytest.importorskip("torch", reason="training needs PyTorch")
 
 from charcnn.training import augment, fit, loop  # noqa: E402
 from charcnn.training.network import TrainableNetwork  # noqa: E402
-from charcnn.training.step import Trainer, schedule  # noqa: E402
+from charcnn.training.schedule import schedule  # noqa: E402
+from charcnn.training.step import Trainer  # noqa: E402
 
 RELU_LAYERS = ["conv1", "conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2"]
 

@@ -50,7 +50,22 @@ DIFFERENCE = 60
 
 
 @dataclass(frozen=True)
-class Level(Program):
+class Module(Program):
+    """What has a file in `charcnn/levels`, which runs as `python -m charcnn.levels.NAME`."""
+
+    @property
+    def module(self) -> ModuleType:
+        """The level's module, imported."""
+        return import_module(f"charcnn.levels.{self.name}")
+
+    @property
+    def title(self) -> str:
+        """What the step is."""
+        return str(self.module.TITLE)
+
+
+@dataclass(frozen=True)
+class Level(Module):
     """One step of the history: `python -m charcnn.levels.NAME`."""
 
     original: float | None = None
@@ -92,15 +107,15 @@ class Level(Program):
         old, new = (file.read_text(encoding="utf-8").splitlines() for file in files)
         return list(unified_diff(old, new, files[0].name, files[1].name, lineterm=""))
 
-    @property
-    def module(self) -> ModuleType:
-        """The level's module, imported."""
-        return import_module(f"charcnn.levels.{self.name}")
+
+@dataclass(frozen=True)
+class TrainingLevel(Module):
+    """One step of the history of training, which builds on the one before."""
 
     @property
-    def title(self) -> str:
-        """What the step is."""
-        return str(self.module.TITLE)
+    def family(self) -> Sequence[TrainingLevel]:
+        """All levels that train."""
+        return TRAINING_LEVELS
 
 
 LEVELS = (
@@ -131,6 +146,14 @@ LEVELS = (
     Level("l21", "cuda", gathered=True, after="l14", precisions=ALL, ampere=True, turing=True, small_batches=True,
           tuned=("mma", "mma")),
 )  # fmt: skip
+
+
+TRAINING_LEVELS = (TrainingLevel("t0", "cpu"), TrainingLevel("t1", "cuda", gpus=1))
+
+
+def training_level(name: str) -> TrainingLevel:
+    """The row of a level that trains."""
+    return next(row for row in TRAINING_LEVELS if row.name == name)
 
 
 def level(name: str) -> Level:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -52,13 +52,26 @@ def writable(name: str, array: Array) -> None:
 
 def check_out(
     out: Array, shape: Shape, dtype: DType = np.float32, inputs: Mapping[str, Any] = MappingProxyType({}),
-    in_place: str = "",
+    in_place: str = "", name: str = "out",
 ) -> None:  # fmt: skip
     """Raise ValueError unless `out` has this shape and dtype, may be written, and is `apart` from the inputs."""
-    check("out", out, dtype)
-    expect("out", out, shape)
-    writable("out", out)
-    apart("out", out, inputs, in_place)
+    check(name, out, dtype)
+    expect(name, out, shape)
+    writable(name, out)
+    apart(name, out, inputs, in_place)
+
+
+def several(out: Array, names: Sequence[str]) -> list[Array]:
+    """A launcher's `out` for results of these names; None for each where it is None.
+
+    Raises:
+        ValueError: it is no tuple of as many.
+    """
+    if out is None:
+        return [None] * len(names)
+    if not isinstance(out, (tuple, list)) or len(out) != len(names):
+        raise ValueError(f"out is a {type(out).__name__}: need a tuple ({', '.join(names)})")
+    return [*out]
 
 
 def apart(name: str, out: Array, inputs: Mapping[str, Any], in_place: str = "") -> None:

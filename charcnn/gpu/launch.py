@@ -15,7 +15,7 @@ from numba import cuda
 
 from charcnn.aliases import Array, DType, Function, Kernel, KernelArgument, NumbaType, Stream
 from charcnn.gpu import device, integers
-from charcnn.gpu.arrays import DTYPES, apart, check, check_out, writable
+from charcnn.gpu.arrays import DTYPES, apart, check, check_out, several, writable
 from charcnn.gpu.described import described
 from charcnn.gpu.device import SIMULATED, DeviceError
 from charcnn.gpu.driver import context
@@ -218,21 +218,19 @@ def pair(out: Array) -> tuple[Array, Array]:
     Raises:
         ValueError: it is not a pair.
     """
-    if out is None:
-        return None, None
-    if not isinstance(out, (tuple, list)) or len(out) != 2:
-        raise ValueError(f"out is a {type(out).__name__}: need a pair (y, stat)")
-    writable("stat", out[1])
-    return out[0], out[1]
+    y, stat = several(out, ("y", "stat"))
+    writable("stat", stat)
+    return y, stat
 
 
 class Call:
     """One call of a CUDA launcher: inputs checked and brought to the GPU, `out` made, the result taken back.
 
     NumPy in, NumPy out; device in, device out, and then nothing waits for the GPU. DTYPES and, before it, `dtypes`
-    say what the inputs must hold. Inputs and `out` lie all on the host or all on the device. `out` and `stat` share no
-    memory with an input, but that `out` may be the one that `in_place` names. Where `out` is a function, it gives the
-    array, of a shape and dtype. An input that is None counts as not given.
+    say what the inputs must hold. Inputs and `out` lie all on the host or all on the device. `out`, and inputs that are
+    `written`, share no memory with an input, but that `out` may be the one that `in_place` names. Where `out` is a
+    function, it gives the array, of a shape and dtype. An input that is None counts as not given. Errors call `out`
+    what `named` says.
     """
 
     def __init__(
@@ -243,6 +241,8 @@ class Call:
         dtype: DType = np.float32,
         dtypes: Mapping[str, Any] = MappingProxyType({}),
         in_place: str = "",
+        named: str = "out",
+        written: Sequence[str] = ("stat",),
         **inputs: Array,
     ) -> None:
         device.gpu_count()
@@ -253,7 +253,7 @@ class Call:
         inputs = {name: array for name, array in inputs.items() if array is not None}
         first, *_ = inputs
         self._device = device.on_device(inputs[first])
-        for name, array in (*inputs.items(), ("out", out)):
+        for name, array in (*inputs.items(), (named, out)):
             if array is None:
                 continue
             if device.on_device(array) != self._device:
@@ -270,9 +270,9 @@ class Call:
         for name, array in inputs.items():
             check(name, array, {**DTYPES, **dtypes}.get(name, np.float32))
         if out is not None:
-            check_out(out, shape, dtype, inputs, in_place)
-        if "stat" in inputs:  # of some operators a second result
-            apart("stat", inputs["stat"], {name: array for name, array in inputs.items() if name != "stat"})
+            check_out(out, shape, dtype, inputs, in_place, named)
+        for name in inputs.keys() & set(written):  # other results than the first
+            apart(name, inputs[name], {other: array for other, array in inputs.items() if other != name})
         if self._device:
             self.inputs = tuple(inputs.values())
         else:
@@ -329,7 +329,11 @@ class Call:
 
     def launch_each(self, kernel: Kernel, *args: KernelArgument, threads: int = 128) -> None:
         """Start one thread for each element of the output."""
-        self.launch(kernel, -(-self.out.size // threads), threads, *args)
+        self.launch_over(self.out, kernel, *args, threads=threads)
+
+    def launch_over(self, result: Array, kernel: Kernel, *args: KernelArgument, threads: int = 128) -> None:
+        """Start one thread for each element of an array."""
+        self.launch(kernel, -(-result.size // threads), threads, *args)
 
     def scratch(self, shape: Shape, dtype: DType) -> Array:
         """An uninitialised device array for this call's own use."""

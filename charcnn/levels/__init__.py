@@ -1,4 +1,4 @@
-"""The optimisation history: `python -m charcnn.levels.lK` runs step K. See docs/levels/README.md.
+"""The optimisation history: `python -m charcnn.levels.lK` runs step K, tK step K of training. See docs/levels.
 
 Numba's simulator is a mode of the whole process, and a rank's cores are counted when Numba is imported: both are
 settled before. `python -m charcnn.levels.lK` imports this package first, and there it settles them; that of a network,
@@ -22,7 +22,7 @@ def prepare() -> None:
 
 
 if any(
-    flag == "-m" and re.fullmatch(r"charcnn\.(levels\.l\d+|networks\.\w+)", name)
+    flag == "-m" and re.fullmatch(r"charcnn\.(levels\.[lt]\d+|networks\.\w+)", name)
     for flag, name in itertools.pairwise(sys.orig_argv)
 ):
     prepare()

@@ -6487,3 +6487,642 @@ def pixels_nhwc_cpu_vector(
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit.
     """
+
+# conv1d_backward
+
+def conv1d_backward_loops(
+    dy: np.ndarray,
+    x: np.ndarray,
+    weight: np.ndarray,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.conv1d_backward` by the technique `loops`.
+
+    Gradients of conv1d(x, weight, bias).
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64.
+
+    Args:
+        dy: float32 (N, C_out, L_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in, L), C-contiguous.
+        weight: float32 (C_out, C_in, K), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        out: where to write, a tuple, any of it None: dx (N, C_in, L), dweight (C_out, C_in, K), dbias (C_out,),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (N, C_in, L), dweight (C_out, C_in, K), dbias (C_out,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def conv1d_backward_naive(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.conv1d_backward` by the technique `naive`.
+
+    Gradients of conv1d(x, weight, bias).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a value of the features' and of the weights' gradient, a block a bias.
+
+    Args:
+        dy: float32 (N, C_out, L_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in, L), C-contiguous.
+        weight: float32 (C_out, C_in, K), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        out: where to write, a tuple, any of it None: dx (N, C_in, L), dweight (C_out, C_in, K), dbias (C_out,),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, C_in, L), dweight (C_out, C_in, K), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# conv2d_backward
+
+def conv2d_backward_loops(
+    dy: np.ndarray,
+    x: np.ndarray,
+    weight: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.conv2d_backward` by the technique `loops`.
+
+    Gradients of conv2d(x, weight, bias, ...).
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64.
+
+    Args:
+        dy: float32 (N, C_out, H_out, W_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
+            (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias (C_out,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def conv2d_backward_naive(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.conv2d_backward` by the technique `naive`.
+
+    Gradients of conv2d(x, weight, bias, ...).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a value of the features' and of the weights' gradient, a block a bias.
+
+    Args:
+        dy: float32 (N, C_out, H_out, W_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: output channels of each see input channels of the same alone.
+        out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
+            (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_backward
+
+def linear_backward_loops(
+    dy: np.ndarray, x: np.ndarray, weight: np.ndarray, *, out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.linear_backward` by the technique `loops`.
+
+    Gradients of linear(x, weight, bias).
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64.
+
+    Args:
+        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
+            made where None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def linear_backward_naive(
+    dy: Array, x: Array, weight: Array, *, out: tuple[Array, Array, Array] | None = None, stream: Stream = None
+) -> tuple[Array, Array, Array]:
+    """`reference.linear_backward` by the technique `naive`.
+
+    Gradients of linear(x, weight, bias).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a value of the features' and of the weights' gradient, a block a bias.
+
+    Args:
+        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
+            made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# one_hot_conv1d_backward
+
+def one_hot_conv1d_backward_loops(
+    dy: np.ndarray, ids: np.ndarray, weight: np.ndarray, *, out: tuple[np.ndarray, np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """`reference.one_hot_conv1d_backward` by the technique `loops`.
+
+    Gradients of one_hot_conv1d(ids, weight, bias) by weight and bias: of weight only the shape counts.
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64.
+
+    Args:
+        dy: float32 (N, C_out, L_out), C-contiguous, the gradient of the result.
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        weight: float32 (C_out, depth, K), C-contiguous.
+        out: where to write, a tuple, any of it None: dweight (C_out, depth, K), dbias (C_out,), float32; made where
+            None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dweight (C_out, depth, K), dbias (C_out,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def one_hot_conv1d_backward_naive(
+    dy: Array, ids: Array, weight: Array, *, out: tuple[Array, Array] | None = None, stream: Stream = None
+) -> tuple[Array, Array]:
+    """`reference.one_hot_conv1d_backward` by the technique `naive`.
+
+    Gradients of one_hot_conv1d(ids, weight, bias) by weight and bias: of weight only the shape counts.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a weight looks at all ids, a block adds up a bias.
+
+    Args:
+        dy: float32 (N, C_out, L_out), C-contiguous, the gradient of the result.
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        weight: float32 (C_out, depth, K), C-contiguous.
+        out: where to write, a tuple, any of it None: dweight (C_out, depth, K), dbias (C_out,), float32; made where
+            None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dweight (C_out, depth, K), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# layernorm_backward
+
+def layernorm_backward_loops(
+    dy: np.ndarray,
+    x: np.ndarray,
+    gamma: np.ndarray,
+    *,
+    eps: float = 1e-05,
+    out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.layernorm_backward` by the technique `loops`.
+
+    Gradients of layernorm(x, gamma, beta).
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64.
+
+    Args:
+        dy: float32 (N, ...), C-contiguous, the gradient of the result.
+        x: float32 (N, ...), C-contiguous.
+        gamma: float32 (...), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, a tuple, any of it None: dx (N, ...), dgamma (...), dbeta (...), float32; made where None.
+            Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (N, ...), dgamma (...), dbeta (...), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def layernorm_backward_naive(
+    dy: Array,
+    x: Array,
+    gamma: Array,
+    *,
+    eps: float = 1e-05,
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.layernorm_backward` by the technique `naive`.
+
+    Gradients of layernorm(x, gamma, beta).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block reads its input four times, and keeps mean and deviation; then a thread a parameter goes over all.
+
+    Args:
+        dy: float32 (N, ...), C-contiguous, the gradient of the result.
+        x: float32 (N, ...), C-contiguous.
+        gamma: float32 (...), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, a tuple, any of it None: dx (N, ...), dgamma (...), dbeta (...), float32; made where None.
+            Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, ...), dgamma (...), dbeta (...), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# relu_backward
+
+def relu_backward_loops(dy: np.ndarray, x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
+    """`reference.relu_backward` by the technique `loops`.
+
+    The gradient of relu(x), nothing where x is 0; relu(x) itself will do for x, and NaN lets dy pass.
+
+    Compiled plain loops on one CPU core.
+
+    Value after value.
+
+    Args:
+        dy: float32 (...), C-contiguous, the gradient of the result.
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def relu_backward_naive(dy: Array, x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.relu_backward` by the technique `naive`.
+
+    The gradient of relu(x), nothing where x is 0; relu(x) itself will do for x, and NaN lets dy pass.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads have neighbouring values.
+
+    Args:
+        dy: float32 (...), C-contiguous, the gradient of the result.
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# maxpool1d_backward
+
+def maxpool1d_backward_loops(
+    dy: np.ndarray,
+    x: np.ndarray,
+    kernel_size: int,
+    *,
+    stride: int | None = None,
+    padding: int = 0,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.maxpool1d_backward` by the technique `loops`.
+
+    The gradient of maxpool1d(x, ...): a window's goes to its maximum, of equals the first; NaN wins.
+
+    Compiled plain loops on one CPU core.
+
+    Window after window.
+
+    Args:
+        dy: float32 (N, C, L_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C, L), C-contiguous.
+        kernel_size: int: positions in a window.
+        stride: int | None, default None: positions from one window to the next; that window's size where None.
+        padding: int, default 0: positions added at both ends, of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, C, L); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (N, C, L).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def maxpool1d_backward_naive(
+    dy: Array,
+    x: Array,
+    kernel_size: int,
+    *,
+    stride: int | None = None,
+    padding: int = 0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.maxpool1d_backward` by the technique `naive`.
+
+    The gradient of maxpool1d(x, ...): a window's goes to its maximum, of equals the first; NaN wins.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a position looks for the maximum of each window that it is in.
+
+    Args:
+        dy: float32 (N, C, L_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C, L), C-contiguous.
+        kernel_size: int: positions in a window.
+        stride: int | None, default None: positions from one window to the next; that window's size where None.
+        padding: int, default 0: positions added at both ends, of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, C, L); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, L), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# maxpool2d_backward
+
+def maxpool2d_backward_loops(
+    dy: np.ndarray,
+    x: np.ndarray,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.maxpool2d_backward` by the technique `loops`.
+
+    The gradient of maxpool2d(x, ...): a window's goes to its maximum, of equals the first; NaN wins.
+
+    Compiled plain loops on one CPU core.
+
+    Window after window.
+
+    Args:
+        dy: float32 (N, C, H_out, W_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C, H, W), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, C, H, W); made where None. Or a function that gives it, called with a shape and
+            a dtype.
+
+    Returns:
+        float32 (N, C, H, W).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def maxpool2d_backward_naive(
+    dy: Array,
+    x: Array,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.maxpool2d_backward` by the technique `naive`.
+
+    The gradient of maxpool2d(x, ...): a window's goes to its maximum, of equals the first; NaN wins.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a pixel looks for the maximum of each window that it is in.
+
+    Args:
+        dy: float32 (N, C, H_out, W_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C, H, W), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, C, H, W); made where None. Or a function that gives it, called with a shape and
+            a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, H, W), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# softmax_cross_entropy_backward
+
+def softmax_cross_entropy_backward_loops(
+    dy: np.ndarray, x: np.ndarray, targets: np.ndarray, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.softmax_cross_entropy_backward` by the technique `loops`.
+
+    The gradient of softmax_cross_entropy(x, targets) by x.
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64.
+
+    Args:
+        dy: float32 (N,), C-contiguous, the gradient of the result.
+        x: float32 (N, C), C-contiguous.
+        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        out: where to write, float32 (N, C); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (N, C).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def softmax_cross_entropy_backward_naive(
+    dy: Array, x: Array, targets: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.softmax_cross_entropy_backward` by the technique `naive`.
+
+    The gradient of softmax_cross_entropy(x, targets) by x.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread an input.
+
+    Args:
+        dy: float32 (N,), C-contiguous, the gradient of the result.
+        x: float32 (N, C), C-contiguous.
+        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        out: where to write, float32 (N, C); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# softmax_cross_entropy
+
+def softmax_cross_entropy_loops(
+    x: np.ndarray, targets: np.ndarray, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.softmax_cross_entropy` by the technique `loops`.
+
+    -sum(targets * log(softmax(x))) of each input.
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64.
+
+    Args:
+        x: float32 (N, C), C-contiguous.
+        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        out: where to write, float32 (N,); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (N,).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def softmax_cross_entropy_naive(x: Array, targets: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.softmax_cross_entropy` by the technique `naive`.
+
+    -sum(targets * log(softmax(x))) of each input.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread an input.
+
+    Args:
+        x: float32 (N, C), C-contiguous.
+        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        out: where to write, float32 (N,); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N,), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """

@@ -19,8 +19,8 @@ from charcnn.aliases import Array, Function, Record, Stream
 from charcnn.gpu.arrays import DTYPES
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair
-from charcnn.ops.common import shapes, shapes2d, shapes_transformer
-from charcnn.ops.common.arrays import host
+from charcnn.ops.common import shapes, shapes2d, shapes_backward, shapes_transformer
+from charcnn.ops.common.arrays import host, hosts
 from charcnn.ops.table import VARIANTS, Variant, loaded, operator
 from charcnn.ops.techniques import TECHNIQUES
 
@@ -49,6 +49,8 @@ from .prepared import prepare as prepare
 '''
 
 MEANINGS = {
+    "dy": "the gradient of the result",
+    "targets": "what each class is to have; a label's is 1, all others 0",
     "ids": "an id of depth or more is blank",
     "tokens": "of one that is no row of weight, zeros",
     "type_ids": "rows of types, all 0 where None; of one that is no row, zeros",
@@ -110,12 +112,16 @@ def make(name: str) -> Function:
     names: Record = {
         "__name__": "charcnn.ops", "Array": Array, "Function": Function, "Stream": Stream, "Pair": Pair,
         "Padding": Padding, "Sequence": Sequence, "np": np, "shape_of": _check_of(row), "launch": launch, "host": host,
+        "hosts": hosts,
     }  # fmt: skip
     if row.device == "cuda":
         from charcnn.ops.common import calls
 
         names["replay"] = calls.Replay(in_place=row.in_place)
-        names["Call"] = calls.StatCall if of.stat else calls.LabelCall if len(of.dtypes) > 1 else calls.Call
+        names["Call"] = (
+            calls.ResultsCall if of.results else calls.StatCall if of.stat
+            else calls.LabelCall if len(of.dtypes) > 1 else calls.Call
+        )  # fmt: skip
     lines = [f"{_signature(rows)}:", *(f"    {line}" for line in _body(row, launch))]
     source, file = "\n".join(lines) + "\n", f"<charcnn.ops.{name}>"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
@@ -168,11 +174,15 @@ def stub() -> str:
     return "\n".join(parts)
 
 
+HOMES = (shapes, shapes2d, shapes_transformer, shapes_backward)
+"""Where shape checks are."""
+
+
 def _check_of(row: Variant) -> Function | None:
     name = operator(row.operator).shape_check
     if name is None:
         return None
-    found = (getattr(home, name or row.operator, None) for home in (shapes, shapes2d, shapes_transformer))
+    found = (getattr(home, name or row.operator, None) for home in HOMES)
     return next(filter(None, found))
 
 
@@ -196,10 +206,15 @@ def _signature(rows: Sequence[Variant]) -> str:
         kind = one.annotation.replace("Array", array) if _is_array(one) else one.annotation
         default = "" if one.default is one.empty else f" = {one.default!r}"
         (keywords if one.kind is one.KEYWORD_ONLY else given).append(f"{one.name}: {kind}{default}")
-    result = f"tuple[{array}, {array}]" if operator(row.operator).stat else array
+    of = operator(row.operator)
+    count = len(of.results) or 1 + of.stat
+    result = f"tuple[{', '.join([array] * count)}]" if count > 1 else array
     if row.precision:
         keywords.append('precision: str = "fp16"')
-    keywords += [f"out: {result} | {'' if cuda else 'Function | '}None = None", *["stream: Stream = None"] * cuda]
+    keywords += [
+        f"out: {result} | {'' if cuda or of.results else 'Function | '}None = None",
+        *["stream: Stream = None"] * cuda,
+    ]
     every = [*given, "*", *keywords]
     head, tail = f"def {row.function}(", f") -> {result}"
     for inner in (", ".join(every), f"\n    {', '.join(every)}\n"):
@@ -217,7 +232,7 @@ def _body(row: Variant, launch: Callable[..., None]) -> Iterator[str]:
         return
     shape = f"shape_of({', '.join(one for one in inspect.signature(check).parameters if one in given)})"
     arrays, options = ([one.name for one in parameters if _is_array(one) is kind] for kind in (True, False))
-    how = [shape]
+    how = [repr(of.results), shape] if of.results else [shape]
     if of.dtypes[0] != "float32":
         how.append(f"np.{of.dtypes[0]}")
     if row.in_place:
@@ -228,7 +243,7 @@ def _body(row: Variant, launch: Callable[..., None]) -> Iterator[str]:
     if takes_epilogue(launch):
         options.append(f"epilogue={of.epilogue!r}")
     if row.device == "cpu":
-        yield f"out = host(out, {', '.join(how)})"
+        yield f"out = host{'s' * bool(of.results)}(out, {', '.join(how)})"
         yield f"launch({', '.join(['out', *arrays, *options])})"
         yield "return out"
         return
@@ -237,14 +252,14 @@ def _body(row: Variant, launch: Callable[..., None]) -> Iterator[str]:
     passed += [f"{name} is None" for name in optional]
     known = ", ".join(f"*[{name}] * ({name} is not None)" if name in optional else name for name in arrays)
     known = f"({known},), ({''.join(f'{name}, ' for name in passed)})"
-    if not of.stat:
+    if not (several := of.stat or of.results):
         yield f"done = replay.started({known}, out, stream)"
         yield "if done is not None:"
         yield "    return done"
     yield f"call = Call(out, stream, {', '.join(how)})"
     none = [f"*[None] * ({name} is None)" for name in optional]  # they come behind all other arrays
     yield f"launch({', '.join(['call', '*call.inputs', *none, *options])})"
-    if not of.stat:
+    if not several:
         yield f"replay.keep(call, {known}, out)"
     yield "return call.result()"
 
@@ -257,16 +272,18 @@ def _documentation(rows: Sequence[Variant]) -> str:
     shown, result = _shapes(row)
     kind = of.dtypes[0]
     second = ", and float64 (N, 2), each input's mean and biased variance" if of.stat else ""
-    where = "a pair, " if of.stat else ""
+    where = "a pair, " if of.stat else "a tuple, any of it None: " if of.results else ""
     in_place = " (x itself will do)" if row.in_place else ""
     arguments = [_argument(row, one, shown) for one in _parameters(row)]
     if row.precision:
         meanings = "; ".join(f'"{one.precision}", {PRECISIONS[one.precision or ""]}' for one in rows)
         arguments.append(f"precision: str, default 'fp16': what is multiplied: {meanings}.")
-    kinds = " or ".join(of.dtypes)
+    kinds = f"{result}, {kind}" if of.results else f"{' or '.join(of.dtypes)} {result}"
+    given = kinds if of.results else f"{kind} {result}"
+    gives = "any of them" if of.results else "the first" if of.stat else "it"
     arguments.append(
-        f"out: where to write, {where}{kinds} {result}{second}{in_place}; made where None. Or a function that gives "
-        f"{'the first' if of.stat else 'it'}, called with a shape and a dtype."
+        f"out: where to write, {where}{kinds}{second}{in_place}; made where None. Or a function that gives "
+        f"{gives}, called with a shape and a dtype."
     )
     if cuda:
         arguments.append("stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.")
@@ -288,7 +305,7 @@ def _documentation(rows: Sequence[Variant]) -> str:
             *_wrapped(f"{technique[0].upper()}{technique[1:]}{sides}."), "",
             *([said.strip(), ""] if said else []),
             "Args:", *(line for one in arguments for line in _wrapped(one, "    ")), "",
-            "Returns:", *_wrapped(f"{kind} {result}{second}{', where the inputs lie' if cuda else ''}.", "    "), "",
+            "Returns:", *_wrapped(f"{given}{second}{', where the inputs lie' if cuda else ''}.", "    "), "",
             "Raises:", *(line for one in raised for line in _wrapped(one, "    ")), "",
         ]
     )  # fmt: skip
@@ -319,8 +336,9 @@ def _argument(row: Variant, one: inspect.Parameter, shown: dict[str, str]) -> st
 def _shapes(row: Variant) -> tuple[dict[str, str], str]:
     """The arrays' shapes, and the result's, as the check's docstring has them: x (N, C), bias (C,) -> (N, C)."""
     text = " ".join((inspect.getdoc(_check_of(row) or operator(row.operator).reference) or "").split())
+    several = r"\w+ \(.*?\)(?:, \w+ \(.*?\))+"
     found = re.search(
-        r"((?:\w+(?:(?:, | and )\w+)* \(.*?\)(?: or \(.*?\))*(?:, )?)+) -> (\(.*?\)(?: or \(.*?\))*)", text
+        rf"((?:\w+(?:(?:, | and )\w+)* \(.*?\)(?: or \(.*?\))*(?:, )?)+) -> ({several}|\(.*?\)(?: or \(.*?\))*)", text
     )
     if found is None:
         raise ValueError(f"{row.name}: no shapes in {text!r}")

@@ -40,8 +40,8 @@ class Operator:
     tolerance: float
     """Largest ||out - ref|| / ||ref|| against the float64 reference."""
     shape_check: str | None = ""
-    """The function of `ops.common.shapes`, `shapes2d` or `shapes_transformer` that checks its arguments and gives its
-    result's shape, where that is not called as the operator is; None where a launch checks them."""
+    """The function of `ops.common.shapes`, or of a module of that name's beginning, that checks its arguments and gives
+    its result's shape, where that is not called as the operator is; None where a launch checks them."""
     epilogue: str | None = None
     """What a launch is told follows the sums, a row of `common.epilogues`; None where it is told nothing."""
     in_place: bool = False
@@ -50,6 +50,8 @@ class Operator:
     """What results may be of, first what is made where no `out` is given."""
     stat: bool = False
     """Whether a second result is each input's mean and variance."""
+    results: tuple[str, ...] = ()
+    """Names of its results where there are several, of float32."""
     axes: str = ""
     """What its name has behind that of what it computes: nlc or nhwc, of channels-last features; else nothing."""
 
@@ -154,6 +156,9 @@ CHAIN = "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat"
 IMAGE_CHAIN = "conv2d_relu_maxpool2d_conv2d_relu_maxpool2d"
 """The strong fusion of AlexNet's first two layers."""
 
+PRODUCT_GRADIENTS = ("dx", "dweight", "dbias")
+"""What the operator of a product's gradients gives."""
+
 POINTWISE = ("relu", "tanh", "gelu", "sigmoid")
 
 
@@ -211,6 +216,12 @@ OPERATORS = (
     Operator("linear_maxout", FLOAT32),
     Operator("linear_gelu_linear", FLOAT32, "two_linears", "gelu"),
     *_both("nhwc", Operator("pixels", EXACT)),
+    *(Operator(f"{of}_backward", FLOAT32, results=PRODUCT_GRADIENTS) for of in ("conv1d", "conv2d", "linear")),
+    Operator("one_hot_conv1d_backward", FLOAT32, results=PRODUCT_GRADIENTS[1:]),
+    Operator("layernorm_backward", FLOAT32, results=("dx", "dgamma", "dbeta")),
+    Operator("relu_backward", EXACT),
+    *(Operator(f"{of}_backward", FLOAT32) for of in ("maxpool1d", "maxpool2d", "softmax_cross_entropy")),
+    Operator("softmax_cross_entropy", FLOAT32),
 )
 
 UNSCALED = ("fp16", "bf16", "tf32", "fp16x3")
@@ -249,7 +260,11 @@ BETWEEN = (("maxpool2d", "pool2d", "launch_max"), ("avgpool2d", "pool2d", "launc
            ("pixels", "pixels", "launch"))  # fmt: skip
 """Operators that stand between convolutions of images, or before them: where their kernels are, in either layout."""
 BESIDE = (("one_hot", "one_hot"), ("collapse", "collapse"), ("layernorm", "layernorm.layernorm"), ("argmax", "argmax"),
-          ("relu tanh gelu sigmoid", "pointwise"))  # fmt: skip
+          ("relu tanh gelu sigmoid", "pointwise"), ("relu_backward", "pointwise_backward"),
+          *((f"{of}_backward", f"{of.replace('one_hot', 'token')}.backward")
+            for of in ("conv1d", "one_hot_conv1d", "conv2d", "linear", "layernorm")),
+          *((f"{of}_backward", f"{of}_backward") for of in ("maxpool1d", "maxpool2d")),
+          *((f"softmax_{of}", f"softmax.{of}") for of in ("cross_entropy", "cross_entropy_backward")))  # fmt: skip
 """Operators whose plain loops and naive kernel one module has."""
 
 _BY_TECHNIQUE = (

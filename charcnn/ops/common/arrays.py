@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from charcnn.aliases import DType, Function
-from charcnn.gpu.arrays import DTYPES, check, check_out
+from charcnn.aliases import Array, DType, Function
+from charcnn.gpu.arrays import DTYPES, check, check_out, several
 from charcnn.layers.layer import Shape
 
 _CHANNELS = 16
@@ -16,12 +17,13 @@ half the time."""
 
 
 def host(
-    out: np.ndarray | Function | None, shape: Shape, dtype: DType = np.float32, in_place: str = "", **inputs: Any
-) -> np.ndarray:
+    out: np.ndarray | Function | None, shape: Shape, dtype: DType = np.float32, in_place: str = "", named: str = "out",
+    **inputs: Any,
+) -> np.ndarray:  # fmt: skip
     """Check a CPU launcher's inputs, of `gpu.arrays.DTYPES` or None, and its `out`, which is made where None.
 
     `out` shares no memory with an input, but that it may be the one that `in_place` names. A function gives it, of a
-    shape and dtype.
+    shape and dtype. Errors call it what `named` says.
     """
     inputs = {name: array for name, array in inputs.items() if array is not None}
     for name, array in inputs.items():
@@ -32,9 +34,17 @@ def host(
         return np.empty(shape, dtype)
     out = out(shape, dtype) if callable(out) else out
     if not isinstance(out, np.ndarray):
-        raise ValueError(f"out is a {type(out).__name__}: a CPU variant needs a NumPy array")
-    check_out(out, shape, dtype, inputs, in_place)
+        raise ValueError(f"{named} is a {type(out).__name__}: a CPU variant needs a NumPy array")
+    check_out(out, shape, dtype, inputs, in_place, named)
     return out
+
+
+def hosts(out: Array, names: Sequence[str], shapes: Sequence[Shape], **inputs: Array) -> tuple[np.ndarray, ...]:
+    """`host` of several float32 results, a tuple of which any may be None or a function."""
+    made: dict[str, Array] = {}
+    for name, one, shape in zip(names, several(out, names), shapes, strict=True):
+        made[name] = host(one, shape, named=name, **inputs, **made)
+    return tuple(made.values())
 
 
 def pack(weight: np.ndarray) -> np.ndarray:

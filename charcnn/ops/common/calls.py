@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from charcnn.aliases import Array, DType, Stream
+from charcnn.gpu.arrays import several, writable
 from charcnn.gpu.launch import Call as Call
 from charcnn.gpu.launch import pair
 from charcnn.gpu.replay import Replay as Replay
@@ -35,6 +37,36 @@ class StatCall(Call):
         """(y, stat)"""
         stat = self.second(self.moments, self._stat)
         return super().result(), stat
+
+
+class ResultsCall(Call):
+    """A call with several float32 results; `out` is a tuple of them, of which any may be None or a function.
+
+    A launch writes `outs`, on the device.
+    """
+
+    def __init__(
+        self, out: Array, stream: Stream, names: Sequence[str], results: Sequence[Shape], **inputs: Array
+    ) -> None:  # fmt: skip
+        (first, *others), given = several(out, names), {}
+        self._others = [one(shape, np.float32) if callable(one) else one
+                        for one, shape in zip(others, results[1:], strict=True)]  # fmt: skip
+        for name, one, shape in zip(names[1:], self._others, results[1:], strict=True):
+            if one is not None:
+                shapes.expect(name, one, shape)
+                writable(name, one)
+                given[name] = one
+        super().__init__(first, stream, results[0], named=names[0], written=names[1:], **inputs, **given)
+        known = dict(zip((*inputs, *given), self.inputs, strict=True))
+        self.inputs = self.inputs[: len(inputs)]
+        made = (known[name] if name in given else self.scratch(shape, np.float32)
+                for name, shape in zip(names[1:], results[1:], strict=True))  # fmt: skip
+        self.outs = self.out, *made
+
+    def result(self) -> tuple[Array, ...]:
+        """All of them, in order."""
+        others = [self.second(array, one) for array, one in zip(self.outs[1:], self._others, strict=True)]
+        return super().result(), *others
 
 
 class LabelCall(Call):

@@ -213,6 +213,14 @@ def softmax(x: Array) -> Shape:
     return shape
 
 
+def softmax_cross_entropy(x: Array, targets: Array) -> Shape:
+    """x and targets (N, C) -> (N,), at least one class."""
+    shape = ranked("x", x, "N, C")
+    softmax(x)
+    expect("targets", targets, shape)
+    return shape[:1]
+
+
 def argmax(x: Array) -> Shape:
     """x (N, ..., C) -> (N, ...): each row of the last axis."""
     shape = shape_of("x", x)

@@ -5,6 +5,9 @@ Shapes that do not fit raise ValueError (see `shapes` and `shapes2d`). A fused o
 of the plain ones.
 """
 
+from charcnn.ops.reference.gradients import *  # noqa: F403
+from charcnn.ops.reference.gradients_alone import *  # noqa: F403
+from charcnn.ops.reference.gradients_images import *  # noqa: F403
 from charcnn.ops.reference.images import *  # noqa: F403
 from charcnn.ops.reference.sequences import *  # noqa: F403
 from charcnn.ops.reference.values import *  # noqa: F403

@@ -1,0 +1,86 @@
+"""What shapes the operators of gradients take and give, checked as in `shapes`; dy has the shape of a result."""
+
+from __future__ import annotations
+
+from charcnn.aliases import Array
+from charcnn.gpu.arrays import expect, shape_of
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import Padding, Pair
+from charcnn.ops.common import shapes, shapes2d
+
+
+class _Like:
+    """An array of which only the shape is known."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+
+def conv1d_backward(
+    dy: Array, x: Array, weight: Array, stride: int = 1, padding: int = 0, dilation: int = 1
+) -> tuple[Shape, Shape, Shape]:
+    """dy (N, C_out, L_out), x (N, C_in, L), weight (C_out, C_in, K) ->
+    dx (N, C_in, L), dweight (C_out, C_in, K), dbias (C_out,).
+    """
+    c_out, *_ = shapes.ranked("weight", weight, "C_out, C_in, K")
+    expect("dy", dy, shapes.conv1d(x, weight, _Like(c_out), stride, padding, dilation))
+    return shape_of("x", x), shape_of("weight", weight), (c_out,)
+
+
+def linear_backward(dy: Array, x: Array, weight: Array) -> tuple[Shape, Shape, Shape]:
+    """dy (N, ..., C_out), x (N, ..., C_in), weight (C_out, C_in) ->
+    dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,).
+    """
+    c_out, _ = shapes.ranked("weight", weight, "C_out, C_in")
+    expect("dy", dy, shapes.linear(x, weight, _Like(c_out)))
+    return shape_of("x", x), shape_of("weight", weight), (c_out,)
+
+
+def layernorm_backward(dy: Array, x: Array, gamma: Array, eps: float = 1e-5) -> tuple[Shape, Shape, Shape]:
+    """dy and x (N, ...), gamma (...) -> dx (N, ...), dgamma (...), dbeta (...): of all axes but the first."""
+    expect("dy", dy, shapes.layernorm(x, gamma, gamma, eps))
+    return shape_of("x", x), shape_of("gamma", gamma), shape_of("gamma", gamma)
+
+
+def relu_backward(dy: Array, x: Array) -> Shape:
+    """dy and x (...) -> (...)"""
+    expect("dy", dy, shape_of("x", x))
+    return shape_of("x", x)
+
+
+def maxpool1d_backward(dy: Array, x: Array, kernel_size: int, stride: int | None = None, padding: int = 0) -> Shape:
+    """dy (N, C, L_out), x (N, C, L) -> (N, C, L)."""
+    expect("dy", dy, shapes.maxpool1d(x, kernel_size, stride, padding))
+    return shape_of("x", x)
+
+
+def one_hot_conv1d_backward(dy: Array, ids: Array, weight: Array) -> tuple[Shape, Shape]:
+    """dy (N, C_out, L_out), ids (N, L), weight (C_out, depth, K) -> dweight (C_out, depth, K), dbias (C_out,)."""
+    c_out, *_ = shapes.ranked("weight", weight, "C_out, depth, K")
+    expect("dy", dy, shapes.one_hot_conv1d(ids, weight, _Like(c_out)))
+    return shape_of("weight", weight), (c_out,)
+
+
+def softmax_cross_entropy_backward(dy: Array, x: Array, targets: Array) -> Shape:
+    """dy (N,), x and targets (N, C) -> (N, C)."""
+    expect("dy", dy, shapes.softmax_cross_entropy(x, targets))
+    return shape_of("x", x)
+
+
+def conv2d_backward(
+    dy: Array, x: Array, weight: Array, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1
+) -> tuple[Shape, Shape, Shape]:
+    """dy (N, C_out, H_out, W_out), x (N, C_in, H, W), weight (C_out, C_in / groups, KH, KW) ->
+    dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias (C_out,).
+    """
+    c_out, *_ = shapes.ranked("weight", weight, "C_out, C_in/groups, KH, KW")
+    expect("dy", dy, shapes2d.conv2d(x, weight, _Like(c_out), stride, padding, dilation, groups))
+    return shape_of("x", x), shape_of("weight", weight), (c_out,)
+
+
+def maxpool2d_backward(
+    dy: Array, x: Array, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0
+) -> Shape:
+    """dy (N, C, H_out, W_out), x (N, C, H, W) -> (N, C, H, W)."""
+    expect("dy", dy, shapes2d.pool2d(x, kernel_size, stride, padding))
+    return shape_of("x", x)

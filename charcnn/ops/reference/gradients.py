@@ -1,0 +1,93 @@
+"""References of gradients: from dy, that of an operator's result, to those of what it read; and the loss.
+
+A gradient of parameters is the sum over the inputs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from charcnn.ops.common import shapes, shapes_backward
+from charcnn.ops.reference.sequences import one_hot
+from charcnn.ops.reference.values import Array, softmax
+
+
+def conv1d_backward(
+    dy: Array, x: Array, weight: Array, *, stride: int = 1, padding: int = 0, dilation: int = 1
+) -> tuple[Array, Array, Array]:
+    """Gradients of conv1d(x, weight, bias)."""
+    shapes_backward.conv1d_backward(dy, x, weight, stride, padding, dilation)
+    length, padded = dy.shape[2], np.pad(x, ((0, 0), (0, 0), (padding, padding)))
+    dx, dweight = np.zeros_like(padded), np.empty_like(weight)
+    for k in range(weight.shape[2]):
+        taken = slice(k * dilation, k * dilation + (length - 1) * stride + 1, stride)
+        dx[:, :, taken] += weight[:, :, k].T @ dy
+        dweight[:, :, k] = np.tensordot(dy, padded[:, :, taken], ((0, 2), (0, 2)))
+    return dx[:, :, padding : padding + x.shape[2]], dweight, dy.sum(axis=(0, 2))
+
+
+def linear_backward(dy: Array, x: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Gradients of linear(x, weight, bias)."""
+    shapes_backward.linear_backward(dy, x, weight)
+    c_out, c_in = weight.shape
+    rows = dy.reshape(-1, c_out)
+    return dy @ weight, rows.T @ x.reshape(-1, c_in), rows.sum(axis=0)
+
+
+def layernorm_backward(dy: Array, x: Array, gamma: Array, *, eps: float = 1e-5) -> tuple[Array, Array, Array]:
+    """Gradients of layernorm(x, gamma, beta)."""
+    shapes_backward.layernorm_backward(dy, x, gamma, eps)
+    axes = tuple(range(1, x.ndim))
+
+    def mean(of: Array) -> Array:
+        return np.asarray(of.mean(axis=axes, keepdims=True))
+
+    deviation = x - mean(x)
+    scale = 1 / np.sqrt(mean(np.square(deviation)) + x.dtype.type(eps))
+    normal, scaled = deviation * scale, dy * gamma
+    dx = scale * (scaled - mean(scaled) - normal * mean(scaled * normal))
+    return dx, (dy * normal).sum(axis=0), dy.sum(axis=0)
+
+
+def relu_backward(dy: Array, x: Array) -> Array:
+    """The gradient of relu(x), nothing where x is 0; relu(x) itself will do for x, and NaN lets dy pass."""
+    shapes_backward.relu_backward(dy, x)
+    return np.where(x <= 0, dy.dtype.type(0), dy)
+
+
+def maxpool1d_backward(dy: Array, x: Array, kernel_size: int, *, stride: int | None = None, padding: int = 0) -> Array:
+    """The gradient of maxpool1d(x, ...): a window's goes to its maximum, of equals the first; NaN wins."""
+    shapes_backward.maxpool1d_backward(dy, x, kernel_size, stride, padding)
+    step = kernel_size if stride is None else stride
+    padded = np.pad(x, ((0, 0), (0, 0), (padding, padding)), constant_values=-np.inf)
+    first = sliding_window_view(padded, kernel_size, axis=2)[:, :, ::step].argmax(axis=-1)
+    place = np.maximum(first + np.arange(dy.shape[2]) * step - padding, 0)  # of equals to -inf the first is x's
+    dx = np.zeros_like(x)
+    n, c, _ = np.ogrid[tuple(map(slice, dy.shape))]
+    np.add.at(dx, (n, c, place), dy)
+    return dx
+
+
+def one_hot_conv1d_backward(dy: Array, ids: Array, weight: Array) -> tuple[Array, Array]:
+    """Gradients of one_hot_conv1d(ids, weight, bias) by weight and bias: of weight only the shape counts."""
+    shapes_backward.one_hot_conv1d_backward(dy, ids, weight)
+    x = one_hot(ids, weight.shape[1], dtype=dy.dtype.type)
+    return conv1d_backward(dy, x, weight)[1:]
+
+
+def softmax_cross_entropy(x: Array, targets: Array) -> Array:
+    """-sum(targets * log(softmax(x))) of each input.
+
+    A row of targets holds what each class is to have: 1 for the label, or as smoothing, weights of classes and
+    examples, and a teacher's probabilities make it. It need not sum to 1.
+    """
+    shapes.softmax_cross_entropy(x, targets)
+    below = x - x.max(axis=-1, keepdims=True)
+    return (targets * (np.log(np.exp(below).sum(axis=-1, keepdims=True)) - below)).sum(axis=-1)
+
+
+def softmax_cross_entropy_backward(dy: Array, x: Array, targets: Array) -> Array:
+    """The gradient of softmax_cross_entropy(x, targets) by x."""
+    shapes_backward.softmax_cross_entropy_backward(dy, x, targets)
+    return dy[:, None] * (softmax(x) * targets.sum(axis=-1, keepdims=True) - targets)

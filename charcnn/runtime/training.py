@@ -1,0 +1,203 @@
+"""Training steps of a network that is given as layers: forward, back and AdamW by the operators of one technique.
+
+Weights, gradients and moments are one flat buffer each, of which a parameter is a part. Features stay where the forward
+pass left them until its gradient was taken; ReLU writes over what it read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from charcnn import layers, ops
+from charcnn.aliases import Array, DType, Function, Stream
+from charcnn.gpu import device
+from charcnn.layers import Node, Shape
+from charcnn.model import gradients
+from charcnn.ops.adamw import AdamW, Group
+from charcnn.ops.common.pixel_tables import pixel_tables
+from charcnn.ops.patterns import OPERATORS, options
+from charcnn.ops.table import function_name
+from charcnn.ops.techniques import CPU
+
+FLOAT = np.dtype(np.float32).itemsize
+
+KINDS = ("weights", "gradients", "masters", "moments", "features")
+"""What memory holds in training. Weights in float32 are their own masters."""
+
+
+def trained(nodes: Sequence[Node]) -> dict[str, Shape]:
+    """The parameters that have gradients, in order, and their shapes."""
+    gives = {kind: given for kind, (_, given) in gradients.RULES.items()}
+    names = {f"{node.layer.name}.{part}" for node in nodes for part in gives.get(type(node.layer), ())}
+    return {name: shape for node in nodes for name, shape in node.parameters.items() if name in names}
+
+
+def counted(nodes: Sequence[Node], rows: int) -> dict[str, int]:
+    """Bytes by kind that a step of so many rows needs, from the layers alone: with AdamW 16 a weight, and features.
+
+    Features are what each layer writes in a place of its own, and two gradients of the largest.
+    """
+    weights = FLOAT * sum(map(math.prod, trained(nodes).values()))
+    sizes = [math.prod(node.out_shape) for node in gradients.logits_of(nodes) if _writes(node)]
+    features = FLOAT * rows * (sum(sizes) + 2 * max(sizes))
+    return dict(zip(KINDS, (weights, weights, 0, 2 * weights, features), strict=True))
+
+
+def _writes(node: Node) -> bool:
+    return not isinstance(node.layer, layers.Relu | layers.Flatten)
+
+
+class Training:
+    """A network, the buffers of its steps, and its optimiser.
+
+    Args:
+        nodes: of a network whose result is logits, or probabilities by a last Softmax.
+        params: the weights to begin with, NumPy; they stay as they are.
+        rows: inputs of a step, at most.
+        technique: of all operators, forward and back: a name of `charcnn.catalog.TECHNIQUES`.
+        group: what AdamW is told; its size is filled in.
+        clip: the largest norm of a step's gradient; 0 for no limit.
+        stream: of the steps on a GPU.
+
+    Raises:
+        ValueError: a layer, or its gradient, has no operator of this technique; names it.
+    """
+
+    def __init__(
+        self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, technique: str, *,
+        group: Group = Group(0), clip: float = 1.0, stream: Stream = None,  # noqa: B008 - frozen
+    ) -> None:  # fmt: skip
+        self._nodes, self._rows, self._technique = gradients.logits_of(nodes), rows, technique
+        self._cuda = technique not in CPU
+        self._stream = device.as_stream(stream) if self._cuda else None
+        self._functions: dict[str, Function] = {}
+        for node in self._nodes:
+            name = OPERATORS[type(node.layer)]
+            for needed in [name] * (name != "collapse") + [f"{name}_backward"] * (type(node.layer) in gradients.RULES):
+                self._function(needed)
+        self._shapes = trained(self._nodes)
+        self.weights = self._put(np.concatenate([np.ravel(params[name]) for name in self._shapes]).astype(np.float32))
+        self.gradients = self._put(np.zeros(self.weights.size, np.float32))
+        self._params, self._gradients = self._parts(self.weights), self._parts(self.gradients)
+        fixed = {name for node in self._nodes for name in node.parameters} - self._shapes.keys()
+        self._params |= {name: self._put(np.asarray(params[name], np.float32)) for name in fixed}
+        self._beside = {node: beside for node in self._nodes if (beside := self._arguments(node))}
+        sized = Group(self.weights.size, group.lr, group.betas, group.eps, group.weight_decay)
+        self.optimiser = AdamW(self.weights, [sized], clip=clip, stream=stream)
+        written = [math.prod(node.out_shape) for node in self._nodes if _writes(node)]
+        self._features = [self._empty((rows * size,)) for size in written]
+        self._dx = [self._empty((rows * max(written),)) for _ in range(2)]
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes that are held, by KINDS."""
+        moments = [self.optimiser.first, self.optimiser.second]
+        held = ([self.weights], [self.gradients], list[Array](), moments, [*self._features, *self._dx])
+        return {kind: sum(array.size * FLOAT for array in arrays) for kind, arrays in zip(KINDS, held, strict=True)}
+
+    @property
+    def params(self) -> dict[str, np.ndarray]:
+        """A copy of the weights that are trained, by name."""
+        return self._parts(self.fetched(self.weights))
+
+    def loss_and_gradients(self, x: np.ndarray, targets: np.ndarray) -> tuple[float, dict[str, np.ndarray]]:
+        """The mean loss of some inputs and copies of its gradients, by name; see `gradients.loss_and_gradients`."""
+        losses = self._backward(x, targets)
+        return float(self.fetched(losses).mean(dtype=np.float64)), self._parts(self.fetched(self.gradients))
+
+    def step(self, x: np.ndarray, targets: np.ndarray, rate: float = 1.0) -> Array:
+        """Move the weights by the mean loss of some inputs.
+
+        Args:
+            x: at most as many inputs as there are rows, NumPy.
+            targets: float32 (N, classes): what each class is to have.
+            rate: factor of the learning rate.
+
+        Returns:
+            The losses (N,), before the step, where the operators compute; `fetched` waits for them.
+        """
+        losses = self._backward(x, targets)
+        self.optimiser.step(self.gradients, rate)
+        return losses
+
+    def fetched(self, array: Array) -> np.ndarray:
+        """A copy on the host, when all steps before are done."""
+        return device.to_host(array, self._stream) if self._cuda else np.array(array)
+
+    def _backward(self, x: np.ndarray, targets: np.ndarray) -> Array:
+        """Losses, with gradients left in the buffer."""
+        if not 0 < len(x) <= self._rows:
+            raise ValueError(f"x has {len(x)} inputs: need 1 to {self._rows}, the rows of a step")
+        n, read, targets = len(x), self._put(x), self._put(np.ascontiguousarray(targets, np.float32))
+        kept, buffers = [], iter(self._features)
+        for node in self._nodes:
+            kept.append(read)
+            if isinstance(node.layer, layers.Flatten):
+                read = read.reshape(n, *node.out_shape)
+                continue
+            own = [self._params[name] for name in node.parameters] + self._beside.get(node, [])
+            out = _part(next(buffers), (n, *node.out_shape)) if _writes(node) else read
+            read = self._function(OPERATORS[type(node.layer)])(read, *own, **options([node.layer]), out=out)
+        losses = self._function("softmax_cross_entropy")(read, targets)
+        share = self._put(np.full(n, 1 / n, np.float32))
+        dx = self._turns()
+        dy = self._function("softmax_cross_entropy_backward")(share, read, targets, out=dx)
+        out = {"dx": dx, **self._gradients}
+        gradients.backward(self._nodes, kept, dy, self._params, self._function, out)
+        return losses
+
+    def _turns(self) -> Callable[[Shape, DType], Array]:
+        """What gives places of features' gradients: that which an operator does not read."""
+        buffers = [*self._dx]
+
+        def place(shape: Shape, dtype: DType) -> Array:
+            buffers.reverse()
+            return _part(buffers[0], shape)
+
+        return place
+
+    def _function(self, name: str) -> Function:
+        """The operator of this name by the technique."""
+        if name == "collapse_backward":
+            return _uncollapsed
+        if name not in self._functions:
+            found = function_name(name, self._technique)
+            if found is None:
+                raise ValueError(f"technique={self._technique!r}: has no operator {name}")
+            function: Function = getattr(ops, found)
+            self._functions[name] = partial(function, stream=self._stream) if self._cuda else function
+        return self._functions[name]
+
+    def _arguments(self, node: Node) -> list[Array | int]:
+        """What a layer's operator takes behind x and its parameters."""
+        match node.layer:
+            case layers.Pixels() as of:
+                return [self._put(pixel_tables(of.mean, of.std).astype(np.float32)), of.height, of.width]
+            case layers.Conv2d(bias=False) as of:
+                return [self._put(np.zeros(of.channels, np.float32))]
+        return []
+
+    def _parts(self, buffer: Array) -> dict[str, Array]:
+        found, begin = {}, 0
+        for name, shape in self._shapes.items():
+            found[name] = buffer[begin : begin + math.prod(shape)].reshape(shape)
+            begin += math.prod(shape)
+        return found
+
+    def _put(self, array: np.ndarray) -> Array:
+        return device.to_device(array, self._stream) if self._cuda else np.ascontiguousarray(array)
+
+    def _empty(self, shape: Shape) -> Array:
+        return device.empty(shape, np.float32, self._stream) if self._cuda else np.empty(shape, np.float32)
+
+
+def _part(buffer: Array, shape: Shape) -> Array:
+    return buffer[: math.prod(shape)].reshape(shape)
+
+
+def _uncollapsed(dy: Array, x: Array, out: Array) -> Array:
+    return dy.reshape(tuple(x.shape))

@@ -1,0 +1,182 @@
+"""Arguments to try the operators of gradients on: the layers' sizes, and dy of the shape of their results.
+
+Unless normal, dy and weights are positive: a gradient by features adds up what a forward sum keeps apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import case_makers as make
+import numpy as np
+from case_kinds import Case, Cases, values
+from image_cases import CONV2D, POOL2D
+
+from charcnn.ops.common import shapes, shapes2d
+
+CONV1D = {"n": (0, 2, 9), "c_in": (1, 4, 40), "c_out": (1, 5, 40), "length": (1, 12, 70), "k": (1, 5, 9)}
+MOVES = {"stride": (1, 4, 5), "padding": (0, 5, 9), "dilation": (1, 3, 5)}
+
+
+def conv1d(rng, normal, n, c_in, c_out, length, k, **options):
+    case = make.conv1d(rng, normal, n, c_in, c_out, length, k, **options)
+    dy = values(rng, *shapes.conv1d(*case.inputs.values(), **options), normal=normal)
+    weight = values(rng, c_out, c_in, k, normal=normal)
+    return Case({"dy": dy, "x": case.inputs["x"], "weight": weight}, options)
+
+
+def conv2d(rng, normal, **sizes):
+    case = CONV2D.make(rng, normal, **sizes)
+    dy = values(rng, *shapes2d.conv2d(*case.inputs.values(), **case.options), normal=normal)
+    x, weight, _ = case.inputs.values()
+    return Case({"dy": dy, "x": x, "weight": values(rng, *weight.shape, normal=normal)}, case.options)
+
+
+def maxpool2d(rng, normal, **sizes):
+    case = POOL2D.make(rng, normal, **sizes)
+    dy = values(rng, *shapes2d.pool2d(**case.inputs, **case.options), normal=normal)
+    return Case({"dy": dy, **case.inputs}, case.options)
+
+
+def one_hot_conv1d(rng, normal, n, depth, c_out, length, k):
+    ids, weight, _ = make.one_hot_conv1d(rng, normal, n, depth, c_out, length, k).inputs.values()
+    return Case({"dy": values(rng, n, c_out, length - k + 1, normal=normal), "ids": ids, "weight": weight})
+
+
+def linear(rng, normal, n, c_in, c_out):
+    shapes_of = {"dy": (n, c_out), "x": (n, c_in), "weight": (c_out, c_in)}
+    return Case({name: values(rng, *shape, normal=normal) for name, shape in shapes_of.items()})
+
+
+def layernorm(rng, normal, n, c, length):
+    inputs = make.layernorm(rng, normal, n, c, length).inputs
+    return Case({"dy": values(rng, n, c, length, normal=True), "x": inputs["x"], "gamma": inputs["gamma"]})
+
+
+def relu(rng, normal, n, c, length):
+    return Case({name: values(rng, n, c, length, normal=True) for name in ("dy", "x")})
+
+
+def maxpool1d(rng, normal, n, c, length, kernel_size, **options):
+    case = make.maxpool1d(rng, normal, n, c, length, kernel_size, **options)
+    dy = values(rng, *shapes.maxpool1d(case.inputs["x"], kernel_size, **options), normal=normal)
+    return Case({"dy": dy, **case.inputs}, case.options)
+
+
+def cross_entropy(rng, normal, n, c):
+    return Case({"x": 4 * values(rng, n, c, normal=True), "targets": rng.random((n, c), np.float32)})
+
+
+def cross_entropy_backward(rng, normal, n, c):
+    """Each class's target far from its probability: their difference is what is asked for."""
+    case = cross_entropy(rng, normal, n, c)
+    return Case({"dy": values(rng, n, normal=False), **case.inputs})
+
+
+def _conv1d_fits(s):
+    return s["length"] + 2 * s["padding"] >= s["dilation"] * (s["k"] - 1) + 1
+
+
+CLASSES = {
+    "edges": ({"n": 3, "c": 4}, {"n": 1, "c": 2}, {"n": 0, "c": 4}, {"n": 33, "c": 5}),
+    "large": ({"n": 33, "c": 300}, {"n": 1030, "c": 4}),
+    "draw": {"n": (0, 9, 300), "c": (2, 7, 60)},
+}
+
+GRADIENTS = {
+    "conv1d_backward": Cases(
+        conv1d,
+        edges=(
+            {"n": 2, "c_in": 3, "c_out": 5, "length": 11, "k": 3},
+            {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1},
+            {"n": 0, "c_in": 2, "c_out": 3, "length": 9, "k": 3},
+            {"n": 1, "c_in": 2, "c_out": 3, "length": 7, "k": 7},
+            {"n": 2, "c_in": 2, "c_out": 3, "length": 10, "k": 3, "stride": 2, "padding": 1},
+            {"n": 1, "c_in": 2, "c_out": 2, "length": 13, "k": 3, "dilation": 3},
+            {"n": 1, "c_in": 2, "c_out": 2, "length": 9, "k": 2, "stride": 4},  # positions in no window
+            {"n": 1, "c_in": 1, "c_out": 2, "length": 2, "k": 2, "padding": 5, "dilation": 2},  # of padding only
+            {"n": 3, "c_in": 2, "c_out": 4, "length": 12, "k": 4, "stride": 3, "padding": 4, "dilation": 2},
+        ),
+        large=(
+            {"n": 33, "c_in": 70, "c_out": 65, "length": 31, "k": 7},
+            {"n": 2, "c_in": 64, "c_out": 40, "length": 337, "k": 7},
+            {"n": 5, "c_in": 33, "c_out": 300, "length": 67, "k": 5, "stride": 2, "padding": 7, "dilation": 3},
+        ),
+        draw={**CONV1D, **MOVES},
+        fits=_conv1d_fits,
+    ),
+    "one_hot_conv1d_backward": Cases(
+        one_hot_conv1d,
+        edges=(
+            {"n": 2, "depth": 7, "c_out": 5, "length": 11, "k": 3},
+            {"n": 1, "depth": 1, "c_out": 1, "length": 1, "k": 1},
+            {"n": 0, "depth": 3, "c_out": 2, "length": 9, "k": 3},
+            {"n": 1, "depth": 3, "c_out": 17, "length": 7, "k": 7},
+            {"n": 1, "depth": 300, "c_out": 3, "length": 9, "k": 4},  # deeper than a uint8 counts
+        ),
+        large=(
+            {"n": 33, "depth": 70, "c_out": 65, "length": 31, "k": 7},
+            {"n": 3, "depth": 70, "c_out": 64, "length": 1014, "k": 7},
+        ),
+        draw={"n": (0, 2, 9), "depth": (1, 5, 260), "c_out": (1, 5, 70), "length": (1, 12, 130), "k": (1, 5, 9)},
+        fits=lambda s: s["length"] >= s["k"],
+    ),
+    "linear_backward": Cases(
+        linear,
+        edges=(
+            {"n": 2, "c_in": 70, "c_out": 5},
+            {"n": 1, "c_in": 1, "c_out": 1},
+            {"n": 0, "c_in": 3, "c_out": 2},
+            {"n": 3, "c_in": 64, "c_out": 4},
+            {"n": 1, "c_in": 129, "c_out": 3},
+        ),
+        large=({"n": 33, "c_in": 300, "c_out": 257}, {"n": 2, "c_in": 8704, "c_out": 130}),
+        draw={"n": (0, 3, 33), "c_in": (1, 140, 300), "c_out": (1, 5, 300)},
+    ),
+    # Of few values, dx is the difference of nearly equal ones: two that are normalised have no gradient but by eps.
+    "layernorm_backward": Cases(
+        layernorm,
+        edges=(
+            {"n": 2, "c": 3, "length": 11},
+            {"n": 1, "c": 1, "length": 1},
+            {"n": 0, "c": 2, "length": 8},
+            {"n": 3, "c": 1, "length": 12},
+            {"n": 1, "c": 16, "length": 33},
+        ),
+        large=({"n": 33, "c": 300, "length": 17}, {"n": 2, "c": 256, "length": 1008}),
+        draw={"n": (0, 2, 9), "c": (1, 5, 60), "length": (8, 20, 130)},
+    ),
+    "relu_backward": Cases(
+        relu,
+        edges=(
+            {"n": 2, "c": 3, "length": 11},
+            {"n": 1, "c": 1, "length": 1},
+            {"n": 0, "c": 2, "length": 3},
+            {"n": 1, "c": 1, "length": 129},
+        ),
+        large=({"n": 33, "c": 300, "length": 17},),
+        draw={"n": (0, 3, 33), "c": (0, 5, 60), "length": (0, 20, 130)},
+    ),
+    "maxpool1d_backward": Cases(
+        maxpool1d,
+        edges=(
+            {"n": 2, "c": 3, "length": 11, "kernel_size": 3},
+            {"n": 1, "c": 1, "length": 1, "kernel_size": 1},
+            {"n": 0, "c": 2, "length": 5, "kernel_size": 3},
+            {"n": 2, "c": 2, "length": 11, "kernel_size": 3, "stride": 2, "padding": 1},
+            {"n": 1, "c": 2, "length": 9, "kernel_size": 4, "stride": 1},  # a position in many windows
+            {"n": 1, "c": 2, "length": 9, "kernel_size": 2, "stride": 4},
+        ),
+        large=(
+            {"n": 33, "c": 70, "length": 101, "kernel_size": 3},
+            {"n": 5, "c": 300, "length": 67, "kernel_size": 5, "stride": 2, "padding": 2},
+        ),
+        draw={"n": (0, 2, 33), "c": (1, 4, 40), "length": (1, 15, 130), "kernel_size": (1, 6, 9)}
+        | {"stride": (1, 4, 9), "padding": (0, 3, 4)},
+        fits=lambda s: s["padding"] <= s["kernel_size"] // 2 and s["length"] + 2 * s["padding"] >= s["kernel_size"],
+    ),
+    "conv2d_backward": replace(CONV2D, make=conv2d, compiled_in=()),
+    "maxpool2d_backward": replace(POOL2D, make=maxpool2d),
+    "softmax_cross_entropy": Cases(cross_entropy, **CLASSES),
+    "softmax_cross_entropy_backward": Cases(cross_entropy_backward, **CLASSES),
+}

@@ -1,0 +1,152 @@
+"""What the references of gradients are compared with: plain loops, from derivatives, and PyTorch's autograd."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def conv1d_loops(dy, x, weight, stride=1, padding=0, dilation=1):
+    dx, dweight, dbias = np.zeros(x.shape), np.zeros(weight.shape), np.zeros(len(weight))
+    for n, o, t in np.ndindex(dy.shape):
+        dbias[o] += dy[n, o, t]
+        for c, tap in np.ndindex(weight.shape[1:]):
+            position = t * stride + tap * dilation - padding
+            if 0 <= position < x.shape[2]:
+                dx[n, c, position] += dy[n, o, t] * weight[o, c, tap]
+                dweight[o, c, tap] += dy[n, o, t] * x[n, c, position]
+    return dx, dweight, dbias
+
+
+def one_hot_conv1d_loops(dy, ids, weight):
+    x = np.array([[[float(token == c) for token in row] for c in range(weight.shape[1])] for row in ids])
+    return conv1d_loops(dy, x.reshape(len(ids), weight.shape[1], ids.shape[1]), weight)[1:]
+
+
+def linear_loops(dy, x, weight):
+    dx, dweight, dbias = conv1d_loops(dy[..., None], x[..., None], weight[..., None])
+    return dx[..., 0], dweight[..., 0], dbias
+
+
+def layernorm_loops(dy, x, gamma, eps=1e-5):
+    """By the derivative of each normalised value z_i by each x_j: (i == j - 1 / S - z_i z_j / S) / deviation."""
+    dx, dgamma = np.zeros(x.shape), np.zeros(gamma.shape)
+    for n, row in enumerate(x):
+        mean = math.fsum(row.flat) / row.size
+        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in row.flat) / row.size + eps)
+        z = ((row - mean) / deviation).reshape(-1)
+        by = (np.eye(row.size) - 1 / row.size - np.outer(z, z) / row.size) / deviation
+        dx[n] = ((dy[n] * gamma).reshape(-1) @ by).reshape(row.shape)
+        dgamma += dy[n] * z.reshape(gamma.shape)
+    return dx, dgamma, dy.sum(axis=0)
+
+
+def maxpool1d_loops(dy, x, kernel_size, stride=None, padding=0):
+    stride, dx = stride or kernel_size, np.zeros(x.shape)
+    for n, c, t in np.ndindex(dy.shape):
+        start = t * stride - padding
+        window = range(max(start, 0), min(start + kernel_size, x.shape[2]))
+        dx[n, c, max(window, key=lambda position: x[n, c, position])] += dy[n, c, t]
+    return dx
+
+
+def conv2d_loops(dy, x, weight, stride, padding, dilation, groups):
+    dx, dweight, dbias = np.zeros(x.shape), np.zeros(weight.shape), np.zeros(len(weight))
+    for n, o, p, q in np.ndindex(dy.shape):
+        dbias[o] += dy[n, o, p, q]
+        for c, i, j in np.ndindex(weight.shape[1:]):
+            row, column = p * stride[0] + i * dilation[0] - padding[0], q * stride[1] + j * dilation[1] - padding[2]
+            channel = o // (len(weight) // groups) * weight.shape[1] + c
+            if 0 <= row < x.shape[2] and 0 <= column < x.shape[3]:
+                dx[n, channel, row, column] += dy[n, o, p, q] * weight[o, c, i, j]
+                dweight[o, c, i, j] += dy[n, o, p, q] * x[n, channel, row, column]
+    return dx, dweight, dbias
+
+
+def maxpool2d_loops(dy, x, kernel_size, padding, stride=None):
+    (kh, kw), (sh, sw), dx = kernel_size, stride or kernel_size, np.zeros(x.shape)
+    for n, c, p, q in np.ndindex(dy.shape):
+        top, left = p * sh - padding[0], q * sw - padding[2]
+        window = [(i, j) for i in range(max(top, 0), min(top + kh, x.shape[2]))
+                  for j in range(max(left, 0), min(left + kw, x.shape[3]))]  # fmt: skip
+        dx[(n, c, *max(window, key=lambda place: x[(n, c, *place)]))] += dy[n, c, p, q]
+    return dx
+
+
+def cross_entropy_loops(x, targets):
+    return [
+        math.fsum(t * (math.log(math.fsum(map(math.exp, row))) - value) for t, value in zip(of, row, strict=True))
+        for row, of in zip(x, targets, strict=True)
+    ]
+
+
+def cross_entropy_backward_loops(dy, x, targets):
+    found = np.zeros(x.shape)
+    for n, c in np.ndindex(x.shape):
+        share = math.exp(x[n, c]) / math.fsum(map(math.exp, x[n]))
+        found[n, c] = dy[n] * math.fsum(t * (share - (i == c)) for i, t in enumerate(targets[n]))
+    return found
+
+
+LOOPS = {
+    "conv2d_backward": lambda dy, x, w, stride=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1), groups=1: conv2d_loops(
+        dy, x, w, stride, padding, dilation, groups
+    ),
+    "maxpool2d_backward": maxpool2d_loops,
+    "conv1d_backward": conv1d_loops,
+    "one_hot_conv1d_backward": one_hot_conv1d_loops,
+    "linear_backward": linear_loops,
+    "layernorm_backward": layernorm_loops,
+    "relu_backward": lambda dy, x: np.array([g if v > 0 else 0.0 for g, v in zip(dy.flat, x.flat, strict=True)]),
+    "maxpool1d_backward": maxpool1d_loops,
+    "softmax_cross_entropy": cross_entropy_loops,
+    "softmax_cross_entropy_backward": cross_entropy_backward_loops,
+}
+
+
+def torch_functions(torch):
+    f = torch.nn.functional
+
+    def backward(function, biased=None):
+        """Autograd's gradients by all arrays of floats, of a product also by a bias."""
+
+        def of(dy, *arrays, **options):
+            given = [*arrays, *([biased(arrays[1])] if biased else [])]
+            given = [array.clone().requires_grad_(array.is_floating_point()) for array in given]
+            found = torch.autograd.grad(function(*given, **options), [a for a in given if a.requires_grad], dy)
+            return found if len(found) > 1 else found[0]
+
+        return of
+
+    def one_hot_conv1d(ids, weight, bias):
+        depth = weight.shape[1]
+        return f.conv1d(
+            f.one_hot(ids.long().clamp(max=depth), depth + 1)[..., :depth].mT.to(dtype=bias.dtype), weight, bias
+        )
+
+    def cross_entropy(x, targets):
+        return -(targets * f.log_softmax(x, 1)).sum(1)
+
+    def by_output(weight):
+        return torch.zeros_like(weight[(slice(None), *[0] * (weight.ndim - 1))])
+
+    def padded(function, around):
+        def of(x, *args, padding=(0, 0, 0, 0), **options):
+            top, bottom, left, right = padding
+            return function(f.pad(x, (left, right, top, bottom), value=around), *args, **options)
+
+        return of
+
+    return {
+        "conv2d_backward": backward(padded(f.conv2d, 0.0), by_output),
+        "maxpool2d_backward": backward(padded(f.max_pool2d, -np.inf)),
+        "conv1d_backward": backward(f.conv1d, by_output),
+        "one_hot_conv1d_backward": backward(one_hot_conv1d, by_output),
+        "linear_backward": backward(f.linear, by_output),
+        "layernorm_backward": backward(lambda x, g, b: f.layer_norm(x, g.shape, g, b), torch.zeros_like),
+        "relu_backward": backward(f.relu),
+        "maxpool1d_backward": backward(lambda x, *args, **options: f.max_pool1d(x, *args, **options)),
+        "softmax_cross_entropy": cross_entropy,
+        "softmax_cross_entropy_backward": lambda dy, x, targets: backward(lambda x: cross_entropy(x, targets))(dy, x),
+    }
