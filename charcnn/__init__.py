@@ -5,6 +5,7 @@
     classifier.predict(["a text", "another"])
     ids = classifier.encode(["a text", "another"])       # uint8 (2, 1014), as its model takes them
     own = charcnn.train(texts, labels)                   # a classifier of your own
+    vectors = charcnn.Embedder("all-MiniLM-L6-v2").encode(["a text", "another"])
     y = charcnn.ops.conv1d_relu_naive(x, weight, bias)   # on a GPU
 
 Names load when they are first used: importing charcnn imports neither Numba nor CUDA.
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
     from charcnn.classify.train import train
     from charcnn.config import SMALL, TINY, Config
     from charcnn.model import params
+    from charcnn.networks.encoder.embedder import Embedder
     from charcnn.text.encodings import encode
 
-__all__ = ["SMALL", "TINY", "Classifier", "Config", "encode", "ops", "params", "train"]
+__all__ = ["SMALL", "TINY", "Classifier", "Config", "Embedder", "encode", "ops", "params", "train"]
 
 _HOME = {
     "Classifier": "classify.classifier",
     "Config": "config",
+    "Embedder": "networks.encoder.embedder",
     "SMALL": "config",
     "TINY": "config",
     "encode": "text.encodings",

@@ -447,5 +447,5 @@ def test_direct_messages_need_gpus_and_chunks():
     for module, options in ((l2, []), (l12, ["--offload", "static"])):
         name = module.__name__.rpartition(".")[2]
         asked = level_options.parser(name, module, module.build, quiet=False).parse_args(["--gpu-direct", *options])
-        with pytest.raises(ValueError, match="--gpu-direct: needs a level that computes on GPUs"):
+        with pytest.raises(ValueError, match="--gpu-direct: needs a level or technique that computes on GPUs"):
             level_options.prepare(catalog.level(name), asked)
