@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bert_folder import TEXTS, ids_of, of_pytorch, written
+from bert_folder import TEXTS, WORDS, ids_of, of_pytorch, written
+from test_mpi import mpiexec, needs_mpi
 
 import charcnn
 from charcnn.catalog import encoder
@@ -20,6 +21,7 @@ from charcnn.gpu import device, simulator
 from charcnn.model.sequences import run
 from charcnn.networks.encoder import embedder as module
 from charcnn.networks.encoder import files
+from charcnn.networks.runner import encoder as command
 
 SHORT = TEXTS[:3]
 
@@ -140,9 +142,7 @@ def test_what_sentence_transformers_say_of_a_model(folder: Path) -> None:
     assert made(folder).config.tokens == 6
     assert made(folder, tokens=9).config.tokens == 9
     (folder / files.POOLING).write_text(json.dumps(means | {"pooling_mode_cls_token": True}))
-    with pytest.raises(
-        ValueError, match=r"1_Pooling/config\.json: pooling_mode_cls_token is True: need pooling"
-    ):
+    with pytest.raises(ValueError, match=r"1_Pooling/config\.json: pooling_mode_cls_token is True: need pooling"):
         made(folder)
     (folder / files.MODULES).write_text(json.dumps([{"type": "sentence_transformers.models.Dense"}]))
     with pytest.raises(ValueError, match=r"modules\.json: has the module Dense: need Transformer, Pooling, Normalize"):
@@ -190,3 +190,37 @@ def test_real_weights_give_the_embeddings_of_pytorch() -> None:
     wanted = of_pytorch(of.config, of.params, ids)
     assert float((embeddings * wanted).sum(axis=1).min()) == pytest.approx(1, abs=1e-5)
     assert embeddings[0] @ embeddings[1] > 0.3 > embeddings[0] @ embeddings[2]
+
+
+@needs_mpi
+@pytest.mark.parametrize("mode", ["static", "async", "farm"])
+def test_ranks_write_the_bytes_of_one_process(folder: Path, mode: str) -> None:
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(WORDS[4:], rng.integers(1, 15))) for _ in range(75)]
+    (folder / "many.txt").write_text("\n".join(lines) + "\n")
+    words = ["--params", folder, "--text", folder / "many.txt", "--as", "cpu_gemm", "--batch", "8"]
+    done = mpiexec(2, "-m", "charcnn.networks.bert", *words, "--offload", mode, "--out", folder / "two.npy")
+    assert done.returncode == 0, done.stderr
+    assert "on 2 ranks" in done.stdout
+    with pytest.raises(SystemExit, match="0"):
+        command.main("bert", [*map(str, words), "--out", str(folder / "one.npy")])
+    assert (folder / "two.npy").read_bytes() == (folder / "one.npy").read_bytes()
+    np.testing.assert_array_equal(np.load(folder / "one.npy"), made(folder, batch=8).encode(lines))
+
+
+def test_results_may_lie_in_the_folder_and_replace_nothing_that_is_read(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--params", str(folder), "--text", str(folder / "texts.txt"), "--as", "cpu_gemm", "--force"]
+    for _ in range(2):
+        with pytest.raises(SystemExit, match="0"):
+            command.main("bert", [*words, "--out", str(folder / "e.npy")])
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    (folder / "link.npy").symlink_to(files.WEIGHTS)
+    for option, name in (("--json", files.CONFIG), ("--trace", files.TOKENIZER), ("--out", "link.npy")):
+        capfd.readouterr()
+        with pytest.raises(SystemExit, match="2"):
+            command.main("bert", [*words, option, str(folder / name)])
+        assert f"{name}: is --params" in capfd.readouterr().err
+    (folder / "link.npy").unlink()
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
