@@ -40,7 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("capability", nargs="?", metavar="CAPABILITY", help="sm_75 to sm_121 (default: this machine's GPU's)")
     add("--levels", nargs="+", metavar="LEVEL", help="levels to compile (default: all that such a GPU runs)")
-    add("--networks", nargs="+", metavar="NAME[:VARIANT]", help="networks of images, or encoders, to compile instead of levels")
+    add(
+        "--networks",
+        nargs="+",
+        metavar="NAME[:VARIANT]",
+        help="networks of images, or encoders, to compile instead of levels",
+    )
     add(
         "--as",
         dest="techniques",
@@ -115,7 +120,12 @@ def _networks(options: argparse.Namespace, target: Target) -> list[BuiltLevel | 
     """
     from charcnn import catalog
     from charcnn.compiling.networks import (
-        TOKENS, BuiltEncoder, BuiltLevel, ImageNetwork, runnable, runnable_techniques,
+        TOKENS,
+        BuiltEncoder,
+        BuiltLevel,
+        ImageNetwork,
+        runnable,
+        runnable_techniques,
     )  # fmt: skip
 
     if options.networks is None:
