@@ -13,8 +13,10 @@ import pytest
 import turns
 from report import bert as block
 from report.schema import Results
+from small_gpu import fresh_kernels
 
 from charcnn.gpu import device
+from charcnn.networks.encoder.sizes import SIZES
 
 torch = pytest.importorskip("torch", reason="it measures beside PyTorch")
 pytestmark = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, where it measures")
@@ -82,7 +84,10 @@ class BertModel(nn.Module):
 
 @pytest.fixture
 def small(monkeypatch):
-    """A small BERT in the emulator, beside PyTorch on the CPU."""
+    """A small BERT of one block in the emulator, beside PyTorch on the CPU."""
+    fresh_kernels(monkeypatch)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 2)
+    monkeypatch.setitem(SIZES, "tiny", SIZES["tiny"]._replace(blocks=1))
     if find_spec("transformers") is None:
         made = ModuleType("transformers")
         vars(made).update(BertConfig=SimpleNamespace, BertModel=BertModel, __version__="none")

@@ -1,4 +1,4 @@
-"""Compile kernels of levels, image networks or encoders into the cache that later runs load, for this machine's GPU or another.
+"""Compile kernels of levels or networks into the cache that later runs load, for this machine's GPU or another.
 
 No GPU is needed. Several processes compile kernels; one more compiles the CPU code that reads and writes files. What is
 in the cache already stays.
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--networks",
         nargs="+",
         metavar="NAME[:VARIANT]",
-        help="networks of images, or encoders, to compile instead of levels",
+        help="networks to compile instead of levels",
     )
     add(
         "--as",
@@ -113,7 +113,7 @@ def target_of(capability: str | None) -> Target:
 
 
 def _networks(options: argparse.Namespace, target: Target) -> list[BuiltLevel | ImageNetwork]:
-    """The levels, networks of images or encoders, with their precisions: those that are named, or all that such a GPU runs.
+    """The levels or networks, with their precisions: those that are named, or all that such a GPU runs.
 
     Raises:
         ValueError: none fits, or one that is named does not.
