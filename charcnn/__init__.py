@@ -5,7 +5,6 @@
     classifier.predict(["a text", "another"])
     ids = classifier.encode(["a text", "another"])       # uint8 (2, 1014), as its model takes them
     own = charcnn.train(texts, labels)                   # a classifier of your own
-    vectors = charcnn.Embedder("all-MiniLM-L6-v2").encode(["a text", "another"])
     y = charcnn.ops.conv1d_relu_naive(x, weight, bias)   # on a GPU
 
 Names load when they are first used: importing charcnn imports neither Numba nor CUDA.
