@@ -28,13 +28,13 @@ if __name__ == "__main__":
 
 import numpy as np
 import raw
+import traces
 from numba import cuda
-from wgmma_trace import microseconds
+from traces import microseconds
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, grid_dim_x, thread_idx_x
-from charcnn.host import machine
 from charcnn.ops.attention import wgmma, wgmma_layer, wgmma_tile
 from charcnn.ops.attention.wgmma_tile import WGMMA_M, ZERO, AttentionBarrier, AttentionTile
 from charcnn.ops.common import ring
@@ -224,21 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--results-dir", type=Path, default=raw.RESULTS, metavar="DIR", help="default: bench/results")
     options = parser.parse_args(argv)
-    try:
-        device.choose(1)
-        device.require_hopper("attention_trace", emulated=False)
-    except device.DeviceError as error:
-        print(f"attention_trace: {error}", file=sys.stderr)
-        return 2
-    made, here = trace(SHAPE), machine.describe()
-    if made is None:
-        print("attention_trace: the traced kernel's results differ", file=sys.stderr)
-        return 1
-    file = options.results_dir / f"{machine.name(here)}-attention-trace.json"
-    raw.write(file, "attention_trace", {**made, "machine": here, "commit": machine.commit()})
-    times = f"{made['microseconds']:.0f} us, traced {made['microseconds_traced']:.0f} us"
-    print(f"{len(made['events']):,} waits; {times}\nraw result: {file}")
-    return 0
+    return traces.kept("attention_trace", lambda: trace(SHAPE), options.results_dir)
 
 
 if __name__ == "__main__":

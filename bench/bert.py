@@ -58,6 +58,9 @@ CASES = (
 
 TECHNIQUES = ("mma", "wgmma")
 
+GPU = "cuda"
+"""Where PyTorch computes."""
+
 TOLERANCES = {"fp16": 4e-3, "bf16": 3e-2}
 """The greatest ||y - ref|| of an embedding, whose length is 1."""
 
@@ -86,10 +89,10 @@ class Drawn:
         )  # fmt: skip
         self.model = BertModel(config, add_pooling_layer=False).eval()
         self.model.load_state_dict({name: torch.from_numpy(value) for name, value in self.params.items()}, strict=False)
-        self.given = torch.from_numpy(np.maximum(self.ids, 0)).long().cuda()
-        self.mask = torch.from_numpy((self.ids >= 0).astype(np.int64)).cuda()
+        self.given = torch.from_numpy(np.maximum(self.ids, 0)).long().to(GPU)
+        self.mask = torch.from_numpy((self.ids >= 0).astype(np.int64)).to(GPU)
         with torch.inference_mode():
-            self.right = self.pooled(self.model.cuda()(**self.inputs()).last_hidden_state.float())
+            self.right = self.pooled(self.model.to(GPU)(**self.inputs()).last_hidden_state.float())
         first = torch.from_numpy(reference(self.network.nodes, self.ids[:1], self.params))
         if (off := float((self.right[0].cpu() - first[0]).norm())) > 1e-5:
             raise SystemExit(f"bert: BertModel in float32, {case}: off by {off:.2g}")
@@ -133,10 +136,10 @@ def own(drawn: Drawn, precision: str) -> Iterator[Ready]:
             continue
         run = row.build(name, drawn.params, drawn.network, batch=drawn.case.n, streams=1, precision=precision)
         rows = drawn.ids.view(np.uint8)
-        from_host = torch.from_numpy(run(rows)).cuda()
+        from_host = torch.from_numpy(run(rows)).to(GPU)
         error = drawn.check(name, from_host, precision)
         start = on_gpu(run, rows)
-        drawn.check(name, torch.as_tensor(start().copy_to_host()).cuda(), precision)
+        drawn.check(name, torch.as_tensor(start().copy_to_host()).to(GPU), precision)
         yield Ready(f"{name} {precision}", start, drawn.flop, row_of(name, precision, error), run)
 
 
@@ -219,7 +222,7 @@ def fast_path(drawn: Drawn, kind: Any) -> Callable[[], Any]:
         ):  # fmt: skip
             state |= {f"{there}.{part}": held[f"{at}.{here}.{part}"] for part in ("weight", "bias")}
         one.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
-    encoder = encoder.eval().to(kind).cuda()
+    encoder = encoder.eval().to(kind).to(GPU)
     absent = (drawn.mask == 0) if drawn.case.least else None
 
     def embedded() -> Any:

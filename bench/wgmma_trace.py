@@ -13,7 +13,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -28,11 +28,12 @@ if __name__ == "__main__":
 import numpy as np
 import raw
 import steps
+import traces
 from numba import cuda
+from traces import microseconds
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
-from charcnn.host import machine
 from charcnn.ops.common.cast import narrow
 from charcnn.ops.conv1d.wgmma import epilogue, kernel, loads
 from charcnn.ops.conv1d.wgmma.config import Barrier, WgmmaTile
@@ -153,19 +154,6 @@ def trace(batch: int) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def microseconds(start: Callable[[], object]) -> float:
-    """The median time of ten runs, one after the other."""
-    times = []
-    for _ in range(11):
-        begin, end = cuda.event(), cuda.event()
-        begin.record()
-        start()
-        end.record()
-        end.synchronize()
-        times.append(1e3 * begin.elapsed_time(end))
-    return float(np.median(times[1:]))
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
@@ -174,21 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.batch < 1:
         parser.error(f"--batch {options.batch}: need 1 or more")
-    try:
-        device.choose(1)
-        device.require_hopper("wgmma_trace", emulated=False)
-    except device.DeviceError as error:
-        print(f"wgmma_trace: {error}", file=sys.stderr)
-        return 2
-    made, here = trace(options.batch), machine.describe()
-    if made is None:
-        print("wgmma_trace: the traced kernel's results differ", file=sys.stderr)
-        return 1
-    file = options.results_dir / f"{machine.name(here)}-wgmma-trace.json"
-    raw.write(file, "wgmma_trace", {**made, "machine": here, "commit": machine.commit()})
-    times = f"{made['microseconds']:.0f} us, traced {made['microseconds_traced']:.0f} us"
-    print(f"{len(made['events']):,} waits; {times}\nraw result: {file}")
-    return 0
+    return traces.kept("wgmma_trace", lambda: trace(options.batch), options.results_dir)
 
 
 if __name__ == "__main__":

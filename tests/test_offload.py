@@ -446,5 +446,5 @@ def test_direct_messages_need_gpus():
     from charcnn.levels.runner import level_options
 
     asked = level_options.parser("l2", l2, l2.build, quiet=False).parse_args(["--gpu-direct"])
-    with pytest.raises(ValueError, match="--gpu-direct: needs a level that computes on GPUs"):
+    with pytest.raises(ValueError, match="--gpu-direct: needs a level or technique that computes on GPUs"):
         level_options.prepare(catalog.level("l2"), asked)

@@ -21,7 +21,7 @@ from charcnn.levels.runner import options as runner_options
 from charcnn.levels.runner import peaks
 from charcnn.levels.runner import profile as runner
 from charcnn.model import params
-from charcnn.networks.runner import command
+from charcnn.networks.runner import command, encoder
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import GraphWorker
@@ -277,6 +277,7 @@ def test_the_command(option, driver, monkeypatch, ended, tmp_path):
     ("module", "words", "message"),
     [
         ("mnist", ["--as", "loops"], "--profile: technique loops runs on the CPU: --layers times it"),
+        ("bert", ["--as", "loops"], "--profile: technique loops runs on the CPU: its report times the stages"),
         ("mnist", ["--compare"], "--profile: needs a run; leave out --compare, --plan and --train"),
         pytest.param(
             "mnist", ["--as", "naive"], "--profile: needs a GPU: the simulator has no clock", marks=simulated
@@ -287,7 +288,7 @@ def test_the_command(option, driver, monkeypatch, ended, tmp_path):
     ],
 )  # fmt: skip
 def test_what_it_needs(module, words, message, ended):
-    done = ended(command.main, module, [*words, "--profile"])
+    done = ended(encoder.main if module == "bert" else command.main, module, [*words, "--profile"])
     assert (done.returncode, done.stderr) == (2, f"{module}: {message}\n")
 
 

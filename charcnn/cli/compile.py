@@ -1,4 +1,4 @@
-"""Compile kernels of levels or image networks into the cache that later runs load, for this machine's GPU or another.
+"""Compile kernels of levels or networks into the cache that later runs load, for this machine's GPU or another.
 
 No GPU is needed. Several processes compile kernels; one more compiles the CPU code that reads and writes files. What is
 in the cache already stays.
@@ -28,6 +28,7 @@ EPILOG = """examples:
   charcnn compile sm_90a        for an H100 or H200, on any machine
   charcnn compile sm_90a --levels l16 --precision fp16
   charcnn compile sm_90a --networks alexnet --as wgmma
+  charcnn compile sm_90a --networks bert:minilm --as wgmma --precision fp16
   NUMBA_CACHE_DIR=/shared/kernels charcnn compile    later runs need it, too
 
 exit status: 0 done; 1 a process that compiles failed; 2 unusable options or machine"""
@@ -39,7 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("capability", nargs="?", metavar="CAPABILITY", help="sm_75 to sm_121 (default: this machine's GPU's)")
     add("--levels", nargs="+", metavar="LEVEL", help="levels to compile (default: all that such a GPU runs)")
-    add("--networks", nargs="+", metavar="NAME[:VARIANT]", help="image networks to compile instead of levels")
+    add(
+        "--networks",
+        nargs="+",
+        metavar="NAME[:VARIANT]",
+        help="networks to compile instead of levels",
+    )
     add(
         "--as",
         dest="techniques",
@@ -107,13 +113,20 @@ def target_of(capability: str | None) -> Target:
 
 
 def _networks(options: argparse.Namespace, target: Target) -> list[BuiltLevel | ImageNetwork]:
-    """The levels, or networks of images, with their precisions: those that are named, or all that such a GPU runs.
+    """The levels or networks, with their precisions: those that are named, or all that such a GPU runs.
 
     Raises:
         ValueError: none fits, or one that is named does not.
     """
     from charcnn import catalog
-    from charcnn.compiling.networks import BuiltLevel, ImageNetwork, runnable, runnable_techniques
+    from charcnn.compiling.networks import (
+        TOKENS,
+        BuiltEncoder,
+        BuiltLevel,
+        ImageNetwork,
+        runnable,
+        runnable_techniques,
+    )  # fmt: skip
 
     if options.networks is None:
         if options.techniques:
@@ -124,9 +137,16 @@ def _networks(options: argparse.Namespace, target: Target) -> list[BuiltLevel | 
     if options.levels:
         raise ValueError("--networks: leave out either --networks or --levels")
     named = [_named(name) for name in options.networks]
-    chosen = _chosen(options, target, "--as", options.techniques, list(runnable_techniques(target)))
     found: list[BuiltLevel | ImageNetwork] = []
     for name, variant in named:
+        encoder = name in (row.name for row in catalog.ENCODERS)
+        rows = catalog.ENCODER_TECHNIQUES if encoder else catalog.NETWORK_TECHNIQUES
+        chosen = _chosen(options, target, "--as", options.techniques, list(runnable_techniques(target, rows)))
+        if encoder:
+            most = catalog.encoder(name).module.network(variant, 1).layers[0].positions
+            sizes = sorted({min(tokens, most) for tokens in TOKENS})
+            found += [BuiltEncoder(name, *how, variant, options.batch, size) for how in chosen for size in sizes]
+            continue
         able = [how for how in chosen if catalog.network_technique(how[0]).computes(name, target.shared_limit)]
         if not able:
             ways = ", ".join(dict.fromkeys(way for way, _ in chosen))
@@ -162,10 +182,10 @@ def _named(text: str) -> tuple[str, str | None]:
     from charcnn import catalog
 
     name, _, variant = text.partition(":")
-    known = [row.name for row in catalog.NETWORKS]
+    known = {row.name: row for row in (*catalog.NETWORKS, *catalog.ENCODERS)}
     if name not in known:
         raise ValueError(f"--networks {text}: need {', '.join(known)}")
-    variants = catalog.network(name).module.VARIANTS
+    variants = known[name].module.VARIANTS
     if variant and variant not in variants:
         raise ValueError(f"--networks {text}: {name} has the variants {', '.join(variants)}")
     return name, variant or None

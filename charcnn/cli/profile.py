@@ -1,4 +1,4 @@
-"""Time each kernel of a level or image network on one GPU, for one whole batch.
+"""Time each kernel of a level, image network or encoder on one GPU, for one whole batch.
 
 This is --profile of the level's or network's own command; logits are checked as always. GFLOP/s and GB/s appear if a
 kernel's arithmetic is known, and its bytes, each value read or written once. "of peak" is the kernel's share of its
@@ -15,6 +15,7 @@ EPILOG = """examples:
   charcnn profile l16
   charcnn profile l15 --precision bf16 --trace trace.json
   charcnn profile alexnet --as wgmma --batch 1024 --json profile.json
+  charcnn profile bert --as wgmma --variant base
 
 exit status: 0 done; 1 wrong logits or a crash; 2 unusable options or machine"""
 
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to profile, and the options of its own command that matter here."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("name", metavar="NAME", help="a level, such as l16, or an image network, such as alexnet")
+    add("name", metavar="NAME", help="a level, such as l16, or a network, such as alexnet or bert")
     add("--precision", metavar="P", help="arithmetic (default: NAME's own)")
     add("--batch", metavar="B", help="inputs per batch (default: NAME's own)")
     add("--repeat", metavar="R", help="runs, of which medians are taken (default and least: 5)")
@@ -50,8 +51,10 @@ def run(options: argparse.Namespace) -> NoReturn:
     from charcnn.levels.runner import command
     from charcnn.levels.runner.level_options import LevelCommand
     from charcnn.networks.runner.command import NetworkCommand
+    from charcnn.networks.runner.encoder import EncoderCommand
 
-    levels, networks = ([row.name for row in rows] for rows in (catalog.LEVELS, catalog.NETWORKS))
+    kinds = catalog.LEVELS, catalog.NETWORKS, catalog.ENCODERS
+    levels, networks, encoders = ([row.name for row in rows] for rows in kinds)
     name = options.name
     words = ["--profile"]
     for option in PASSED_ON:
@@ -65,8 +68,10 @@ def run(options: argparse.Namespace) -> NoReturn:
         subject = LevelCommand(name, catalog.level(name).module.build)
     elif name in networks:
         subject = NetworkCommand(name)
+    elif name in encoders:
+        subject = EncoderCommand(name)
     else:
-        raise ValueError(f"{name}: need one of {', '.join([*levels, *networks])}")
+        raise ValueError(f"{name}: need one of {', '.join([*levels, *networks, *encoders])}")
     chosen = subject.parser(quiet=False).parse_args(words)
     program, build = subject.program(chosen)
     words += ["--gpus", "1"] if program.device == "cuda" else []  # one on the CPU says what times it

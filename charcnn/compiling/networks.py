@@ -28,6 +28,9 @@ from charcnn.text import encodings
 BATCHES = (1, 2, 3, 8, 9, 16, 17, 24, 25, 32, 33, 40, 48, 56, 64, 65, 96, 128, 256, 512, 1024, 2048, 4096)
 """Numbers of inputs at which a level may take other kernels: those up to its own batch, and that."""
 
+TOKENS = (64, 128, 256, 512)
+"""Tokens of a text at which an encoder may: those up to the model's positions."""
+
 
 @dataclass(frozen=True)
 class BuiltLevel:
@@ -91,6 +94,12 @@ class ImageNetwork:
 class BuiltEncoder(ImageNetwork):
     """An encoder by a technique, as it is built."""
 
+    tokens: int | None = None
+    """Of a text; None for as many as where nothing else is asked for."""
+
+    def __str__(self) -> str:
+        return super().__str__() + (f", {self.tokens} tokens" if self.tokens else "")
+
     @property
     def row(self) -> catalog.NetworkTechnique:
         """The technique's in the catalogue."""
@@ -98,15 +107,15 @@ class BuiltEncoder(ImageNetwork):
 
     @property
     def config(self) -> Network:
-        """Its layers, for as many tokens as where nothing else is asked for."""
-        return catalog.encoder(self.name).architecture(self.variant)
+        """Its layers."""
+        return catalog.encoder(self.name).architecture(self.variant, self.tokens)
 
 
 def from_dict(fields: Record) -> BuiltLevel | ImageNetwork:
     """What `dataclasses.asdict` made of one, back."""
     if "level" in fields:
         return BuiltLevel(**{**fields, "config": Config(**fields["config"])})
-    return ImageNetwork(**fields)
+    return BuiltEncoder(**fields) if "tokens" in fields else ImageNetwork(**fields)
 
 
 def runnable(target: Target) -> Iterator[tuple[str, str]]:
@@ -114,9 +123,11 @@ def runnable(target: Target) -> Iterator[tuple[str, str]]:
     yield from _runnable(catalog.LEVELS, target)
 
 
-def runnable_techniques(target: Target) -> Iterator[tuple[str, str]]:
-    """Names and precisions of the techniques of networks of images that run on a target."""
-    yield from _runnable(catalog.NETWORK_TECHNIQUES, target)
+def runnable_techniques(
+    target: Target, rows: Sequence[catalog.NetworkTechnique] = catalog.NETWORK_TECHNIQUES
+) -> Iterator[tuple[str, str]]:
+    """Names and precisions of the techniques of networks of images, or of these rows, that run on a target."""
+    yield from _runnable(rows, target)
 
 
 def _runnable(rows: Sequence[catalog.Program], target: Target) -> Iterator[tuple[str, str]]:

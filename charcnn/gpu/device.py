@@ -73,7 +73,7 @@ def gpu_count() -> int:
         return 1
     from numba.cuda.cudadrv.error import CudaSupportError
 
-    way_out = "use a CPU variant or level, or set NUMBA_ENABLE_CUDASIM=1 to run kernels in the slow simulator"
+    way_out = "use a CPU variant, technique or level; or set NUMBA_ENABLE_CUDASIM=1 to run kernels in a slow simulator"
     try:
         count = len(cuda.gpus)
     except CudaSupportError as error:

@@ -56,6 +56,9 @@ class Subject(Protocol):
     def program(self, options: argparse.Namespace) -> tuple[catalog.Program, Callable[..., Run]]:
         """What the options choose, and its `build`."""
 
+    def reads(self, options: argparse.Namespace) -> files.Paths:
+        """The files that the options have it read."""
+
     def prepare(self, program: catalog.Program, options: argparse.Namespace) -> Job:
         """Read weights and inputs as the options say.
 
@@ -151,7 +154,7 @@ def _run(
             progress.step("reading weights and inputs")
             if options.profile and not profile.alone(comm):
                 raise ValueError(f"--profile: needs one process, but there are {comm.size} ranks: leave out mpiexec")
-            check_files(options)
+            check_files(options, subject.reads(options))
             job = subject.prepare(level, options)
         except (ValueError, OSError, device.DeviceError) as error:
             problem = str(error)

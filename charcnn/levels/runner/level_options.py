@@ -145,6 +145,7 @@ class LevelCommand:
 
     name: str
     build: Function
+    reads = staticmethod(options.reads)
 
     @property
     def offload(self) -> Function:

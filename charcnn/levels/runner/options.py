@@ -12,7 +12,7 @@ import numpy as np
 
 from charcnn import catalog, offload
 from charcnn.aliases import Function
-from charcnn.files import check_paths
+from charcnn.files import Paths, check_paths
 from charcnn.gpu import device
 from charcnn.host.arguments import HelpFormatter, above_0, positive
 from charcnn.host.progress import add_log_every
@@ -154,10 +154,15 @@ def add_offload(add: Function, default: Function, parts: str = "") -> None:
     )
 
 
-def check_files(options: argparse.Namespace) -> None:
-    """See `files.check_paths`; the checkpoint is looked at when it is opened."""
-    reads, writes = ({f"--{name}": getattr(options, name, None) for name in names} for names in (READS, WRITES))
-    check_paths(reads, writes, force=options.force, marks={"--json": JSON, "--trace": TRACE}, kept=["--checkpoint"])
+def reads(options: argparse.Namespace) -> Paths:
+    """The files and folders that options name and that are read."""
+    return {f"--{name}": getattr(options, name, None) for name in READS}
+
+
+def check_files(options: argparse.Namespace, read: Paths) -> None:
+    """See `files.check_paths` of what is `read`; the checkpoint is looked at when it is opened."""
+    writes = {f"--{name}": getattr(options, name, None) for name in WRITES}
+    check_paths(read, writes, force=options.force, marks={"--json": JSON, "--trace": TRACE}, kept=["--checkpoint"])
 
 
 def check(program: catalog.Program, options: argparse.Namespace) -> None:
@@ -176,20 +181,31 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
             f"python -m charcnn.networks.alexnet --offload {options.offload}"
         )
     if options.gpu_direct and (options.offload in offload.PARTED or program.device == "cpu"):
-        raise ValueError("--gpu-direct: needs a level that computes on GPUs, and --offload static, async or farm")
+        raise ValueError(
+            "--gpu-direct: needs a level or technique that computes on GPUs, and --offload static, async or farm"
+        )
     if options.checkpoint is not None and options.repeat > 1:
         raise ValueError(f"--checkpoint {options.checkpoint}: cannot be combined with --repeat; leave one out")
     if options.profile:
         _check_profile(program, options)
     if options.gpus is not None and program.device == "cpu":
         raise ValueError(f"--gpus {options.gpus}: {program.name} runs on the CPU")
+    check_machine(program, options.precision, options.gpus)
+
+
+def check_machine(program: catalog.Program, precision: str | None, gpus: int | Sequence[int] | None) -> None:
+    """Whether the machine runs a program in this precision, on so many of its GPUs.
+
+    Raises:
+        ValueError, DeviceError: it does not; in one line.
+    """
     if program.device == "cuda":
-        device.choose(options.gpus)
+        device.choose(gpus)
     if program.tensor_cores or program.copies:
-        way_out = _way_out(program, options.precision)
+        way_out = _way_out(program, precision)
         if program.tensor_cores:
             device.require_tensor_cores(program.name, hopper=program.hopper, turing=program.turing, way_out=way_out)
-            of = program.number_format(options.precision)
+            of = program.number_format(precision)
             device.require_precision(of.name, of.capability)
         else:
             device.require_capability((8, 0), program.name, way_out)
@@ -206,8 +222,9 @@ def _way_out(program: catalog.Program, precision: str | None) -> str:
 
 def _check_profile(program: catalog.Program, options: argparse.Namespace) -> None:
     if program.device == "cpu":
-        network = isinstance(program, catalog.NetworkTechnique)
-        kind, instead = ("technique", "--layers times it") if network else ("level", "its report times the stages")
+        kind = "technique" if isinstance(program, catalog.NetworkTechnique) else "level"
+        times_layers = kind == "technique" and not isinstance(program, catalog.EncoderTechnique)
+        instead = "--layers times it" if times_layers else "its report times the stages"
         raise ValueError(f"--profile: {kind} {program.name} runs on the CPU: {instead}")
     if device.SIMULATED:
         raise ValueError("--profile: needs a GPU: the simulator has no clock")

@@ -51,7 +51,7 @@ class EncoderNetwork(Network):
     def __post_init__(self) -> None:
         of = self.layers[0]
         if isinstance(of, Embedding) and self.tokens > of.positions:
-            raise ValueError(f"--tokens {self.tokens}: need at most {of.positions}, the model's positions")
+            raise ValueError(f"tokens={self.tokens}: need at most {of.positions}, the model's positions")
         if not isinstance(last := self.layers[-1], MeanPool | Normalize):
             raise ValueError(f"layers end with {last}: need MeanPool, and Normalize behind it or nothing")
 

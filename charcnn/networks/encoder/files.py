@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from charcnn.aliases import Json
 from charcnn.files import placing, replacing
-from charcnn.host.install import pip_install
 from charcnn.model import params
 from charcnn.networks.encoder import EncoderNetwork
 from charcnn.networks.encoder.sizes import SIZES, TOKENS, BertSizes, layers_of
 from charcnn.text.columns import require_arrow
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+
+LIMIT, MODULES, POOLING = "sentence_bert_config.json", "modules.json", "1_Pooling/config.json"
+"""What models of sentence-transformers have besides: tokens of a text at most, and what follows the encoder."""
+
+FOLLOWING = ("Transformer", "Pooling", "Normalize")
+"""What a model may consist of, as MODULES says it: embeddings here are means, of length 1."""
 
 NUMBERS = {
     "vocab_size": "vocabulary", "hidden_size": "width", "num_hidden_layers": "blocks", "num_attention_heads": "heads",
@@ -37,6 +44,27 @@ def weights_at(path: str | os.PathLike[str]) -> Path:
     return Path(path) / WEIGHTS if os.path.isdir(path) else Path(path)
 
 
+def beside(path: str | os.PathLike[str]) -> list[Path]:
+    """The files that `load` reads where they are there, and the tokenizer's: of a folder, or beside a file."""
+    weights = weights_at(path)
+    return [weights, *(weights.parent / name for name in (CONFIG, TOKENIZER, LIMIT, MODULES, POOLING))]
+
+
+def _said(path: Path, otherwise: str) -> Json:
+    """What a file of JSON says, or where there is none, `otherwise`."""
+    return json.loads(path.read_text(encoding="utf-8") if path.is_file() else otherwise)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What is wrong in a file names it."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path}: {reason}") from error
+
+
 def sizes_beside(weights: Path) -> BertSizes | None:
     """Those that config.json beside the weights says; None where there is none.
 
@@ -47,8 +75,8 @@ def sizes_beside(weights: Path) -> BertSizes | None:
     path = weights.with_name(CONFIG)
     if not path.is_file():
         return None
-    try:
-        said = {"type_vocab_size": 2, "layer_norm_eps": 1e-12} | json.loads(path.read_text(encoding="utf-8"))
+    with _naming(path):
+        said = {"type_vocab_size": 2, "layer_norm_eps": 1e-12} | _said(path, "")
         for name, need in (
             ("model_type", "bert"),
             ("hidden_act", "gelu"),
@@ -64,9 +92,26 @@ def sizes_beside(weights: Path) -> BertSizes | None:
         if sizes.blocks > MOST_BLOCKS:
             raise ValueError(f"num_hidden_layers is {sizes.blocks}: need at most {MOST_BLOCKS}")
         return sizes
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise ValueError(f"{path}: {reason}") from error
+
+
+def tokens_beside(weights: Path) -> int:
+    """Tokens of a text at most, as a model of sentence-transformers says beside its weights; else TOKENS.
+
+    Raises:
+        ValueError: its embeddings are no means of the encoder's features; names the file and what it says.
+        OSError: a file cannot be read.
+    """
+    with _naming(path := weights.parent / MODULES):
+        for module in _said(path, "[]"):
+            if (kind := module["type"].rpartition(".")[2]) not in FOLLOWING:
+                raise ValueError(f"has the module {kind}: need {', '.join(FOLLOWING)} alone")
+    with _naming(path := weights.parent / POOLING):
+        for name, value in _said(path, "{}").items():
+            if name.startswith("pooling_mode_") and value != (name == "pooling_mode_mean_tokens"):
+                raise ValueError(f"{name} is {value!r}: need pooling_mode_mean_tokens alone")
+    with _naming(path := weights.parent / LIMIT):
+        said = {"max_seq_length": None} | _said(path, "{}")
+        return TOKENS if said["max_seq_length"] is None else _whole(said, "max_seq_length")
 
 
 def _whole(said: Mapping[str, object], name: str) -> int:
@@ -76,62 +121,35 @@ def _whole(said: Mapping[str, object], name: str) -> int:
     return value
 
 
-def load(path: str | os.PathLike[str], name: str, variant: str | None, tokens: int | None) -> params.Params:
+def load(
+    path: str | os.PathLike[str], name: str, variant: str | None, tokens: int | None, called: str = "folder"
+) -> params.Params:
     """Weights, of the network that config.json beside them says, or else of the variant.
 
     Args:
         path: .safetensors or .pt, or a folder with model.safetensors in it.
         name: of the network.
         variant: its sizes where there is no config.json, and else to be those; the first where None.
-        tokens: S, of an input at most; TOKENS where None, or as many as there are positions, where those are fewer.
+        tokens: S, of an input at most; as `tokens_beside` says where None, or as many as there are positions, where
+            those are fewer.
+        called: what errors call the path.
 
     Raises:
-        ValueError: a file does not fit; names it and what is needed.
+        ValueError: a file is missing, or does not fit; names it and what is needed.
         OSError: it cannot be read.
     """
     weights = weights_at(path)
+    if not weights.is_file():
+        what = f"no {WEIGHTS} in it" if os.path.isdir(path) else "no such file or folder"
+        raise ValueError(f"{called} {path}: there is {what}: need a folder of Hugging Face's, or a file of weights")
     said = sizes_beside(weights)
     chosen = variant or next((key for key, known in SIZES.items() if known == said), None)
     if said is not None and chosen is not None and SIZES[chosen] != said:
         raise ValueError(f"--variant {chosen} has {SIZES[chosen]}: {weights.with_name(CONFIG)} says {said}")
     sizes = said or SIZES[chosen or next(iter(SIZES))]
     label = chosen or (next(iter(SIZES)) if said is None else "of its config.json")
-    return params.load(weights, EncoderNetwork(name, label, layers_of(sizes), tokens or min(TOKENS, sizes.positions)))
-
-
-def tokenized(texts: Sequence[str], tokenizer: Path, network: EncoderNetwork) -> tuple[np.ndarray, int]:
-    """Texts as rows of token ids (N, S) int32, -1 behind the last one; and how many texts are cut to S tokens.
-
-    Args:
-        texts: at least one.
-        tokenizer: a tokenizer.json, read by the package tokenizers.
-        network: its S and its vocabulary.
-
-    Raises:
-        ValueError: the package is missing, the file is no tokenizer, or it gives an id that the network does not have.
-        OSError: the file cannot be read.
-    """
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise ValueError(f"--text: needs the package tokenizers: {pip_install('encoder')}") from error
-    said = tokenizer.read_bytes()
-    try:
-        made = Tokenizer.from_str(said.decode())
-    except Exception as error:  # of no class of its own
-        raise ValueError(f"{tokenizer}: is no tokenizer.json: {' '.join(str(error).split())}") from error
-    if network.tokens <= (around := made.num_special_tokens_to_add(False)):
-        raise ValueError(f"--tokens {network.tokens}: need at least {around + 1}, as {around} stand around each text")
-    made.no_padding()
-    made.enable_truncation(network.tokens)
-    rows, cut = np.full((len(texts), network.tokens), -1, np.int32), 0
-    for n, found in enumerate(made.encode_batch(list(texts))):
-        rows[n, : len(found.ids)] = found.ids
-        cut += bool(found.overflowing)
-    if rows.max() >= network.vocabulary:
-        need = f"need ids below {network.vocabulary}, the network's vocabulary"
-        raise ValueError(f"{tokenizer}: gives id {rows.max()}: {need}")
-    return rows, cut
+    most = min(tokens_beside(weights), sizes.positions)
+    return params.load(weights, EncoderNetwork(name, label, layers_of(sizes), tokens or most))
 
 
 def write(path: str, embeddings: np.ndarray, *, force: bool) -> None:

@@ -53,7 +53,7 @@ def main(name: str, argv: list[str] | None = None) -> NoReturn:
     try:
         if chosen.profile:
             raise ValueError("--profile: needs a run; leave out --compare, --plan and --train")
-        options.check_files(chosen)
+        options.check_files(chosen, subject.reads(chosen))
         if getattr(chosen, "invert", False) and not chosen.compare:
             raise ValueError("--invert: needs a run; leave out --plan and --train")
         if getattr(chosen, "train", None) is not None:
@@ -68,6 +68,7 @@ class NetworkCommand:
     """A network, as `charcnn.levels.runner.command.Subject` says."""
 
     offload = staticmethod(offload.asynchronous)
+    reads = staticmethod(options.reads)
 
     def __init__(self, name: str) -> None:
         self.name, self._row = name, catalog.network(name)

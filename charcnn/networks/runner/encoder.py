@@ -11,6 +11,7 @@ from typing import NoReturn
 import numpy as np
 
 from charcnn import catalog, offload
+from charcnn import files as paths
 from charcnn.aliases import Function, Record
 from charcnn.gpu import device
 from charcnn.host.arguments import positive
@@ -23,13 +24,12 @@ from charcnn.model.rounding import Rounding
 from charcnn.model.sequences import Exact, Rounded
 from charcnn.model.sequences import run as reference
 from charcnn.networks.encoder import EncoderNetwork, files
+from charcnn.networks.encoder.embedder import CPU, check_size, fastest, truncated
 from charcnn.networks.encoder.shares import shared
 from charcnn.networks.encoder.sizes import TOKENS
+from charcnn.networks.encoder.tokens import TextTokenizer
 from charcnn.text.columns import require_arrow
 from charcnn.text.texts import read_texts
-
-CPU = "cpu_gemm"
-"""The technique where none is asked for and there is no GPU."""
 
 ROWS = 256
 """Random inputs, where no texts are named."""
@@ -103,25 +103,26 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
         add("--text", metavar="FILE", help=texts)
         beside = f"of --text (default: {files.TOKENIZER} beside --params)"
         add("--tokenizer", metavar="FILE", help=f"a {files.TOKENIZER} {beside}")
-        least = f"{TOKENS}, or the model's positions where those are fewer"
+        least = (
+            f"what {files.LIMIT} beside --params says, or else {TOKENS}, or the model's positions where they are fewer"
+        )
         most = f"tokens of a text at most; what is behind them is left out (default {least})"
         add("--tokens", type=positive, metavar="S", help=most)
         add("--out", metavar="FILE", help="write the embeddings here: .npy, or .parquet with a column `embedding`")
         options.add_offload(add, self.offload, "; tensor: a share of every layer per GPU")
         return found
 
-    def program(self, chosen: argparse.Namespace) -> tuple[catalog.Program, Function]:
+    def program(self, chosen: argparse.Namespace) -> tuple[catalog.EncoderTechnique, Function]:
         """The technique that --as names, or else the fastest of the machine."""
-        technique = catalog.encoder_technique(chosen.technique or self._fastest(chosen.precision))
+        named = chosen.technique and catalog.encoder_technique(chosen.technique)
+        technique = named or fastest(self._row, chosen.precision)
         build = partial(technique.build, technique.name)
         return technique, shared(build) if chosen.offload == "tensor" else build
 
-    def _fastest(self, precision: str | None) -> str:
-        """The technique where none is asked for; of none in this precision, the first, which says so."""
-        if device.SIMULATED:
-            return CPU
-        found = [name for name in self._row.on_gpu if options.serves(catalog.encoder_technique(name), precision)]
-        return (found or self._row.on_gpu)[0]
+    def reads(self, chosen: argparse.Namespace) -> paths.Paths:
+        """The files that its options name; of --params each that is read, as results may lie in its folder."""
+        params_of = {} if chosen.params is None else {"--params": files.beside(chosen.params)}
+        return {**options.reads(chosen), **params_of}
 
     def prepare(self, program: catalog.Program, chosen: argparse.Namespace) -> Job:
         """Read weights and texts as the options say."""
@@ -134,11 +135,8 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
         simulated = program.device == "cuda" and device.SIMULATED
         held = self._weights(chosen, simulated=simulated)
         network: EncoderNetwork = held.config
-        if simulated and network.variant != "tiny":
-            raise ValueError(
-                f"no GPU in use, and {network.flops:,} FLOP a text would take the simulator hours: run with --variant "
-                f"tiny, on the CPU with --as loops or {CPU}, or on a machine with an NVIDIA GPU"
-            )
+        tiny = "take --variant tiny, or " if chosen.params is None else ""
+        check_size(program, network, f"{tiny}compute on the CPU, with --as loops or {CPU}")
         ids, source, shown = self._inputs(network, chosen)
         count = chosen.inputs or (min(len(ids), SIMULATED_INPUTS) if simulated else len(ids))
         return Job(
@@ -166,7 +164,7 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
 
     def _weights(self, chosen: argparse.Namespace, *, simulated: bool) -> params.Params:
         if chosen.params is not None:
-            return files.load(chosen.params, self.name, chosen.variant, chosen.tokens)
+            return files.load(chosen.params, self.name, chosen.variant, chosen.tokens, "--params")
         variant = chosen.variant or ("tiny" if simulated else None)
         return params.init(self._row.architecture(variant, chosen.tokens), chosen.seed)
 
@@ -176,17 +174,18 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
             shape = ROWS, network.tokens
             ids = np.random.default_rng(chosen.seed).integers(0, network.vocabulary, shape, np.int32)
             return ids, f"{ROWS} random rows of {network.tokens} tokens", []
-        tokenizer = Path(chosen.tokenizer or files.weights_at(chosen.params).with_name(files.TOKENIZER))
-        if not tokenizer.is_file():
-            raise ValueError(f"--tokenizer {tokenizer}: there is no such file: need the model's {files.TOKENIZER}")
+        path = Path(chosen.tokenizer or files.weights_at(chosen.params).with_name(files.TOKENIZER))
+        tokenizer = TextTokenizer(path, network, "--tokenizer")
         read = read_texts(chosen.text, "bytes", labels=False)  # whose fields are joined in their order
         if read.said:
             tell(f"{chosen.text}: {read.said}")
-        texts = [text.decode("utf-8", "replace") for text in read.texts]
-        ids, cut = files.tokenized(texts, tokenizer, network)
+        try:
+            ids, cut = tokenizer(read.texts)
+        except ValueError as error:
+            raise ValueError(f"{chosen.text}: {error}") from error
         if cut:
-            tell(f"{chosen.text}: {cut:,} of {len(texts):,} texts have more than {network.tokens} tokens: --tokens")
-        return ids, Path(chosen.text).name, texts
+            tell(f"{chosen.text}: {truncated(cut, len(ids), network)}")
+        return ids, Path(chosen.text).name, [text.decode() for text in read.texts]
 
     def head(self, program: catalog.Program) -> Record:
         """What its report begins with."""
