@@ -20,7 +20,7 @@ from charcnn.host.terminal import prepare_streams, tell, wrote
 from charcnn.layers import Network
 from charcnn.levels.runner import options
 from charcnn.levels.runner.level_options import CONFIGS, prepare
-from charcnn.levels.runner.options import JSON, UNUSABLE, Job, check_files
+from charcnn.levels.runner.options import JSON, UNUSABLE, Job, check_files, reads
 from charcnn.levels.runner.report import SAYS_NOTHING
 from charcnn.model import gradient_errors
 from charcnn.model.rounding import ROUNDINGS
@@ -46,7 +46,7 @@ def main(build: Callable[..., Training], argv: list[str] | None = None) -> NoRet
     asked = _parser(name, module.__doc__ or "").parse_args(argv)
     level = catalog.training_level(name)
     try:
-        check_files(asked)
+        check_files(asked, reads(asked))
         report = measured(level, build, prepare(level, asked), asked)
     except (ValueError, OSError, device.DeviceError) as error:
         tell(f"{name}: {' '.join(str(error).split())}")
