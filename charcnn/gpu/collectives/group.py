@@ -22,7 +22,7 @@ RANKS = 8
 """Of a group, at most."""
 
 MOST = (1 << 32) - 1
-"""Bytes of all ranks together."""
+"""Bytes of an array: a kernel counts them in 32 bits."""
 
 LINES_UP_TO = 1 << 18
 """Bytes that a rank sends as lines; more as tiles."""
@@ -155,7 +155,7 @@ class Group:
         ptx_type = _ptx_type(x)
         call = Call(out, stream, shape, x.dtype, {"x": x.dtype}, in_place, x=x)
         nbytes = size * x.dtype.itemsize
-        protocol = protocol or tiled(nbytes)
+        protocol = protocol or tiled(nbytes // self.ranks if kind == "two_shot" else nbytes)
         if protocol not in PROTOCOLS:
             raise ValueError(f"{protocol=}: need one of {', '.join(PROTOCOLS)}")
         (given,) = call.inputs
@@ -163,8 +163,8 @@ class Group:
             if device.address(array) % VECTOR:
                 raise ValueError(f"{name} does not begin at a multiple of {VECTOR} bytes: need an array that does")
         halves = nbytes // kernels.HALF
-        if self.ranks * nbytes > MOST:
-            raise ValueError(f"x has {x.nbytes:,} bytes: need at most {MOST:,}, those of all ranks together")
+        if (whole := max(x.nbytes, call.out.nbytes)) > MOST:
+            raise ValueError(f"x has {x.nbytes:,} bytes, with out {whole:,}: need at most {MOST:,}")
         vectors = -(-halves // kernels.PER)
         threads = kernels.THREADS[protocol]
         blocks = min(BLOCKS, -(-vectors // threads))

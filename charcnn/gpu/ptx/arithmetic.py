@@ -28,6 +28,14 @@ def bitcast_f32(word):
     """
 
 
+@instruction("mul.rn.f32 $0, $1, $2;", "f", "ff", pure=True, simulated=lambda a, b: np.float32(a) * np.float32(b))
+def mul_rn_f32(a, b):
+    """a * b, rounded by itself: no sum behind it takes it as it was before.
+
+    PTX: mul.rn.f32; section "mul". Any compute capability.
+    """
+
+
 @instruction("prmt.b32 $0, $1, $2, $3;", "r", "rrr", pure=True, simulated=bytes_of)
 def prmt(a, b, selectors):
     """A word of four bytes out of a (bytes 0 to 3) and b (4 to 7), each given by four bits of `selectors`.

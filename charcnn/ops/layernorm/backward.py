@@ -11,6 +11,7 @@ import numpy as np
 from numba import cuda, float32, njit
 
 from charcnn.aliases import Array
+from charcnn.gpu import ptx
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.calls import ResultsCall
 from charcnn.ops.common.moments import block_sum
@@ -55,14 +56,14 @@ def _features_naive_kernel(dy, x, gamma, dx, stat, eps):
     scale = float32(1) / math.sqrt(block_sum(total, partial) / size + eps)
     alone, along = float32(0), float32(0)
     for i in range(first, x.shape[1], step):
-        g = row_dy[i] * gamma[i]
+        g = ptx.mul_rn_f32(row_dy[i], gamma[i])  # as below: of one value alone the gradient is just 0
         alone += g
         along += g * (((row[i] - shift) - mean) * scale)
     alone = block_sum(alone, partial) / size
     along = block_sum(along, partial) / size
     for i in range(first, x.shape[1], step):
         normal = ((row[i] - shift) - mean) * scale
-        dx[n, i] = ((row_dy[i] * gamma[i] - alone) - normal * along) * scale
+        dx[n, i] = ((ptx.mul_rn_f32(row_dy[i], gamma[i]) - alone) - normal * along) * scale
     if first == 0:
         stat[n, 0], stat[n, 1] = mean, scale
 

@@ -98,6 +98,12 @@ def bitcast_f32(batch: Value, word: Value) -> np.ndarray:
 
 
 @_instructs
+def mul_rn_f32(batch: Value, a: Value, b: Value) -> np.ndarray:
+    """`ptx.mul_rn_f32`."""
+    return batch.each(a).astype(np.float32) * batch.each(b).astype(np.float32)
+
+
+@_instructs
 def max_nan_f32(batch: Value, a: Value, b: Value) -> np.ndarray:
     """`ptx.max_nan_f32`."""
     a, b = (batch.each(value).astype(np.float32) for value in (a, b))
