@@ -44,6 +44,9 @@ WIDTH = 768
 ROUNDS, SECONDS = 7, 0.02
 """Of a graph."""
 
+PERIOD = 1 << 16
+"""Numbers that are drawn for a rank."""
+
 FROM_TILES = 1 << 22
 """Bytes from which lines are left out."""
 
@@ -58,8 +61,14 @@ class Timed(NamedTuple):
 
 
 def drawn(rank: int, size: int) -> np.ndarray:
-    """A rank's whole numbers, float16."""
-    return np.random.default_rng(rank).integers(-8, 9, size).astype(np.float16)
+    """A rank's whole numbers, float16: PERIOD of them again and again."""
+    return np.resize(np.random.default_rng(rank).integers(-8, 9, PERIOD, np.int8).astype(np.float16), size)
+
+
+def added(ranks: int, size: int) -> np.ndarray:
+    """The sum of all ranks' numbers."""
+    few = np.sum([drawn(rank, PERIOD) for rank in range(ranks)], axis=0, dtype=np.float32)
+    return np.resize(few.astype(np.float16), size)
 
 
 def calls_of(nbytes: int) -> int:
@@ -123,9 +132,8 @@ class Bench:
     def all_reduces(self, nbytes: int) -> Iterator[Timed]:
         """Ours, by each protocol and number of shots, and NCCL's."""
         torch, group, size, calls = self.torch, self.group, nbytes // 2, calls_of(nbytes)
-        given = [drawn(rank, size) for rank in range(group.ranks)]
-        total = np.sum([one.astype(np.float32) for one in given], axis=0).astype(np.float16)
-        x, y = device.to_device(given[group.rank]), device.empty((size,), np.float16)
+        mine, total = drawn(group.rank, size), added(group.ranks, size)
+        x, y = device.to_device(mine), device.empty((size,), np.float16)
         for protocol in PROTOCOLS:
             for shots in (1, 2):
                 if protocol == "lines" and nbytes >= FROM_TILES:
@@ -137,7 +145,7 @@ class Bench:
                 group.check()
                 self.right(np.array_equal(y.copy_to_host(), total), f"{name} of {nbytes} bytes")
                 yield self.ours(name, lambda stream, start=start: start(stream=stream), calls)
-        theirs = torch.from_numpy(given[group.rank]).cuda()
+        theirs = torch.from_numpy(mine).cuda()
         self.dist.all_reduce(theirs)
         self.right(np.array_equal(theirs.cpu().numpy(), total), f"NCCL's sum of {nbytes} bytes")
         theirs.zero_()  # so that sums stay small
@@ -147,9 +155,8 @@ class Bench:
         """reduce_scatter and all_gather of arrays of so many bytes on all ranks together."""
         torch, dist, group, calls = self.torch, self.dist, self.group, calls_of(nbytes)
         size = nbytes // 2 // group.ranks
-        whole = np.stack([drawn(rank, size * group.ranks) for rank in range(group.ranks)])
-        mine = whole[group.rank].reshape(group.ranks, size)
-        total = whole.astype(np.float32).sum(0).reshape(group.ranks, size)[group.rank].astype(np.float16)
+        whole = drawn(group.rank, size * group.ranks), added(group.ranks, size * group.ranks)
+        mine, sums = (one.reshape(group.ranks, size) for one in whole)
         x, y = device.to_device(mine), device.empty((size,), np.float16)
         z = device.empty((group.ranks, size), np.float16)
         for protocol in PROTOCOLS:
@@ -158,9 +165,10 @@ class Bench:
             group.reduce_scatter(x, y, self.stream, protocol=protocol)
             group.all_gather(y, z, self.stream, protocol=protocol)
             self.stream.synchronize()
-            self.right(np.array_equal(y.copy_to_host(), total), f"reduce_scatter {protocol} of {nbytes} bytes")
-            sums = np.concatenate(self.comm.allgather(total))
-            self.right(np.array_equal(z.copy_to_host().reshape(-1), sums), f"all_gather {protocol} of {nbytes} bytes")
+            self.right(
+                np.array_equal(y.copy_to_host(), sums[group.rank]), f"reduce_scatter {protocol} of {nbytes} bytes"
+            )
+            self.right(np.array_equal(z.copy_to_host(), sums), f"all_gather {protocol} of {nbytes} bytes")
             for name, start in {
                 "reduce_scatter": partial(group.reduce_scatter, x, y, protocol=protocol),
                 "all_gather": partial(group.all_gather, y, z, protocol=protocol),
