@@ -5,6 +5,7 @@ import heapq
 import json
 
 import pytest
+from test_mpi import mpiexec, needs_mpi
 
 from charcnn.cli import plan as command
 from charcnn.offload.cost_model import LOGIT_BYTES, Machine, Work, forecast, table
@@ -212,3 +213,25 @@ def test_an_option_that_is_no_number_is_named(option, value, need, capsys):
         plan(capsys, "--rate", "1000", option, value)
     assert stopped.value.code == 2
     assert f"argument {option}: {value}: {need}" in capsys.readouterr().err
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_links_are_measured(ranks):
+    """The forecast has the links that ranks of this host found, and one rank prints it."""
+    done = mpiexec(ranks, "-m", "charcnn", "plan", "--rate", 1000, "--gpus", 2, "--measure", "--json")
+    machine = json.loads(done.stdout)["machine"]
+    assert 0 < machine["local_latency"] < 1, machine
+    assert 1e6 < machine["local_link"] < 1e13, machine
+    assert machine["link"] == 1.25e9  # of other hosts there is no rank
+
+
+@needs_mpi
+def test_one_rank_has_no_links():
+    done = mpiexec(1, "-m", "charcnn", "plan", "--rate", 1000, "--measure")
+    assert (done.returncode, "1 rank has no links: need 2 or more" in done.stderr) == (2, True), done.stderr
+
+
+def test_links_need_ranks(capsys):
+    with pytest.raises(ValueError, match="--measure: start it by mpiexec"):
+        plan(capsys, "--rate", 1000, "--measure")

@@ -30,6 +30,7 @@ EPILOG = """examples:
   charcnn plan --report one.json --gpus 4 --hosts 16 --link 100Gbit/s
   charcnn plan --rate 1100000 --chunk 4096 --gpus 8 --hosts 128 --latency 5us
   charcnn plan --report one.json --gpus 4 --measured two.json four.json
+  mpiexec -n 4 charcnn plan --report one.json --measure
   charcnn plan --network alexnet --rate 40000 --memory 4.8TB/s --chunk 1
 
 exit status: 0 done; 2 unusable options or files"""
@@ -54,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="what `bench/offload.py path --json` measured, for --local-link and --root",
     )
+    measure = "under mpiexec: measure the links between its ranks, for --link, --latency and those within a host"
+    add("--measure", action="store_true", help=measure)
     add(
         "--encode", type=_positive, metavar="R", help="texts per second that the root encodes (default: encoded before)"
     )
@@ -94,6 +97,17 @@ def run(options: argparse.Namespace) -> int:
     from charcnn.offload.cost_model import table
 
     machine, work = _described(options)
+    if options.measure:
+        from charcnn import offload
+        from charcnn.offload import links
+        from charcnn.offload.cost_model import Machine
+
+        comm = offload.world()
+        if comm is None:
+            raise ValueError("--measure: start it by mpiexec, with a rank on each host, or several on one")
+        machine = Machine(**{**vars(machine), **links.measured(comm)})
+        if comm.rank:
+            return DONE
     if options.network is not None:
         return _parts(options, machine, work)
     for name in ("variant", "memory"):
