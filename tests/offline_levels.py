@@ -97,7 +97,7 @@ def of_adamw(name: str, target: Target, recorder: Recorder) -> None:
         recorder.launch(kernel, tuple(map(kind, args)))
 
     with mock.patch.object(adamw, "start", start):
-        adamw.AdamW(weights, [adamw.Group(4)], clip=1.0).step(weights)
+        adamw.AdamW(weights, [adamw.ParameterGroup(4)], clip=1.0).step(weights)
 
 
 LAUNCHED = {

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from charcnn.ops.adamw import PART, AdamW, Group, LossScale
+from charcnn.ops.adamw import PART, AdamW, LossScale, ParameterGroup
 
 GROUPS = (
-    Group(70, weight_decay=0.3, lr=2e-3),
-    Group(1, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.0),
-    Group(59, betas=(0.0, 0.9), weight_decay=0.1),
+    ParameterGroup(70, weight_decay=0.3, lr=2e-3),
+    ParameterGroup(1, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.0),
+    ParameterGroup(59, betas=(0.0, 0.9), weight_decay=0.1),
 )
 SIZE = sum(group.size for group in GROUPS)
 ON = pytest.mark.parametrize("put", [np.copy, cuda.to_device], ids=["cpu", "cuda"])
@@ -101,7 +101,7 @@ def test_the_same_bits_on_any_number_of_cores():
     try:
         for count in dict.fromkeys((1, most)):
             numba.set_num_threads(count)
-            optimiser = AdamW(weights.copy(), [Group(weights.size)], clip=1.0)
+            optimiser = AdamW(weights.copy(), [ParameterGroup(weights.size)], clip=1.0)
             for gradient in gradients:
                 optimiser.step(gradient)
             found.append(optimiser.weights.tobytes())
@@ -114,7 +114,7 @@ def test_the_same_bits_on_any_number_of_cores():
 def test_what_does_not_fit(put):
     weights, (gradient, *_) = drawn()
     with pytest.raises(ValueError, match=rf"^weights has shape \({SIZE},\): need \(7,\)$"):
-        AdamW(put(weights), [Group(7)])
+        AdamW(put(weights), [ParameterGroup(7)])
     with pytest.raises(ValueError, match=r"^weights has dtype float64: need float32$"):
         AdamW(put(weights.astype(np.float64)), GROUPS)
     with pytest.raises(ValueError, match=r"^gradients has shape \(3,\)"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from test_mpi import mpiexec, needs_mpi
 
@@ -106,32 +108,39 @@ def test_a_block_that_takes_many_steps(ranks):
 LOST = (
     BEGIN
     + """
+import time
 from charcnn.gpu.collectives import protocols
 from charcnn.gpu.device import DeviceError
 
 protocols.LOOKS = 16
-group = Group(comm, deadline=0.5)
-x = np.ones(40, np.float32)
-for protocol in ("lines", "tiles"):
-    group.all_reduce(x, protocol=protocol)
-if comm.rank == 1:  # computes something else
-    comm.Barrier()
-else:
-    group.all_reduce(x, protocol=sys.argv[1])
-    group.all_reduce(x, protocol=sys.argv[1])  # which does not wait again
-    try:
-        group.check()
-    except DeviceError as error:
-        print(error)
-    comm.Barrier()
+group, (protocol, shots) = Group(comm, deadline=0.5), sys.argv[1:]
+how = {"protocol": protocol, "shots": int(shots)}
+old = np.full(40, 1 + 100 * comm.rank, np.float32)
+for _ in range(4):
+    group.all_reduce(old, **how)
+comm.Barrier()
+if comm.rank == 1:
+    time.sleep(3)
+x = np.full(40, 1 + comm.rank, np.float32)
+y = np.asarray(group.all_reduce(x, **how))
+again = time.perf_counter()
+group.all_reduce(x, **how)  # which does not wait again
+assert time.perf_counter() - again < 0.5
+try:
+    group.check()
+    same(y, np.full(40, 3, np.float32))
+except DeviceError as error:
+    print(error)
 """
 )
 
 
-@pytest.mark.parametrize("protocol", ["lines", "tiles"])
-def test_a_rank_that_does_not_come_ends_the_wait(protocol):
-    done = mpiexec(2, "-c", LOST, protocol, **EMULATED)
-    assert "rank 1 did not come within 0.5 s to where rank 0 waited for it" in done.stdout, done.stderr
+@pytest.mark.parametrize(("protocol", "shots"), [("lines", 1), ("tiles", 1), ("lines", 2), ("tiles", 2)])
+def test_a_late_rank_ends_the_wait(protocol, shots):
+    """The one that waited gives up and tells the late one, which would else take what lies in its mailbox."""
+    done = mpiexec(2, "-c", LOST, protocol, shots, **EMULATED)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("rank 1 did not come within 0.5 s to where rank ") == 2, done.stdout
 
 
 ODD = (
@@ -144,6 +153,9 @@ for call in (
     lambda: group.reduce_scatter(np.ones((3, 4), np.float32)),
     lambda: group.all_gather(np.ones(4, np.float32), np.ones((3, 4), np.float32)),
     lambda: Group(comm, deadline=0),
+    lambda: Group(comm, deadline=float("inf")),
+    lambda: group.all_reduce(np.ones(4, np.float32), shots=3),
+    lambda: group.all_reduce([1.0]),
 ):
     try:
         call()
@@ -161,6 +173,9 @@ def test_arguments_that_do_not_fit():
         "x has shape (3, 4): need 2 along the first axis, the ranks",
         "out has shape (3, 4): need (2, 4)",
         "deadline=0: need seconds above 0",
+        "deadline=inf: need seconds above 0",
+        "shots=3: need 1 or 2",
+        "x is a list: need an array",
     ):
         assert said.count(part) == 2, said
 
@@ -171,7 +186,7 @@ def test_mailboxes_lie_apart():
         assert max(COUNTERS.values()) + 4 * BLOCKS <= HEADER == boxes.flags < boxes.lines < boxes.tiles < boxes.nbytes
         assert boxes.nbytes < 1 << 32  # as kernels count bytes in 32 bits
     with pytest.raises(ValueError, match="9 ranks: a group has 1 to 8"):
-        Group.__new__(Group)._begin(0, 9, 1.0)
+        Group(SimpleNamespace(rank=0, size=9))
 
 
 SHARED = """

@@ -93,7 +93,7 @@ def _step_naive_kernel(weights, gradients, first, second, found, by):
 
 
 @dataclass(frozen=True)
-class Group:
+class ParameterGroup:
     """Neighbouring values of the buffer that a step treats alike.
 
     Args:
@@ -150,8 +150,8 @@ class AdamW:
     """
 
     def __init__(
-        self, weights: Array, groups: Sequence[Group], *, clip: float = 0.0, loss_scale: LossScale | None = None,
-        stream: Stream = None,
+        self, weights: Array, groups: Sequence[ParameterGroup], *, clip: float = 0.0,
+        loss_scale: LossScale | None = None, stream: Stream = None,
     ) -> None:  # fmt: skip
         expect("weights", weights, (sum(group.size for group in groups),))
         check("weights", weights)

@@ -17,7 +17,7 @@ from charcnn.aliases import Array, DType, Function, Stream
 from charcnn.gpu import device
 from charcnn.layers import Node, Shape
 from charcnn.model import gradients
-from charcnn.ops.adamw import AdamW, Group
+from charcnn.ops.adamw import AdamW, ParameterGroup
 from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.ops.patterns import OPERATORS, options
 from charcnn.ops.table import function_name
@@ -69,7 +69,7 @@ class Training:
 
     def __init__(
         self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, technique: str, *,
-        group: Group = Group(0), clip: float = 1.0, stream: Stream = None,  # noqa: B008 - frozen
+        group: ParameterGroup = ParameterGroup(0), clip: float = 1.0, stream: Stream = None,  # noqa: B008 - frozen
     ) -> None:  # fmt: skip
         self._nodes, self._rows, self._technique = gradients.logits_of(nodes), rows, technique
         self._cuda = technique not in CPU
@@ -86,7 +86,7 @@ class Training:
         fixed = {name for node in self._nodes for name in node.parameters} - self._shapes.keys()
         self._params |= {name: self._put(np.asarray(params[name], np.float32)) for name in fixed}
         self._beside = {node: beside for node in self._nodes if (beside := self._arguments(node))}
-        sized = Group(self.weights.size, group.lr, group.betas, group.eps, group.weight_decay)
+        sized = ParameterGroup(self.weights.size, group.lr, group.betas, group.eps, group.weight_decay)
         self.optimiser = AdamW(self.weights, [sized], clip=clip, stream=stream)
         written = [math.prod(node.out_shape) for node in self._nodes if _writes(node)]
         self._features = [self._empty((rows * size,)) for size in written]

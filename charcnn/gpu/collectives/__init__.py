@@ -4,7 +4,7 @@ A `Group` is a rank's side. What it starts is kernels on a stream, nothing of wh
 can be recorded in a CUDA graph. docs/collectives.md tells how it works.
 """
 
-from charcnn.gpu.collectives.group import Group, groups
+from charcnn.gpu.collectives.group import Group
 from charcnn.gpu.collectives.protocols import PROTOCOLS
 
-__all__ = ["PROTOCOLS", "Group", "groups"]
+__all__ = ["PROTOCOLS", "Group"]

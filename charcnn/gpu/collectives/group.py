@@ -10,13 +10,20 @@ from numba import cuda
 
 from charcnn.aliases import Array, Comm, Stream
 from charcnn.gpu import device
+from charcnn.gpu.arrays import shape_of
 from charcnn.gpu.collectives import kernels
 from charcnn.gpu.collectives.protocols import BLOCKS, CAPACITIES, PROTOCOLS, VECTOR, Mailboxes
-from charcnn.gpu.collectives.regions import GpuRegion, HostRegion, enable_peers, reaches
+from charcnn.gpu.collectives.regions import GpuRegion, HostRegion, reaches
 from charcnn.gpu.device import SIMULATED, DeviceError
 from charcnn.gpu.launch import Call
 from charcnn.gpu.zero_copy import Mapped
 from charcnn.layers.layer import Shape
+
+LONGEST = 1_000_000
+"""Seconds of a deadline, at most."""
+
+SHOTS = {1: "all_reduce", 2: "two_shot"}
+"""How often values travel in an all-reduce: the kernel."""
 
 RANKS = 8
 """Of a group, at most."""
@@ -34,15 +41,17 @@ TWO_SHOT_FROM = 1 << 18
 class Group:
     """A rank of a group of GPUs of one host, one a rank.
 
-    All ranks call the same methods in the same order, with arrays of the same sizes, and each call's kernels run in the
-    order of the calls: on one stream, or on streams that wait for each other. Sums are of float32, in the order of
-    ranks, rounded once: the same bits on all ranks.
+    All ranks call the same methods in the same order, with arrays of the same sizes and dtypes. What differs is not
+    noticed, and gives wrong numbers. Each call's kernels run in the order of the calls: on one stream, or on streams
+    that wait for each other. That holds for all groups of a GPU and NCCL together: kernels that wait for other GPUs in
+    different orders wait for ever. Sums are of float32, in the order of ranks, rounded once: the same bits on all
+    ranks. A group that gave up a rank stays unusable.
 
     Args:
         comm: an mpi4py communicator of ranks on one host, each with a GPU of its own as the current one. All call this
             together.
-        deadline: seconds, default 60: how long a kernel waits for another rank's. Then it gives up, its results are
-            worth nothing, and `check` raises.
+        deadline: seconds, default 60: how long a kernel waits for another rank's. Then it gives up, all ranks' later
+            calls end at once, their results are worth nothing, and `check` raises.
 
     Raises:
         ValueError: more ranks than RANKS, ranks of several hosts, or a deadline that is not above 0.
@@ -50,27 +59,26 @@ class Group:
     """
 
     def __init__(self, comm: Comm, *, deadline: float = 60.0) -> None:
-        self._begin(comm.rank, comm.size, deadline)
-        hosts = comm.allgather((platform.node(), None if SIMULATED else device.pci_address(device.current())))
-        if len({host for host, _ in hosts}) > 1:
-            raise ValueError(f"ranks on {len({host for host, _ in hosts})} hosts: a group has those of one")
-        gpus = [at for _, at in hosts]
+        if not 1 <= comm.size <= RANKS:
+            raise ValueError(f"{comm.size} ranks: a group has 1 to {RANKS}")
+        if not 0 < deadline <= LONGEST:
+            raise ValueError(f"{deadline=}: need seconds above 0, and at most {LONGEST:,}")
+        self.rank, self.ranks, self.deadline = comm.rank, comm.size, deadline
+        gpu = None if SIMULATED else device.pci_address(device.current())
+        hosts, gpus, multiprocessors = zip(
+            *comm.allgather((platform.node(), gpu, device.multiprocessors())), strict=True
+        )
+        if len(set(hosts)) > 1:
+            raise ValueError(f"ranks on {len(set(hosts))} hosts: a group has those of one")
         peers = not SIMULATED and len(set(gpus)) == len(gpus) and all(comm.allgather(_all_reach(gpus)))
         self.link = "GPU memory" if peers else "host memory"
         """Where values lie that a rank sends: the other GPU's memory, or, where GPUs do not reach that, the host's."""
-        self._comm, self._shared = comm, list[GpuRegion | HostRegion]()
-        self._reach(self.share(Mailboxes(self.ranks).nbytes))
-
-    def _begin(self, rank: int, ranks: int, deadline: float) -> None:
-        if not 1 <= ranks <= RANKS:
-            raise ValueError(f"{ranks} ranks: a group has 1 to {RANKS}")
-        if not deadline > 0:
-            raise ValueError(f"{deadline=}: need seconds above 0")
-        self.rank, self.ranks, self.deadline = rank, ranks, deadline
+        self.blocks = min(BLOCKS, *multiprocessors)
+        """Of a kernel at most: on each GPU all run at once."""
         self._fault = Mapped((1,), np.uint32)
         self._fault.host[:] = 0
-
-    def _reach(self, addresses: Sequence[int]) -> None:
+        self._comm, self._shared = comm, list[GpuRegion | HostRegion]()
+        addresses = self.share(Mailboxes(self.ranks).nbytes)
         behind = ((self.rank + away) % self.ranks for away in range(self.ranks))
         self.regions: tuple[np.uint64, ...] = tuple(np.uint64(addresses[rank]) for rank in behind)
         """Addresses of the ranks' regions: this rank's first, then those of the ranks behind it."""
@@ -78,7 +86,7 @@ class Group:
     def share(self, nbytes: int) -> list[int]:
         """Zeros of so many bytes on every rank, which all can write to: by rank, their addresses on this one.
 
-        All ranks call it together. Not of `groups`, whose ranks are one process.
+        All ranks call it together.
         """
         region = GpuRegion(nbytes) if self.link == "GPU memory" else HostRegion(nbytes)
         self._shared.append(region)
@@ -95,8 +103,8 @@ class Group:
         """The sum of all ranks' x, on every rank.
 
         Args:
-            x: float32, float16 or uint16, which is bfloat16, C-contiguous, on this rank's GPU; of the same shape on all
-                ranks, which may be any.
+            x: float32, float16 or uint16, which is bfloat16, C-contiguous, on this rank's GPU, of Numba, CuPy or
+                PyTorch; or NumPy's. Of the same shape on all ranks, which may be any.
             out: where the sum goes, of x's shape and dtype; x itself will do. A new array where None.
             stream: a CUDA stream, as all operators take it.
             protocol: lines or tiles, default by size.
@@ -108,9 +116,12 @@ class Group:
         Raises:
             ValueError: an array has another dtype or order, or begins at no multiple of 16 bytes.
         """
+        x = _array(x, stream)
         if shots is None:
             shots = 2 if self.ranks > 2 and x.nbytes >= TWO_SHOT_FROM else 1
-        kind = {1: "all_reduce", 2: "two_shot"}[shots]
+        if shots not in SHOTS:
+            raise ValueError(f"{shots=}: need 1 or 2")
+        kind = SHOTS[shots]
         return self._exchange(kind, x, tuple(x.shape), out, stream, x.size, protocol, in_place="x")
 
     def reduce_scatter(self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None) -> Array:
@@ -127,6 +138,7 @@ class Group:
         Raises:
             ValueError: as of `all_reduce`, or x's first axis does not have the ranks.
         """
+        x = _array(x, stream)
         shape = tuple(x.shape)
         if shape[:1] != (self.ranks,):
             raise ValueError(f"x has shape {shape}: need {self.ranks} along the first axis, the ranks")
@@ -146,6 +158,7 @@ class Group:
         Raises:
             ValueError: as of `all_reduce`.
         """
+        x = _array(x, stream)
         return self._exchange("all_gather", x, (self.ranks, *x.shape), out, stream, x.size, protocol)
 
     def _exchange(
@@ -155,7 +168,7 @@ class Group:
         ptx_type = _ptx_type(x)
         call = Call(out, stream, shape, x.dtype, {"x": x.dtype}, in_place, x=x)
         nbytes = size * x.dtype.itemsize
-        protocol = protocol or tiled(nbytes // self.ranks if kind == "two_shot" else nbytes)
+        protocol = protocol if protocol is not None else tiled(nbytes // self.ranks if kind == "two_shot" else nbytes)
         if protocol not in PROTOCOLS:
             raise ValueError(f"{protocol=}: need one of {', '.join(PROTOCOLS)}")
         (given,) = call.inputs
@@ -167,7 +180,7 @@ class Group:
             raise ValueError(f"x has {x.nbytes:,} bytes, with out {whole:,}: need at most {MOST:,}")
         vectors = -(-halves // kernels.PER)
         threads = kernels.THREADS[protocol]
-        blocks = min(BLOCKS, -(-vectors // threads))
+        blocks = min(self.blocks, -(-vectors // threads))
         count = min(CAPACITIES[protocol], -(-vectors // max(blocks, 1)))
         early = device.begins_early()
         kernel = kernels.make_exchange(kind, ptx_type, self.ranks, protocol, early)
@@ -195,40 +208,15 @@ class Group:
             region.close()
 
 
-def groups(gpus: int | Sequence[int] | None = None, *, deadline: float = 60.0) -> list[Group]:
-    """Groups of one process that drives several GPUs, one for each GPU in their order.
-
-    Each is used while its GPU is the current one. All are given the same calls, of which none waits for its result
-    before the others are given it: with arrays on the GPUs no call waits.
-
-    Args:
-        gpus: as of `charcnn.gpu.device.choose`: how many, or which; all where None.
-        deadline: as of `Group`.
-
-    Raises:
-        ValueError, DeviceError: as of `Group`, or such GPUs are not there.
-    """
-    chosen = device.choose(gpus)
-    found: list[Group] = []
-    peers = not SIMULATED and reaches(chosen)
-    if peers:
-        enable_peers(chosen)
-    nbytes = Mailboxes(len(chosen)).nbytes
-    for rank, gpu in enumerate(chosen):
-        with cuda.gpus[gpu]:
-            one = Group.__new__(Group)
-            one._begin(rank, len(chosen), deadline)
-            one.link = "GPU memory" if peers else "host memory"
-            one._shared = [GpuRegion(nbytes) if peers else HostRegion(nbytes)]
-            found.append(one)
-    for one in found:
-        one._reach([other._shared[0].address for other in found])
-    return found
-
-
 def tiled(nbytes: int) -> str:
     """The protocol for so many bytes from a rank."""
     return "lines" if nbytes <= LINES_UP_TO else "tiles"
+
+
+def _array(x: Array, stream: Stream) -> Array:
+    """An array of any library's as NumPy's or Numba's."""
+    shape_of("x", x)
+    return device.as_device_array(x, device.as_stream(stream)) if device.on_device(x) else x
 
 
 def _ptx_type(x: Array) -> str:

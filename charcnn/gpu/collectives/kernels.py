@@ -19,6 +19,16 @@ from charcnn.gpu.launch import jit
 THREADS = {"lines": block_size(256), "tiles": block_size(1024)}
 """Of a block, by protocol."""
 
+
+@jit(device=True, forceinline=True)
+def given_up(own, fault):
+    """Whether a rank did not come before, of which the host is then told."""
+    lost = ptx.ld_acquire_sys_b32(own)
+    if lost != 0:
+        ptx.st_release_sys_b32(fault, lost)
+    return lost != 0
+
+
 HALF = 2
 """Bytes, in which sizes are counted here: those of float16, or half of a float32."""
 
@@ -114,17 +124,19 @@ def make_exchange(kind: str, ptx_type: str, ranks: int, protocol: str, early: bo
     gathers, scatters, two_shot = kind == "all_gather", kind == "reduce_scatter", kind == "two_shot"
 
     @cuda.jit(device=True, forceinline=True)
-    def summed(x, begin, i, size, own, block, rank, step, at, patience, fault):
-        total = cuda.local.array(values, float32)
+    def summed(x, begin, i, size, regions, block, rank, step, at, patience, fault):
+        total, all_came = cuda.local.array(values, float32), True
         for v in range(values):
             total[v] = float32(0)
         for source in range(ranks):
             if source == rank:
                 a, b, c, d = load(x, begin, i, size)
             else:
-                a, b, c, d = take(own, block, source, step, at, patience, fault)
+                a, b, c, d, came = take(regions, block, source, step, at, patience, fault)
+                all_came = all_came and came
             add(total, 0, a, b, c, d)
-        return words(total)
+        a, b, c, d = words(total)
+        return a, b, c, d, all_came
 
     @jit(launch_bounds=(threads, 1))
     def kernel(x, y, regions, rank, size, count, patience, fault):
@@ -132,7 +144,7 @@ def make_exchange(kind: str, ptx_type: str, ranks: int, protocol: str, early: bo
             ptx.griddepcontrol_launch()
             ptx.griddepcontrol_wait()
         block, thread, own = block_idx_x(), thread_idx_x(), regions[0]
-        if ptx.ld_acquire_sys_b32(own) != 0:  # a rank did not come before
+        if given_up(own, fault):
             return
         counted = own + uint64(counter + block * 4)
         step = ptx.ld_acquire_sys_b32(counted)
@@ -155,23 +167,31 @@ def make_exchange(kind: str, ptx_type: str, ranks: int, protocol: str, early: bo
                             a, b, c, d = load(x, (rank + away) % ranks * size, first + i, size)
                         put(regions[away], block, rank, step, i, a, b, c, d)
             posted(regions, block, rank, step)
-            arrived(own, block, rank, step, patience, fault)
+            if not arrived(regions, block, rank, step, patience, fault):
+                return
+            here = True
             if two_shot:
                 begin = rank * part
                 mine = min(part, n - begin) if begin < n else 0
                 for i in range(thread, mine, threads):
-                    a, b, c, d = summed(x, 0, first + begin + i, size, own, block, rank, step, i, patience, fault)
+                    a, b, c, d, here = summed(
+                        x, 0, first + begin + i, size, regions, block, rank, step, i, patience, fault
+                    )  # fmt: skip
+                    if not here:
+                        break
                     store(y, 0, first + begin + i, size, a, b, c, d)
                     for away in range(1, ranks):
                         put(regions[away], block, rank, step + 1, i, a, b, c, d)
                 step += 1
                 posted(regions, block, rank, step)
-                arrived(own, block, rank, step, patience, fault)
+                if not arrived(regions, block, rank, step, patience, fault):
+                    return
                 for away in range(1, ranks):
                     source = (rank + away) % ranks
                     begin = source * part
                     for i in range(thread, min(part, n - begin) if begin < n else 0, threads):
-                        a, b, c, d = take(own, block, source, step, i, patience, fault)
+                        a, b, c, d, came = take(regions, block, source, step, i, patience, fault)
+                        here = here and came
                         store(y, 0, first + begin + i, size, a, b, c, d)
             else:
                 for i in range(thread, n, threads):
@@ -180,15 +200,18 @@ def make_exchange(kind: str, ptx_type: str, ranks: int, protocol: str, early: bo
                         store(y, rank * size, first + i, size, a, b, c, d)
                         for away in range(1, ranks):
                             source = (rank + away) % ranks
-                            a, b, c, d = take(own, block, source, step, i, patience, fault)
+                            a, b, c, d, came = take(regions, block, source, step, i, patience, fault)
+                            here = here and came
                             store(y, source * size, first + i, size, a, b, c, d)
                     else:
-                        a, b, c, d = summed(
-                            x, rank * size if scatters else 0, first + i, size, own, block, rank, step, i, patience,
+                        a, b, c, d, came = summed(
+                            x, rank * size if scatters else 0, first + i, size, regions, block, rank, step, i, patience,
                             fault,
                         )  # fmt: skip
+                        here = here and came
                         store(y, 0, first + i, size, a, b, c, d)
-            cuda.syncthreads()
+            if cuda.syncthreads_or(0 if here else 1) != 0:
+                return
         if thread == 0:
             ptx.st_release_sys_b32(counted, step)
 

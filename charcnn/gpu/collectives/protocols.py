@@ -3,7 +3,8 @@
 A block of a kernel talks to the blocks of the same number on the other ranks alone, in steps: in each, every rank puts
 vectors of 16 bytes into the others' mailboxes, and takes those that came into its own. A mailbox has two places for
 each rank, used by turns. A rank puts step t + 2 once it has what all others put in step t + 1, and those had then taken
-step t: so no place is written that is still read, and nobody says that it has read.
+step t: so no place is written that is still read, and nobody says that it has read. In the second of two shots a rank
+whose part is empty sends nothing. The first rank's part never is: from it all receive, after it has received from all.
 
 `lines` has each word together with the step's number, 8 bytes that are written and seen whole: the values are their own
 news, at twice the bytes. `tiles` has values alone, then a word that is released and acquired.
@@ -26,7 +27,7 @@ VECTOR = 16
 """Bytes that a thread moves at once."""
 
 BLOCKS = 128
-"""Of a kernel, at most: all run at once on every GPU, each by itself on a multiprocessor."""
+"""Of a kernel, at most, and no more than multiprocessors: all run at once, each by itself on one of them."""
 
 LINES, TILE = 1024, 4096
 """Vectors that a block puts in a step, at most."""
@@ -78,16 +79,23 @@ class Protocol(NamedTuple):
     posted: Kernel
     """posted(regions, block, rank, step): all threads of the block have put theirs."""
     arrived: Kernel
-    """arrived(own, block, rank, step, patience, fault): until what all others put is there."""
+    """arrived(regions, block, rank, step, patience, fault): until what all others put is there; False if it is not."""
     take: Kernel
-    """take(own, block, source, step, i, patience, fault): (a, b, c, d), vector i of that rank."""
+    """take(regions, block, source, step, i, patience, fault): (a, b, c, d, came), vector i of that rank, if it came."""
 
 
 @cuda.jit(device=True)
-def _given_up(own, fault, source):
-    """Say that a rank did not come, to kernels and to the host."""
-    ptx.st_release_sys_b32(own, source + 1)
-    ptx.st_release_sys_b32(fault, source + 1)
+def _late(regions, since, patience, fault, source):
+    """Whether to wait no longer: another thread or rank gave up, or this one does, and tells all ranks and the host."""
+    lost = ptx.ld_acquire_sys_b32(regions[0])
+    if lost == 0:
+        if ptx.globaltimer() - since <= patience:
+            return False
+        lost = source + 1
+        for region in regions:
+            ptx.st_release_sys_b32(region, lost)
+    ptx.st_release_sys_b32(fault, lost)
+    return True
 
 
 @cache
@@ -111,12 +119,12 @@ def lines(ranks: int) -> Protocol:
         pass
 
     @cuda.jit(device=True, forceinline=True)
-    def arrived(own, block, rank, step, patience, fault):
-        pass
+    def arrived(regions, block, rank, step, patience, fault):
+        return True
 
     @cuda.jit(device=True, forceinline=True)
-    def take(own, block, source, step, i, patience, fault):
-        at, looks, since = place(own, block, source, step, i), 0, ptx.pack_b64(0, 0)
+    def take(regions, block, source, step, i, patience, fault):
+        at, looks, since, came = place(regions[0], block, source, step, i), 0, ptx.pack_b64(0, 0), True
         while True:
             p, q = ptx.ld_relaxed_sys_v2_b64(at)
             r, s = ptx.ld_relaxed_sys_v2_b64(at + plane)
@@ -127,14 +135,12 @@ def lines(ranks: int) -> Protocol:
             if first == step and second == step and third == step and fourth == step:
                 break
             looks += 1
-            if looks % LOOKS == 0:
-                now = ptx.globaltimer()
-                if since == 0:
-                    since = now
-                elif now - since > patience:
-                    _given_up(own, fault, source)
-                    break
-        return a, b, c, d
+            if looks == LOOKS:
+                since = ptx.globaltimer()
+            elif looks % LOOKS == 0 and _late(regions, since, patience, fault, source):
+                came = False
+                break
+        return a, b, c, d, came
 
     return Protocol("lines", LINES, put, posted, arrived, take)
 
@@ -166,24 +172,23 @@ def tiles(ranks: int) -> Protocol:
                 ptx.st_release_sys_b32(flag(regions[away], block, rank), step)
 
     @cuda.jit(device=True, forceinline=True)
-    def arrived(own, block, rank, step, patience, fault):
-        source, since, looks = thread_idx_x(), ptx.pack_b64(0, 0), 0
+    def arrived(regions, block, rank, step, patience, fault):
+        source, since, looks, late = thread_idx_x(), ptx.pack_b64(0, 0), 0, 0
         if source < ranks and source != rank:
-            at = flag(own, block, source)
+            at = flag(regions[0], block, source)
             while (ptx.ld_acquire_sys_b32(at) - step) & 0xFFFFFFFF > 1:  # a rank may be a step ahead
                 looks += 1
-                if looks % LOOKS == 0:
-                    now = ptx.globaltimer()
-                    if since == 0:
-                        since = now
-                    elif now - since > patience:
-                        _given_up(own, fault, source)
-                        break
-        cuda.syncthreads()
+                if looks == LOOKS:
+                    since = ptx.globaltimer()
+                elif looks % LOOKS == 0 and _late(regions, since, patience, fault, source):
+                    late = 1
+                    break
+        return cuda.syncthreads_or(late) == 0
 
     @cuda.jit(device=True, forceinline=True)
-    def take(own, block, source, step, i, patience, fault):
-        return ptx.ld_cg(place(own, block, source, step, i), 1)
+    def take(regions, block, source, step, i, patience, fault):
+        a, b, c, d = ptx.ld_cg(place(regions[0], block, source, step, i), 1)
+        return a, b, c, d, True
 
     return Protocol("tiles", TILE, put, posted, arrived, take)
 

@@ -107,22 +107,6 @@ def zero(address: int, nbytes: int) -> None:
     driven(driver.cuCtxSynchronize(), "zeros")
 
 
-def enable_peers(gpus: Sequence[int]) -> None:
-    """Let each of these GPUs use the others' memory in this process."""
-    from cuda.bindings import driver
-
-    for gpu in gpus:
-        with cuda.gpus[gpu]:
-            for other in gpus:
-                if other == gpu:
-                    continue
-                with cuda.gpus[other]:
-                    theirs = driven(driver.cuCtxGetCurrent(), "a context")
-                status = driver.cuCtxEnablePeerAccess(theirs, 0)[0]
-                if int(status) not in (0, driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED.value):
-                    raise DeviceError(f"GPU {gpu} does not reach GPU {other}'s memory: {status.name}")
-
-
 class HostRegion:
     """Zeros in the host's memory, which other processes map and GPUs reach.
 
@@ -135,13 +119,20 @@ class HostRegion:
         number, name = tempfile.mkstemp(prefix="charcnn-", dir=SHARED if SHARED.is_dir() else None)
         self._path, self._maps = Path(name), list[mmap.mmap]()
         try:
-            os.truncate(number, nbytes)
+            self._make(number)
             self.address = self._mapped(number)
         except BaseException:
             self._path.unlink()
             raise
         finally:
             os.close(number)
+
+    def _make(self, number: int) -> None:
+        try:
+            os.posix_fallocate(number, 0, self.nbytes)
+        except OSError as error:
+            need = f"{self.nbytes:,} bytes of memory shared by processes in {self._path.parent}"
+            raise DeviceError(f"{need}: {error.strerror}; in Docker, --shm-size") from error
 
     def _mapped(self, number: int) -> int:
         memory = mmap.mmap(number, self.nbytes)

@@ -387,7 +387,7 @@ def _advance(warp: list[Thread], order: random.Random) -> bool:
         if not any(turns):
             return moved
         moved, warp[:] = True, [thread for thread in warp if not thread.dead]
-        if all(thread.polls or (thread.ready and not thread.ready()) for thread in warp):
+        if any(one.polls for one in warp) and all(one.polls or (one.ready and not one.ready()) for one in warp):
             return moved  # to other warps, and processes
 
 

@@ -14,7 +14,7 @@ from numba import cuda, float32, uint32
 from charcnn.aliases import Array, Kernel, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.collectives.group import Group
-from charcnn.gpu.collectives.kernels import sums_of
+from charcnn.gpu.collectives.kernels import given_up, sums_of
 from charcnn.gpu.collectives.protocols import BLOCKS, COUNTERS, tiles
 from charcnn.gpu.device import block_size, uint64
 from charcnn.gpu.indices import block_idx_x, grid_dim_x, thread_idx_x
@@ -41,7 +41,7 @@ def make_kernel(ptx_type: str, size: int, warps: int, ranks: int, early: bool) -
             ptx.griddepcontrol_launch()
             ptx.griddepcontrol_wait()
         block, own, lane, warp = block_idx_x(), regions[0], thread_idx_x() % lanes, thread_idx_x() // lanes
-        if ptx.ld_acquire_sys_b32(own) != 0:  # a rank did not come before
+        if given_up(own, fault):
             return
         counted = own + uint64(counter + block * 4)
         step = ptx.ld_acquire_sys_b32(counted)
@@ -73,7 +73,8 @@ def make_kernel(ptx_type: str, size: int, warps: int, ranks: int, early: bool) -
                             values[v + t] = float32(0)
                         a, b, d, e = ptx.ld_global_v4_b32(residual + (begin + uint64(c)) * uint64(2))
                         add(values, v, a, b, d, e)
-            arrived(own, block, rank, step, patience, fault)
+            if not arrived(regions, block, rank, step, patience, fault):
+                return
             if row < rows:
                 for source in range(ranks):
                     for o in range(octets):
@@ -83,7 +84,7 @@ def make_kernel(ptx_type: str, size: int, warps: int, ranks: int, early: bool) -
                                 a, b, d, e = words[w], words[w + 1], words[w + 2], words[w + 3]
                             else:
                                 i = (warp * size + c) // 8
-                                a, b, d, e = take(own, block, source, step, i, patience, fault)
+                                a, b, d, e, _ = take(regions, block, source, step, i, patience, fault)
                             add(values, o * 8, a, b, d, e)
                 for o in range(octets):
                     if (o * lanes + lane) * 8 < size:
@@ -121,5 +122,5 @@ def launch_reduce_add(
     early, warps = device.begins_early(), WARPS[rows > BLOCKS * WARPS[0]]
     kernel = make_kernel(of.ptx_type, size, warps, group.ranks, early)
     numbers = *map(np.uint32, (group.rank, rows)), np.float32(eps)
-    blocks = min(BLOCKS, -(-rows // warps))
+    blocks = min(group.blocks, -(-rows // warps))
     call.launch(kernel, blocks, warps * LANES, *addresses, group.regions, *numbers, *group.waiting, early=early)

@@ -16,8 +16,8 @@ from numba import cuda, float32
 from charcnn.aliases import Kernel, Stream
 from charcnn.gpu import ptx
 from charcnn.gpu.collectives.group import Group
-from charcnn.gpu.collectives.kernels import sums_of
-from charcnn.gpu.collectives.protocols import BLOCKS, COUNTERS, tiles
+from charcnn.gpu.collectives.kernels import given_up, sums_of
+from charcnn.gpu.collectives.protocols import COUNTERS, tiles
 from charcnn.gpu.device import block_size, uint64
 from charcnn.gpu.indices import block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit, start
@@ -40,13 +40,14 @@ def make_kernel(ptx_type: str, size: int, ranks: int) -> Kernel:
     @jit(launch_bounds=(threads, 1))
     def kernel(parts, part_bytes, residual, gamma, beta, ys, regions, rank, rows, eps, patience, fault):
         block, own, lane, warp = block_idx_x(), regions[0], thread_idx_x() % lanes, thread_idx_x() // lanes
-        if ptx.ld_acquire_sys_b32(own) != 0:  # a rank did not come before
+        if given_up(own, fault):
             return
         counted = own + uint64(counter + block * 4)
         step = ptx.ld_acquire_sys_b32(counted) + 1
         values = cuda.local.array(held, float32)
         posted(regions, block, rank, step)  # the kernel before, this rank's product, has ended
-        arrived(own, block, rank, step, patience, fault)
+        if not arrived(regions, block, rank, step, patience, fault):
+            return
         for row in range(block * warps + warp, rows, grid_dim_x() * warps):
             begin, total = uint64(row) * uint64(size), float32(0)
             for o in range(octets):
@@ -66,7 +67,8 @@ def make_kernel(ptx_type: str, size: int, ranks: int) -> Kernel:
                         total += values[o * 8 + t]
             finish(values, total, size, gamma, beta, ys, begin, lane, eps)
         posted(regions, block, rank, step + 1)
-        arrived(own, block, rank, step + 1, patience, fault)
+        if not arrived(regions, block, rank, step + 1, patience, fault):
+            return
         if thread_idx_x() == 0:
             ptx.st_release_sys_b32(counted, step + 1)
 
@@ -96,7 +98,5 @@ def launch_scattered_add(
     check_width(size)
     kernel = make_kernel(of.ptx_type, size, group.ranks)
     addresses = map(np.uint64, (parts, part_bytes, residual, gamma, beta))
-    places, numbers = tuple(map(np.uint64, ys)), map(np.uint32, (group.rank, rows))
-    start(
-        kernel, BLOCKS, THREADS, stream, *addresses, places, group.regions, *numbers, np.float32(eps), *group.waiting
-    )  # fmt: skip
+    places, numbers = tuple(map(np.uint64, ys)), (*map(np.uint32, (group.rank, rows)), np.float32(eps))
+    start(kernel, group.blocks, THREADS, stream, *addresses, places, group.regions, *numbers, *group.waiting)
