@@ -18,7 +18,7 @@ from charcnn.levels.runner.training import FAILED
 from charcnn.model import gradient_errors, gradients, params
 from charcnn.model.rounding import ROUNDINGS
 from charcnn.ops import reference
-from charcnn.ops.adamw import Group
+from charcnn.ops.adamw import ParameterGroup
 from charcnn.runtime.training import Training, counted
 
 ROOT = Path(__file__).parents[1]
@@ -145,7 +145,7 @@ def test_images_train(technique):
     weights = {name: (rng.standard_normal(shape) / np.sqrt(max(np.prod(shape[1:]), 1))).astype(np.float32)
                for node in nodes for name, shape in node.parameters.items()}  # fmt: skip
     rows, targets = rng.integers(0, 256, (4, 144), np.uint8), np.eye(3, dtype=np.float32)[[0, 1, 2, 1]]
-    training, losses = Training(nodes, weights, 4, technique, group=Group(0, lr=1e-2)), []
+    training, losses = Training(nodes, weights, 4, technique, group=ParameterGroup(0, lr=1e-2)), []
     assert training.memory == counted(nodes, 4)
     for _ in range(3):
         loss, found = training.loss_and_gradients(rows, targets)
