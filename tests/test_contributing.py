@@ -66,7 +66,8 @@ VARIANTS = """\
 ORACLE = '    "softsign": lambda x: [[value / (1 + abs(value)) for value in row] for row in x],\n'
 EDITS = {
     "a level's row": (
-        "charcnn/catalog/__init__.py", ")  # fmt: skip\n\n\ndef level(", f'    Level("{LEVEL}", "cpu", after="l2"),\n'
+        "charcnn/catalog/__init__.py", ")  # fmt: skip\n\n\nTRAINING_LEVELS",
+        f'    Level("{LEVEL}", "cpu", after="l2"),\n',
     ),
     "a reference": ("charcnn/ops/reference/values.py", "def linear(", REFERENCE),
     "an operator's row": (
