@@ -1,6 +1,6 @@
 """Level 1: synchronous offload with MPI.
 
-Since level 0: under `mpiexec -n R` the root gives each of R ranks the same number of inputs, all compute, and the root
+Since level 0: under `mpiexec -n R` the root gives each of R ranks the same number of inputs. All compute, and the root
 receives the logits (`charcnn.offload.static`, which the runner wraps around every level). The network on each rank is
 unchanged: one input at a time on one core. Only the wall-clock time falls, not the work: R cores share what one did,
 and pay for the slowest rank. A character travels as one byte; as one-hot it would be 70 floats.

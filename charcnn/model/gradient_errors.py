@@ -1,7 +1,7 @@
 """How far rounding to float32 moves a step's loss and gradients from the float64 reference.
 
-As for results (`charcnn.model.rounding`), sigma is measured: the reference is computed a few times with a random error
-of rounding's size in place of each rounding, forward and back, and sigma is the root of the mean square of what that
+As for results (`charcnn.model.rounding`), sigma is measured. The reference is computed a few times with a random error
+of rounding's size in place of each rounding, forward and back. Sigma is the root of the mean square of what that
 changes, over draws and the values of a parameter's gradient. A product's error follows from the squares of its terms.
 """
 

@@ -78,6 +78,8 @@ class Group:
         self._fault = Mapped((1,), np.uint32)
         self._fault.host[:] = 0
         self._comm, self._shared = comm, list[GpuRegion | HostRegion]()
+        self.nbytes = 0
+        """Of this rank's memory that others write to."""
         addresses = self.share(Mailboxes(self.ranks).nbytes)
         behind = ((self.rank + away) % self.ranks for away in range(self.ranks))
         self.regions: tuple[np.uint64, ...] = tuple(np.uint64(addresses[rank]) for rank in behind)
@@ -90,6 +92,7 @@ class Group:
         """
         region = GpuRegion(nbytes) if self.link == "GPU memory" else HostRegion(nbytes)
         self._shared.append(region)
+        self.nbytes += nbytes
         addresses = region.shared(self._comm)
         self._comm.Barrier()
         return addresses

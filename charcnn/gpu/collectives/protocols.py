@@ -71,9 +71,6 @@ class Mailboxes(NamedTuple):
 class Protocol(NamedTuple):
     """Device functions of a protocol; in each a step is known by its number, which begins at 1."""
 
-    name: str
-    capacity: int
-    """Vectors that a block puts in a step, at most."""
     put: Kernel
     """put(region, block, source, step, i, a, b, c, d): vector i of this rank, the source, for the region's."""
     posted: Kernel
@@ -142,7 +139,7 @@ def lines(ranks: int) -> Protocol:
                 break
         return a, b, c, d, came
 
-    return Protocol("lines", LINES, put, posted, arrived, take)
+    return Protocol(put, posted, arrived, take)
 
 
 @cache
@@ -190,7 +187,7 @@ def tiles(ranks: int) -> Protocol:
         a, b, c, d = ptx.ld_cg(place(regions[0], block, source, step, i), 1)
         return a, b, c, d, True
 
-    return Protocol("tiles", TILE, put, posted, arrived, take)
+    return Protocol(put, posted, arrived, take)
 
 
 PROTOCOLS = {"lines": lines, "tiles": tiles}

@@ -350,6 +350,8 @@ def build(
                     gpu, number, monitor, pinned=pinned, features=max(features, batch * config.length)
                 )
                 room = Room(network, config, buffers, batch)
+                if group is not None:
+                    monitor.hold(gpu, group.nbytes)
                 if graph:
                     workers.append(PackedGraphWorker(buffers, room.forward, config.tokens, batch, compute))
                 else:

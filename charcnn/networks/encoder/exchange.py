@@ -41,7 +41,6 @@ class Exchange:
         self._features = group.share(2 * rows * self._row)
         untimed = {} if device.SIMULATED else {"timing": False}
         self._beside, self._begun, self._ended = cuda.stream(), cuda.event(**untimed), cuda.event(**untimed)
-        self.nbytes = group.ranks * self._part_bytes + 2 * rows * self._row
 
     def features(self, number: int, rows: int) -> Array:
         """Room for so many rows of features, 0 or 1: bytes."""
