@@ -244,6 +244,14 @@ def ld_shared_v4_f32_at(place):
     """
 
 
+@instruction("st.shared.b32 [$0], $1;", "", "rr")
+def st_shared_b32(address, word):
+    """A word, uint32, to shared memory, at a multiple of 4 bytes.
+
+    PTX: st.shared.b32; section "st". Any compute capability.
+    """
+
+
 @instruction("st.shared.v2.f32 [$0], {$1, $2};", "", "rff")
 def st_shared_v2_f32(address, a, b):
     """Two float32 to shared memory, at a multiple of 8 bytes.
