@@ -166,7 +166,7 @@ def ld_shared_each(count: int) -> Function:
 @emulates
 def mapa(address: int, rank: int) -> int:
     """`ptx.mapa`: blocks of a cluster lie RANK apart."""
-    return int(address) + RANK * int(rank)
+    return int(address) % RANK + RANK * int(rank)
 
 
 @emulates

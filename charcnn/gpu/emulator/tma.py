@@ -11,6 +11,7 @@ from charcnn.aliases import Function, Value
 from charcnn.gpu import tensor_map
 from charcnn.gpu.emulator.barriers import mbarrier_at
 from charcnn.gpu.emulator.loads import as_bytes, read_global, write_global
+from charcnn.gpu.emulator.memory import RANK
 from charcnn.gpu.emulator.order import Actor, Shadow
 from charcnn.gpu.emulator.shared import beside, copy_in, helper, place, remote, swizzled
 from charcnn.gpu.emulator.swizzle import ROW
@@ -51,7 +52,7 @@ def _land(
     data = rows.view(np.uint8)
     row_bytes = data.shape[1]
     for block in blocks or [current().block]:
-        at = place(to, data.size, alignment, block, "TMA writes")
+        at = place(to % RANK, data.size, alignment, block, "TMA writes")
         if at is not None:
             where = swizzled(at, len(rows), row_bytes)
             copy_in(block, where, data, mbarrier_at(mbarrier, block), tiled=row_bytes == ROW)
@@ -124,7 +125,7 @@ def _load(blocks: Sequence[ThreadBlock], to: int, source: int, size: int, mbarri
         current().report("misaligned address", f"a bulk copy of {size} bytes from {source:#x} to {to:#x}: need 16s")
     data = np.frombuffer(read_global(source, size), np.uint8)
     for block in blocks:
-        at = place(to, size, 1, block, "a bulk copy writes")
+        at = place(to % RANK, size, 1, block, "a bulk copy writes")
         if at is not None:
             copy_in(block, np.arange(at, at + size), data, mbarrier_at(mbarrier, block))
 

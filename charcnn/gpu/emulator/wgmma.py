@@ -17,18 +17,15 @@ from charcnn.gpu.emulator.swizzle import ROW
 from charcnn.gpu.emulator.threads import WARPGROUP, Registers, Thread, current
 from charcnn.gpu.emulator.warp import numbers, together
 from charcnn.gpu.ptx.intrinsics import EMULATED, emulates
+from charcnn.gpu.ptx.wgmma import DESCRIPTOR_ADDRESS
 
 _ROWS = 64
-_ADDRESS = 0x3FFF
-"""Of a matrix descriptor: the address in units of 16 bytes."""
-
-
 _LEADING = 16
 """Of a matrix descriptor's lower word: where the leading dimension begins, in units of 16 bytes, too."""
 
 
 def _matrix(descriptor: int, rows: int, ptx_type: str, row_bytes: int) -> np.ndarray:
-    return numbers(read_matrix((int(descriptor) & _ADDRESS) << 4, rows, row_bytes), ptx_type)
+    return numbers(read_matrix((int(descriptor) & DESCRIPTOR_ADDRESS) << 4, rows, row_bytes), ptx_type)
 
 
 def _starts(operands: Sequence[Value], registers: Sequence[Array], multiplied: Callable[..., np.ndarray]) -> None:

@@ -14,6 +14,10 @@ if not SIMULATED:
 DESCRIPTOR_HIGH = {128: 1 << 30 | 1024 >> 4, 64: 2 << 30 | 512 >> 4}
 """A matrix descriptor's upper word by the bytes of a row, as many of which are swizzled: so much to the next 8 rows."""
 
+DESCRIPTOR_ADDRESS = 0x3FFF
+"""Of a matrix descriptor's lower word, the address in 16 bytes. In a cluster, a shared address has the block's rank in
+bits above those of memory, which do not belong there."""
+
 DESCRIPTOR_LOW = 1 << 16
 """Of a matrix descriptor's lower word, what is no address: the leading dimension, which swizzled rows don't use.
 

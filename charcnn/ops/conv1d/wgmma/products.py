@@ -240,7 +240,9 @@ def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: s
     block_m, block_n, acc_size, threads, warps = BLOCK_M, tile.block_n, tile.block_n // 2, THREADS, 4 * MATH_WARPGROUPS
     boxes, box_bytes, box_columns, box_rows, row_bytes = tile.boxes, BOX_BYTES, BOX_COLUMNS, BOX_ROWS, ROW_BYTES
     warp_bytes, k_size, half_desc = tile.boxes * BOX_BYTES, K_BLOCK, WGMMA_M * ROW_BYTES // 16
-    # Of a transposed matrix, how far apart blocks of 64 columns lie; of another it means nothing.
+    # Of a transposed matrix, how far apart blocks of 64 columns lie; of another it means nothing. Addresses in a cluster
+    # have the block's rank in bits that would change it.
+    address_bits = ptx.DESCRIPTOR_ADDRESS
     low_a, low_b = (K_BLOCK * ROW_BYTES // 16 << 16 if turned else ptx.DESCRIPTOR_LOW for turned in kind.transposed)
     inline = cuda.jit(device=True, forceinline=True)
 
@@ -348,7 +350,8 @@ def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: s
                 ring.wait(full, stage)
                 a = base + stage.slot * stage_bytes
                 ptx.wgmma_fence()
-                multiply(acc, (a >> 4 | low_a) + warpgroup * half_desc, (a + a_bytes) >> 4 | low_b)
+                a_desc, b_desc = a >> 4 & address_bits, (a + a_bytes) >> 4 & address_bits
+                multiply(acc, (a_desc | low_a) + warpgroup * half_desc, b_desc | low_b)
                 wait_one()
                 if leads and step > first:  # the products of the step before are done
                     ptx.mbarrier_arrive_cluster(ptx.mapa(ring.barrier(empty, before(stage)), lane))
