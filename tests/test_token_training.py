@@ -10,6 +10,7 @@ import pytest
 from charcnn.gpu import device
 from charcnn.ops import reference
 from charcnn.ops.token_conv1d.training import NOWHERE, POOL, TokenForward
+from charcnn.ops.token_conv1d.training_backward import TokenBackward
 
 EPS = 1e-5
 SIZES = [
@@ -134,3 +135,95 @@ def test_a_mean_far_from_zero():
     *_, exact = results(case)
     *_, moments = forward(case)[1]
     np.testing.assert_allclose(moments, exact, rtol=3e-4)
+
+
+def expected_gradient(case, dy, place):
+    """Float64 dweight and dbias, and what the sums of g gamma and of g gamma xhat are, (N, 2)."""
+    y, xhat, *_ = results(case)
+    n, length, channels = y.shape
+    g = np.zeros(y.shape)
+    at = np.minimum(place, 2)[:, :, None]
+    np.put_along_axis(windows(g), at, np.where(place < NOWHERE, float_of(dy), 0)[:, :, None], 2)
+    sums, dx = None, g
+    if case.affine is not None:
+        gamma = case.affine[0].astype(np.float64)
+        sums = np.stack([(g * gamma).sum((1, 2)), (g * gamma * xhat).sum((1, 2))], 1)
+        dx, *_ = reference.layernorm_backward(g, y, gamma, eps=EPS)
+    weight = case.weight.astype(np.float64).transpose(2, 1, 0)
+    dweight, dbias = reference.one_hot_conv1d_backward(dx.transpose(0, 2, 1), case.ids, weight)
+    return dweight.transpose(2, 1, 0), dbias, sums
+
+
+def backward(case, more=0, scale=1.0):
+    """What is expected, and twice what is found."""
+    made, (_, place, _, moments) = forward(case)
+    rng = np.random.default_rng(1)
+    dy = bf16_of(scale * rng.standard_normal((place.shape[0], place.shape[1] + more, place.shape[2])))
+    dy[:, place.shape[1] :] = 0x7FC0
+    *exact, sums = expected_gradient(case, dy[:, : place.shape[1]], place)
+    norm, found, gradient = (), [], TokenBackward(made)
+    if sums is not None:
+        norm = tuple(map(put, (case.affine[0], moments, sums.astype(np.float32))))
+    for _ in range(2):
+        outs = [put(np.full(array.shape, np.nan, np.float32)) for array in exact]
+        gradient.backward(put(dy), put(place), *outs, put(case.bias), *norm)
+        found.append([device.to_host(out) for out in outs])
+    return exact, *found
+
+
+def check_gradient(exact, found, again, rtol=2e-6):
+    for one, other, third in zip(exact, found, again, strict=True):
+        np.testing.assert_allclose(other, one, rtol=rtol, atol=rtol * abs(one).max())
+        np.testing.assert_array_equal(other, third)
+
+
+@pytest.mark.parametrize("layernorm", [True, False])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_backward(sizes, layernorm):
+    check_gradient(*backward(drawn(*sizes, layernorm)))
+
+
+def test_backward_of_many_stages_and_rows_behind():
+    """Several groups of windows, inputs that fill no stage, gradients of several sizes, and junk behind them."""
+    check_gradient(*backward(drawn(11, 60, 7, 40, 7), more=2, scale=1e-4))
+
+
+def test_backward_where_memory_has_few_rows(monkeypatch):
+    """A warp's taps at a time; then some rows of the counts' tables."""
+    monkeypatch.setattr(device, "multiprocessors", lambda: 2)
+    for sizes, limit in (((3, 29, 15, 16, 7), 19_000), ((2, 20, 60, 8, 2), 26_500)):
+        monkeypatch.setattr(device, "shared_limit", lambda limit=limit: limit)
+        check_gradient(*backward(drawn(*sizes)))
+    monkeypatch.setattr(device, "shared_limit", lambda: 10_000)
+    with pytest.raises(ValueError, match="need 18368 bytes of 10000"):
+        TokenBackward(TokenForward((7, 15, 8), (1, 20)))
+
+
+def test_a_gradient_that_is_not_finite_shows():
+    case = drawn(2, 20, 4, 8, 3)
+    made, (_, place, _, moments) = forward(case)
+    outs = put(np.zeros((3, 4, 8), np.float32)), put(np.zeros(8, np.float32))
+    dy, sums = put(np.zeros(place.shape, np.uint16)), put(np.full((2, 2), np.inf, np.float32))
+    TokenBackward(made).backward(dy, put(place), *outs, put(case.bias), put(case.affine[0]), put(moments), sums)
+    assert all(np.isnan(device.to_host(out)).all() for out in outs)
+
+
+def test_nothing_arrives():
+    """All windows are dead: only LayerNorm's sums would remain, which are 0."""
+    exact, found, again = backward(drawn(2, 20, 4, 8, 3), scale=0.0)
+    check_gradient(exact, found, again)
+    assert not any(array.any() for array in found)
+
+
+@pytest.mark.parametrize(
+    ("shape", "ids_shape", "message"),
+    [
+        ((7, 70, 12), (1, 30), "C_out a multiple of 8"),
+        ((7, 256, 8), (1, 30), "depth at most 255"),
+        ((7, 70, 8), (1, 8), "a window, 9 ids"),
+        ((90, 255, 8), (1, 300), "23040 rows of 8 channels need 368640 bytes"),
+    ],
+)
+def test_what_does_not_fit(shape, ids_shape, message):
+    with pytest.raises(ValueError, match=message):
+        TokenForward(shape, ids_shape)
