@@ -201,14 +201,16 @@ def _look_at(args: Sequence[KernelArgument], kinds: list[object], values: list[K
 _NUMBERS = (int, float, bool)
 
 
-def start(kernel: Kernel, blocks: Grid, threads: Grid, stream: Stream, *args: KernelArgument) -> None:
-    """Start a kernel by itself; nothing is waited for."""
+def start(
+    kernel: Kernel, blocks: Grid, threads: Grid, stream: Stream, *args: KernelArgument, shared: int = 0
+) -> None:
+    """Start a kernel by itself, with so many bytes of dynamic shared memory; nothing is waited for."""
     with launching:
         if SIMULATED:
-            kernel[blocks, threads, stream](*args)
+            kernel[blocks, threads, stream, shared](*args)
         else:
             _counter.launches += 1
-            block, values = prepared(kernel, blocks, threads, args, 0, False, 1)
+            block, values = prepared(kernel, blocks, threads, args, shared, False, 1)
             block.start(int(stream), values)
 
 
