@@ -10,6 +10,7 @@ from charcnn.ops import maxpool1d_training as pools
 from charcnn.ops import reference
 from charcnn.ops.common import columns
 from charcnn.ops.layernorm import training, training_backward
+from charcnn.ops.linear.head import CLASSES, head
 
 ONE_WARP, MORE = pytest.param(None, id="one warp"), pytest.param(64, id="two warps")
 
@@ -192,3 +193,29 @@ def test_norm(monkeypatch, n, length, rows, channels, inputs_a_block):
     np.testing.assert_allclose(wide(fetched(got))[:, :length], dx, rtol=2**-8, atol=2e-5)
     assert (fetched(got)[:, length:] == 0).all()
     np.testing.assert_allclose(added(partial, (channels,)), dx.sum(axis=(0, 1)), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("n", "units", "classes"), [(1, 8, 1), (5, 40, 2), (3, 264, 4), (4, 72, 14), (2, 520, 20), (2, 16, 62), (1, 8, 64)]
+)
+def test_head(n, units, classes):
+    rng, parts = np.random.default_rng(classes), 2
+    h = drawn(rng, n, units)
+    h[h >= 0x8000] = 0
+    weight = rng.standard_normal((units, classes), np.float32)
+    bias, share = rng.standard_normal(classes, np.float32), rng.random(n, np.float32)
+    targets = rng.random((n, classes), np.float32)  # whose sum is not 1
+    losses, dh, dlogits = filled((n,), np.float32), filled((n, units), np.uint16), filled((n, classes), np.float32)
+    dweight, dbias = filled((parts, units, classes), np.float32), filled((parts, classes), np.float32)
+    given = map(cuda.to_device, (h, weight, bias, targets, share))
+    head(*given, losses, dh, dlogits, dweight, dbias)
+
+    x, w, t = wide(h), weight.astype(np.float64), targets.astype(np.float64)
+    logits = x @ w + bias
+    d = reference.softmax_cross_entropy_backward(share.astype(np.float64), logits, t)
+    exact_h, exact_weight, exact_bias = reference.linear_backward(d, x, np.ascontiguousarray(w.T))
+    np.testing.assert_allclose(fetched(losses), reference.softmax_cross_entropy(logits, t), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(fetched(dlogits), d, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(wide(fetched(dh)), np.where(x > 0, exact_h, 0), rtol=2**-7, atol=1e-4)
+    np.testing.assert_allclose(added(dweight, weight.shape), exact_weight.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(added(dbias, bias.shape), exact_bias, rtol=1e-4, atol=1e-5)
