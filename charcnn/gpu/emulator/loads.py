@@ -193,10 +193,15 @@ def _copy(to: int, source: bytes | np.ndarray, size: int, source_at: int | None 
 def cp_async(width: int) -> Function:
     """`ptx.cp_async`."""
 
-    def copy(shared: Array, to: int, offset: int, array: Array, at: int, wanted: int) -> None:
+    def copy(*operands: Value) -> None:
+        """By addresses, or by a place in each of two arrays."""
+        if len(operands) == 3:
+            to, source, wanted = map(int, operands)
+            return _copy(to, read_global(source, wanted), 4 * width, source if wanted else None)
+        shared, to, offset, array, at, wanted = operands
         touch_element(array, at, int(wanted), "reads")
         elements = [array.flat[int(at) + i] for i in range(int(wanted) // array.dtype.itemsize)]
-        _copy(_place((shared, to, offset)), np.array(elements, array.dtype).tobytes(), 4 * width)
+        return _copy(_place((shared, to, offset)), np.array(elements, array.dtype).tobytes(), 4 * width)
 
     return copy
 

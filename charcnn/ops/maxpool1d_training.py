@@ -1,0 +1,196 @@
+"""maxpool1d of bf16 features, channels last, that keeps which position won, and its gradient. Windows of three.
+
+A thread has eight channels of a window. Features have had ReLU: as integers their bits have the numbers' order, and NaN
+is the greatest. So nothing is converted.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from numba import cuda, float32, types
+
+from charcnn.aliases import Array, Kernel, Stream
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint64
+from charcnn.gpu.indices import block_idx_x, block_idx_y, grid_dim_x, thread_idx_x
+from charcnn.gpu.launch import jit, start
+from charcnn.ops.common import columns
+from charcnn.ops.common.columns import fold_of, lanes_of, placed, slabs_of, store_eight
+from charcnn.ops.common.mma_layout import OCTET
+
+WINDOW = 3
+
+NOWHERE = 3
+"""The place of a window whose maximum is not positive: ReLU lets no gradient pass."""
+
+
+@cuda.jit(device=True, forceinline=True)
+def _first(a, b, c, mask):
+    """Of three numbers' bits under a mask the greatest, and which it is, the first of equals; signs do not count."""
+    best, second, third, place = a & mask, b & mask, c & mask, 0
+    if second > best:
+        best, place = second, 1
+    if third > best:
+        best, place = third, 2
+    return best, place if best > 0 else NOWHERE
+
+
+@cuda.jit(device=True, forceinline=True)
+def place_at(words, w):
+    """The places of two channels, from two words that hold eight, a byte each."""
+    both = words[w // 2] >> (16 * (w % 2))
+    return both & 3, (both >> 8) & 3
+
+
+@cache
+def _forward_kernel(lanes: int, threads: int) -> Kernel:
+    window, octet, held = WINDOW, OCTET, WINDOW * 4
+
+    @jit(launch_bounds=threads)
+    def kernel(y, pooled, place, total, windows, rows, pooled_rows, channels):
+        read, best = cuda.local.array(held, types.uint32), cuda.local.array(4, types.uint32)
+        places = cuda.local.array(2, types.uint32)
+        thread = thread_idx_x()
+        one = block_idx_x() * (threads // lanes) + thread // lanes
+        channel = (block_idx_y() * lanes + thread % lanes) * octet
+        if one >= total or channel >= channels:
+            return
+        n, j = one // windows, one % windows
+        row = uint64(n) * uint64(rows) + uint64(j * window)
+        for q in range(window):
+            at, i = ((row + uint64(q)) * uint64(channels) + uint64(channel)) * uint64(2), 4 * q
+            read[i], read[i + 1], read[i + 2], read[i + 3] = ptx.ld_nc_no_allocate(y + at, 1)
+        places[0] = 0
+        places[1] = 0
+        for w in range(4):
+            low, low_place = _first(read[w], read[w + 4], read[w + 8], 0x7FFF)
+            high, high_place = _first(read[w], read[w + 4], read[w + 8], 0x7FFF0000)
+            best[w] = low | high
+            places[w // 2] |= (low_place | (high_place << 8)) << (16 * (w % 2))
+        at = (uint64(n) * uint64(pooled_rows) + uint64(j)) * uint64(channels) + uint64(channel)
+        ptx.st_global_v4_b32(pooled + at * uint64(2), best[0], best[1], best[2], best[3])
+        ptx.st_global_v2_b32(place + (uint64(one) * uint64(channels) + uint64(channel)), places[0], places[1])
+
+    return kernel
+
+
+def pool_forward(y: Array, length: int, pooled: Array, place: Array, stream: Stream = None) -> None:
+    """maxpool1d of three positions.
+
+    Args:
+        y: bf16 as uint16, (N, S, C), none negative; C a multiple of 8. Rows from `length` on are not read.
+        length: valid positions, at most S; they have P = length // 3 windows.
+        pooled: bf16 (N, Q, C), Q >= P, written where valid.
+        place: uint8 (N, P, C), written: which position of the window has the maximum, of equals the first; 3 where that
+            is 0.
+        stream: a CUDA stream.
+
+    Raises:
+        ValueError: an array's dtype, shape or layout does not fit; names it.
+    """
+    (n, rows, channels), windows = y.shape, check_length(length, y.shape[1])
+    check_rows("pooled", pooled, windows)
+    addresses = (
+        placed("y", y, y.shape),
+        placed("pooled", pooled, (n, pooled.shape[1], channels)),
+        placed("place", place, (n, windows, channels), np.uint8),
+    )
+    lanes, threads = lanes_of(channels), columns.THREADS
+    grid = -(-n * windows * lanes // threads), slabs_of(channels)
+    numbers = map(np.uint32, (n * windows, windows, rows, pooled.shape[1], channels))
+    start(_forward_kernel(lanes, threads), grid, threads, device.as_stream(stream), *addresses, *numbers)
+
+
+def check_length(length: int, rows: int) -> int:
+    """The windows of so many valid positions of `rows`.
+
+    Raises:
+        ValueError: there is none, or there are fewer rows.
+    """
+    if not WINDOW <= length <= rows:
+        raise ValueError(f"{length=}: need {WINDOW} to S={rows}")
+    return length // WINDOW
+
+
+def check_rows(name: str, array: Array, windows: int) -> None:
+    """Raise ValueError unless each input of (N, Q, C) has a row for every window."""
+    if len(array.shape) != 3 or array.shape[1] < windows:
+        raise ValueError(f"{name} has shape {tuple(array.shape)}: need (N, Q, C) with Q >= {windows}")
+
+
+@cache
+def _backward_kernel(lanes: int, threads: int) -> Kernel:
+    window, octet, held, rows_at_once = WINDOW, OCTET, OCTET * threads, threads // lanes
+    unpack, fold, nowhere = ptx.cvt_f32x2("bf16"), fold_of(OCTET, threads), NOWHERE
+
+    @jit(launch_bounds=threads)
+    def kernel(dy, place, dx, partial, total, windows, row_windows, rows, pooled_rows, channels):
+        smem, sums = cuda.shared.array(held, float32), cuda.local.array(octet, float32)
+        read, places = cuda.local.array(4, types.uint32), cuda.local.array(2, types.uint32)
+        moved = cuda.local.array(4, types.uint32)
+        thread = thread_idx_x()
+        channel = (block_idx_y() * lanes + thread % lanes) * octet
+        inside = channel < channels
+        for c in range(octet):
+            sums[c] = float32(0)
+        for one in range(block_idx_x() * rows_at_once + thread // lanes, total, grid_dim_x() * rows_at_once):
+            if not inside:
+                continue
+            n, j = one // row_windows, one % row_windows
+            wanted = 1 if j < windows else 0
+            at = (uint64(n) * uint64(pooled_rows) + uint64(j)) * uint64(channels) + uint64(channel)
+            read[0], read[1], read[2], read[3] = ptx.ld_nc_no_allocate(dy + at * uint64(2), wanted)
+            j_place = min(j, windows - 1)  # read in any case: behind the last window dy is 0
+            at = uint64(n * windows + j_place) * uint64(channels) + uint64(channel)
+            places[0], places[1] = ptx.ld_global_v2_b32(place + at)
+            for w in range(4):
+                low_place, high_place = place_at(places, w)
+                kept = 0xFFFF if low_place != nowhere else 0
+                low, high = unpack(read[w] & (kept | (0xFFFF0000 if high_place != nowhere else 0)))
+                sums[2 * w] += low
+                sums[2 * w + 1] += high
+            for q in range(window):
+                for w in range(4):
+                    low_place, high_place = place_at(places, w)
+                    kept = 0xFFFF if low_place == q else 0
+                    moved[w] = read[w] & (kept | (0xFFFF0000 if high_place == q else 0))
+                row = j * window + q
+                if row < rows:
+                    at = (uint64(n) * uint64(rows) + uint64(row)) * uint64(channels) + uint64(channel)
+                    ptx.st_global_v4_b32(dx + at * uint64(2), moved[0], moved[1], moved[2], moved[3])
+        fold(sums, smem, thread, lanes)
+        if thread < lanes and inside:
+            at = (uint64(block_idx_x()) * uint64(channels) + uint64(channel)) * uint64(4)
+            store_eight(partial + at, sums, 0)
+
+    return kernel
+
+
+def pool_backward(dy: Array, place: Array, dx: Array, partial: Array, stream: Stream = None) -> None:
+    """The gradient of `pool_forward`, and in parts its sums by channel, which are the bias's gradient.
+
+    Args:
+        dy: bf16 as uint16, (N, Q, C), Q >= P; rows from P on are not read.
+        place: uint8 (N, P, C), as `pool_forward` wrote it.
+        dx: bf16 (N, S, C), written whole: dy at its place, else 0.
+        partial: float32 (parts, C), written; `columns.parts_of(N * S // 3, C)` says how many are good.
+        stream: a CUDA stream.
+
+    Raises:
+        ValueError: an array's dtype, shape or layout does not fit; names it.
+    """
+    (n, rows, channels), windows, parts = dx.shape, int(place.shape[1]), int(partial.shape[0])
+    check_rows("dy", dy, windows)
+    check_length(WINDOW * windows, rows)
+    addresses = (
+        placed("dy", dy, (n, dy.shape[1], channels)),
+        placed("place", place, (n, windows, channels), np.uint8),
+        placed("dx", dx, dx.shape),
+        placed("partial", partial, (parts, channels), np.float32),
+    )
+    lanes, threads, row_windows = lanes_of(channels), columns.THREADS, -(-rows // WINDOW)
+    numbers = map(np.uint32, (n * row_windows, windows, row_windows, rows, dy.shape[1], channels))
+    kernel, grid = _backward_kernel(lanes, threads), (parts, slabs_of(channels))
+    start(kernel, grid, threads, device.as_stream(stream), *addresses, *numbers)

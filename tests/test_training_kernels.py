@@ -1,0 +1,221 @@
+"""What a training step on tensor cores does between its products, against float64: pools, norms, column sums, the head."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from charcnn.ops import maxpool1d_training as pools
+from charcnn.ops import reference
+from charcnn.ops.common import columns
+from charcnn.ops.layernorm import training, training_backward
+from charcnn.ops.linear.head import CLASSES, head
+
+ONE_WARP, MORE = pytest.param(None, id="one warp"), pytest.param(64, id="two warps")
+
+
+@pytest.fixture(params=[ONE_WARP, MORE], autouse=True)
+def threads(request, monkeypatch):
+    """The simulator's blocks have a warp: here also more, as on a GPU."""
+    if request.param and columns.device.SIMULATED:
+        monkeypatch.setattr(columns, "THREADS", request.param)
+
+
+def bf16(values):
+    """Rounded to nearest, as uint16."""
+    bits = np.asarray(values, np.float32).view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def wide(array):
+    """The float64 of an array of bf16."""
+    return (np.asarray(array).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def drawn(rng, *shape):
+    """Few different values, so that some are equal."""
+    return bf16(rng.integers(-6, 7, shape) / 4)
+
+
+def filled(shape, dtype):
+    """What is to be written, poisoned."""
+    bits = np.full(int(np.prod(shape)) * np.dtype(dtype).itemsize, 0xFF, np.uint8)
+    return cuda.to_device(bits.view(dtype).reshape(shape))
+
+
+def poisoned(array, valid):
+    """Rows behind the valid ones hold NaN."""
+    array[:, valid:] = 0x7FC0
+    return array
+
+
+def fetched(*arrays):
+    found = [array.copy_to_host() for array in arrays]
+    return found[0] if len(found) == 1 else found
+
+
+def ncl(array):
+    return np.ascontiguousarray(array.transpose(0, 2, 1))
+
+
+def places_of(y):
+    """By windows of three along axis 1: where y's maximum is, of equals the first; 3 where it is not positive."""
+    windows = y[:, : y.shape[1] // 3 * 3].reshape(len(y), -1, 3, y.shape[2])
+    return np.where(windows.max(axis=2) <= 0, 3, windows.argmax(axis=2)).astype(np.uint8), windows.max(axis=2)
+
+
+def taken(dy, place):
+    """dy at its place, (N, 3 P, C)."""
+    windows = np.where(place[:, :, None] == np.arange(3)[:, None], dy[:, :, None], 0)
+    return windows.reshape(len(dy), -1, dy.shape[2])
+
+
+SIZES = [(1, 3, 3, 8), (2, 11, 13, 24), (3, 12, 12, 64), (2, 10, 10, 264)]
+"""N, L, S, C: one window; rows that are in none, or are not valid; octets that do not fill a warp, or fill more."""
+
+
+@pytest.mark.parametrize(("n", "length", "rows", "channels"), SIZES)
+def test_pools(n, length, rows, channels):
+    rng = np.random.default_rng(length)
+    y = drawn(rng, n, rows, channels)
+    y[y >= 0x8000] = 0
+    y[:, :3, 0] = 0
+    windows = length // 3
+    pooled, place = filled((n, windows + 2, channels), np.uint16), filled((n, windows, channels), np.uint8)
+    pools.pool_forward(cuda.to_device(poisoned(y, length)), length, pooled, place)
+    expected_place, expected = places_of(wide(y[:, :length]))
+    assert (fetched(place) == expected_place).all()
+    assert (wide(fetched(pooled))[:, :windows] == expected).all()
+    assert (fetched(pooled)[:, windows:] == 0xFFFF).all(), "what is not valid is left as it was"
+    dy = poisoned(drawn(rng, n, windows + 2, channels), windows)
+    parts = 3
+    dx, partial = filled((n, rows, channels), np.uint16), filled((parts, channels), np.float32)
+    pools.pool_backward(cuda.to_device(dy), place, dx, partial)
+    x, given = wide(y[:, : windows * 3]), wide(dy[:, :windows])
+    exact = reference.maxpool1d_backward(ncl(given), ncl(x), 3).transpose(0, 2, 1)
+    exact = np.where(x <= 0, 0, exact)
+    found = wide(fetched(dx))
+    assert (found[:, : windows * 3] == exact).all()
+    assert (found[:, windows * 3 :] == 0).all()
+    assert (fetched(partial).sum(axis=0) == exact.sum(axis=(0, 1))).all()  # quarters add up exactly
+
+
+def test_nan_stays():
+    y = np.zeros((1, 3, 8), np.uint16)
+    y[0, 1] = 0x7FC0
+    pooled, place = filled((1, 1, 8), np.uint16), filled((1, 1, 8), np.uint8)
+    pools.pool_forward(cuda.to_device(y), 3, pooled, place)
+    assert np.isnan(wide(fetched(pooled))).all()
+    assert (fetched(place) == 1).all()
+
+
+@pytest.mark.parametrize(("rows", "channels"), [(1, 8), (37, 40), (9, 512)])
+@pytest.mark.parametrize("parts", [1, 5])
+def test_column_sums(rows, channels, parts):
+    dy = drawn(np.random.default_rng(rows), rows, channels)
+    partial, out = filled((parts, channels), np.float32), filled((channels,), np.float32)
+    columns.column_sums(cuda.to_device(dy), partial)
+    columns.Sums([(partial, out)]).start()
+    assert (fetched(out) == wide(dy).sum(axis=0)).all()
+
+
+def test_sums_of_any_size_in_one_launch():
+    rng, flat = np.random.default_rng(5), filled((2000,), np.float32)
+    sizes = [(1, 8), (3, 5), (32, 300), (33, 1), (70, 12), (4, 516), (6, 4)]
+    begins = np.cumsum([0, *(size for _, size in sizes)])
+    partials = [rng.integers(-9, 10, size).astype(np.float32) for size in sizes]
+    outs = [flat[begin : begin + size] for begin, (_, size) in zip(begins, sizes, strict=False)]
+    pairs = [(cuda.to_device(partial), out) for partial, out in zip(partials, outs, strict=True)]
+    columns.Sums(pairs).start()
+    columns.Sums([]).start()
+    found = fetched(flat)
+    for begin, partial in zip(begins, partials, strict=False):
+        assert (found[begin : begin + partial.shape[1]] == partial.sum(axis=0)).all()
+    assert np.isnan(found[begins[-1] :]).all()
+
+
+def added(partial, shape):
+    out = filled(shape, np.float32)
+    columns.Sums([(partial, out)]).start()
+    return fetched(out)
+
+
+@pytest.mark.parametrize("inputs_a_block", [1, 8])
+@pytest.mark.parametrize(("n", "length", "rows", "channels"), SIZES)
+def test_norm(monkeypatch, n, length, rows, channels, inputs_a_block):
+    monkeypatch.setattr(training_backward, "INPUTS", inputs_a_block)
+    rng, windows, eps = np.random.default_rng(length), length // 3, 1e-3
+    y, dy = poisoned(drawn(rng, n, rows, channels), length), poisoned(drawn(rng, n, windows + 1, channels), windows)
+    gamma, beta = (rng.integers(-2, 3, (length, channels)).astype(np.float32) for _ in range(2))
+    gamma[1], beta[:3, 1] = 0, -9  # ties by beta alone; a channel of which nothing is left
+    on = {name: cuda.to_device(array) for name, array in (("y", y), ("dy", dy), ("gamma", gamma), ("beta", beta))}
+    pooled, place = filled((n, windows + 1, channels), np.uint16), filled((n, windows, channels), np.uint8)
+    normalised, moments = filled((n, windows, channels), np.uint16), filled((n, 2), np.float32)
+    training.norm_pool_forward(on["y"], on["gamma"], on["beta"], pooled, place, normalised, moments, eps)
+
+    x = wide(y[:, :length])
+    mean = x.mean(axis=(1, 2), keepdims=True)
+    rate = 1 / np.sqrt(x.var(axis=(1, 2), keepdims=True) + eps)
+    normal = (x - mean) * rate
+    affine = normal * gamma + beta
+    expected_place, maxima = places_of(affine)
+    found_place = fetched(place)
+    assert np.mean(found_place != expected_place) < 0.02, "all but numbers that are nearly equal"
+    np.testing.assert_allclose(fetched(moments), np.stack([mean, rate], 1)[..., 0, 0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(wide(fetched(pooled))[:, :windows], np.maximum(maxima, 0), rtol=2**-8, atol=1e-5)
+    at = np.minimum(found_place, 2).astype(np.int64)
+    held = np.take_along_axis(normal[:, : 3 * windows].reshape(n, windows, 3, channels), at[:, :, None], 2)[:, :, 0]
+    lives = found_place < 3
+    np.testing.assert_allclose(wide(fetched(normalised))[lives], held[lives], rtol=2**-8, atol=1e-5)
+    assert (fetched(pooled)[:, windows:] == 0xFFFF).all()
+
+    part_shape, input_shape = training_backward.columns_shapes(n, length, channels)
+    partial, inputs = filled(part_shape, np.float32), filled(input_shape, np.float32)
+    sums = filled((n, 2), np.float32)
+    training_backward.norm_columns(on["dy"], place, normalised, on["gamma"], inputs, partial, sums)
+    g = np.zeros_like(x)
+    g[:, : 3 * windows] = taken(wide(dy[:, :windows]), found_place)
+    dx, dgamma, dbeta = reference.layernorm_backward(g, x, gamma.astype(np.float64), eps=eps)
+    for part, expected in ((partial[0], dgamma), (partial[1], dbeta)):
+        np.testing.assert_allclose(added(part, gamma.shape), expected, atol=2e-2)
+        assert (added(part, gamma.shape)[3 * windows :] == 0).all()
+    scaled = g * gamma
+    exact = np.stack([scaled.sum(axis=(1, 2)), (scaled * normal).sum(axis=(1, 2))], 1)
+    np.testing.assert_allclose(fetched(sums), exact, rtol=1e-2, atol=0.02 * np.sqrt(channels * length))
+
+    got, parts = filled(y.shape, np.uint16), training_backward.backward_parts(n, rows, channels)
+    partial = filled((parts, channels), np.float32)
+    exact_sums = cuda.to_device(exact.astype(np.float32))
+    training_backward.norm_pool_backward(
+        on["dy"], place, on["y"], moments, exact_sums, on["gamma"], got, partial
+    )
+    np.testing.assert_allclose(wide(fetched(got))[:, :length], dx, rtol=2**-8, atol=2e-5)
+    assert (fetched(got)[:, length:] == 0).all()
+    np.testing.assert_allclose(added(partial, (channels,)), dx.sum(axis=(0, 1)), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("n", "units", "classes"), [(1, 8, 1), (5, 40, 2), (3, 264, 4), (4, 72, 14), (2, 520, 20), (2, 16, 62), (1, 8, 64)]
+)
+def test_head(n, units, classes):
+    rng, parts = np.random.default_rng(classes), 2
+    h = drawn(rng, n, units)
+    h[h >= 0x8000] = 0
+    weight = rng.standard_normal((units, classes), np.float32)
+    bias, share = rng.standard_normal(classes, np.float32), rng.random(n, np.float32)
+    targets = rng.random((n, classes), np.float32)  # whose sum is not 1
+    losses, dh, dlogits = filled((n,), np.float32), filled((n, units), np.uint16), filled((n, classes), np.float32)
+    dweight, dbias = filled((parts, units, classes), np.float32), filled((parts, classes), np.float32)
+    given = map(cuda.to_device, (h, weight, bias, targets, share))
+    head(*given, losses, dh, dlogits, dweight, dbias)
+
+    x, w, t = wide(h), weight.astype(np.float64), targets.astype(np.float64)
+    logits = x @ w + bias
+    d = reference.softmax_cross_entropy_backward(share.astype(np.float64), logits, t)
+    exact_h, exact_weight, exact_bias = reference.linear_backward(d, x, np.ascontiguousarray(w.T))
+    np.testing.assert_allclose(fetched(losses), reference.softmax_cross_entropy(logits, t), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(fetched(dlogits), d, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(wide(fetched(dh)), np.where(x > 0, exact_h, 0), rtol=2**-7, atol=1e-4)
+    np.testing.assert_allclose(added(dweight, weight.shape), exact_weight.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(added(dbias, bias.shape), exact_bias, rtol=1e-4, atol=1e-5)
