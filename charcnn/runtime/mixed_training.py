@@ -110,7 +110,7 @@ def blocks_of(nodes: Sequence[Node]) -> list[Block]:
         at += rectified
         if at < len(rest) and isinstance(rest[at].layer, layers.MaxPool1d):
             pooled, at = True, at + 1
-            if rest[at - 1].layer.kernel_size != pools.WINDOW:
+            if rest[at - 1].layer.size != pools.WINDOW:
                 raise ValueError(f"{rest[at - 1].layer.label}: need windows of {pools.WINDOW}")
         if rectified == (at == len(rest)) or (norm is not None and not pooled) or (pooled and not rectified):
             raise ValueError(f"{node.layer.label}: need ReLU behind it, and pooling behind LayerNorm; nothing last")
@@ -174,7 +174,7 @@ class MixedTraining:
         group: ParameterGroup = ParameterGroup(0), clip: float = 1.0, recorded: bool = False, stream: Stream = None,  # noqa: B008 - frozen
     ) -> None:  # fmt: skip
         device.require_hopper("wgmma")
-        self._blocks, self._rows, self._length = blocks_of(nodes), rows, math.prod(nodes[0].in_shape)
+        self._nodes, self._blocks, self._rows = nodes, blocks_of(nodes), rows
         self._stream, self._recorded = device.as_stream(stream), recorded and not device.SIMULATED
         self._shapes, self._begins, size = trained(nodes), dict[str, int](), 0
         for name, shape in self._shapes.items():
@@ -192,11 +192,10 @@ class MixedTraining:
         self.optimiser = AdamW(self.weights, [sized], clip=clip, shadow=self._copies, stream=self._stream)
         self._masters, self._slopes, self._halves = map(self._parts, (self.weights, self.gradients, self._copies))
         self._features, self._workspace = list[Array](), list[Array]()
-        self._ids, self._targets = (
-            device.empty(shape, dtype)
-            for shape, dtype in (((rows, self._length), np.uint8), ((rows, self._blocks[-1].node.out_shape[0]), np.float32))
-        )  # fmt: skip
-        self._share, self._losses, self._given = device.empty((rows,), np.float32), device.empty((rows,), np.float32), 0
+        self._ids = device.empty((rows, math.prod(nodes[0].in_shape)), np.uint8)
+        self._targets = device.empty((rows, math.prod(self._blocks[-1].node.out_shape)), np.float32)
+        self._share, self._losses = (device.empty((rows,), np.float32) for _ in range(2))
+        self._given, self._set, self._rate = 0, 1.0, device.to_device(np.ones(1))
         self._sums, self._products = list[tuple[Array, Array]](), list[Product]()
         self._starts = self._planned()
         self._graph: graph.Graph | None = None
@@ -207,6 +206,11 @@ class MixedTraining:
         moments, products = [self.optimiser.first, self.optimiser.second], self._products
         held = [self._copies], [self.gradients], [self.weights], moments, self._features, [*self._workspace, *products]
         return {kind: sum(int(one.nbytes) for one in arrays) for kind, arrays in zip(KINDS, held, strict=True)}
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """Bytes that the layers say it needs, by KINDS."""
+        return counted(self._nodes, self._rows)
 
     @property
     def params(self) -> dict[str, np.ndarray]:
@@ -232,14 +236,15 @@ class MixedTraining:
             The losses (N,), before the step, on the GPU; `fetched` waits for them. The next step writes them anew.
         """
         self._fill(x, targets)
-        self.optimiser.set_rate(rate, self._stream)
-        if not self._recorded:
-            self._whole(self._stream)
-        elif self._graph is None:
-            self._whole(self._stream)  # compiles, and is the first step; the recording does nothing
-            self._graph = graph.Graph(self._whole, self._stream, warm=False)
-        else:
+        if rate != self._set:
+            self._rate.copy_to_device(np.array([rate]), stream=self._stream)
+            self._set = rate
+        if self._graph is not None:
             self._graph.launch()
+        elif self._recorded:
+            self._graph = graph.Graph(self._whole, self._stream)  # which makes this step, and then records the next one
+        else:
+            self._whole(self._stream)
         return self._losses[: len(x)]
 
     def fetched(self, array: Array) -> np.ndarray:
@@ -248,7 +253,7 @@ class MixedTraining:
 
     def _whole(self, stream: Stream) -> None:
         self._backward(stream)
-        self.optimiser.start(self.gradients, stream)
+        self.optimiser.step(self.gradients, self._rate, stream=stream)
 
     def _backward(self, stream: Stream) -> None:
         """Losses, and gradients in their buffer, of what `_fill` was given."""
@@ -290,7 +295,8 @@ class MixedTraining:
     def _token_stage(self, block: Block, of: Sizes, starts: list[Callable[..., object]]) -> Stage:
         stage = Stage(block, self._ids, None, *self._picked(block, of))
         weight, bias, affine = self._own(block)
-        self._tokens = TokenForward(tuple(weight.shape), tuple(self._ids.shape), layernorm=bool(affine), eps=_eps(block))
+        shapes = tuple(weight.shape), tuple(self._ids.shape)
+        self._tokens = TokenForward(*shapes, layernorm=bool(affine), eps=_eps(block))
         more = [affine or None, stage.pooled, stage.place, stage.normalised, stage.moments]
         starts.append(partial(self._tokens.forward, self._ids, weight, bias, *more))
         return stage
@@ -335,7 +341,8 @@ class MixedTraining:
             dy = dx
         elif block.pooled:
             n, rows, channels = stage.y.shape
-            dx, part = self._turn(stage.y.shape), self._work((columns.parts_of(n * rows // pools.WINDOW, channels), channels))
+            parts = columns.parts_of(n * rows // pools.WINDOW, channels)
+            dx, part = self._turn(stage.y.shape), self._work((parts, channels))
             starts.append(partial(pools.pool_backward, dy, stage.place, dx, part))
             dy = dx
         else:
