@@ -113,7 +113,7 @@ class Product:
         addresses = (np.uint64(device.address(array)) for array in (*self._maps, last))
         self._arguments = (*addresses, *map(np.uint32, numbers))
         self._kernel, self._blocks = make_product_kernel(kind, tile, after, of.ptx_type), min(parts * tiles, clusters)
-        self._shared = tile.smem_bytes
+        self._shared, self.kind_name = tile.smem_bytes, kind.name
         self.nbytes = sums.nbytes if parts > 1 else 0
         """Of memory that it has of its own."""
 
