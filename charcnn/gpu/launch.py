@@ -201,9 +201,7 @@ def _look_at(args: Sequence[KernelArgument], kinds: list[object], values: list[K
 _NUMBERS = (int, float, bool)
 
 
-def start(
-    kernel: Kernel, blocks: Grid, threads: Grid, stream: Stream, *args: KernelArgument, shared: int = 0
-) -> None:
+def start(kernel: Kernel, blocks: Grid, threads: Grid, stream: Stream, *args: KernelArgument, shared: int = 0) -> None:
     """Start a kernel by itself, with so many bytes of dynamic shared memory; nothing is waited for."""
     with launching:
         if SIMULATED:
