@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from types import ModuleType
 from typing import Protocol
 from unittest import mock
 
 import numpy as np
 from numba import types
 
-from charcnn.aliases import Kernel, KernelArgument, NumbaType, Stream
+from charcnn.aliases import Array, DType, Kernel, KernelArgument, NumbaType, Stream
 from charcnn.compiling.networks import BuiltEncoder, BuiltLevel, record, runnable
 from charcnn.compiling.stand_in import Target, kind
 from charcnn.config import SMALL
 from charcnn.gpu import copy_kernel
 from charcnn.gpu.collectives import PROTOCOLS, kernels
-from charcnn.gpu.launch import title
-from charcnn.ops import adamw
+from charcnn.gpu.launch import Grid, title
+from charcnn.ops import adamw, maxpool1d_training
+from charcnn.ops.common import columns
 from charcnn.ops.encoder import reduced_rows, scattered_rows
+from charcnn.ops.layernorm import training, training_backward
+from charcnn.ops.linear import head
 
 FOR_ADA = "l14 fp8"
 """All that this level launches in this precision, for GPUs that have FP8 and no wgmma."""
@@ -92,17 +98,67 @@ ADAMW = "adamw"
 def of_adamw(name: str, target: Target, recorder: Recorder) -> None:
     """Hand over ADAMW's."""
     recorder.variant, weights = name, np.zeros(4, np.float32)
+    with started(recorder, adamw):
+        for shadow in (None, np.zeros(4, np.uint16)):
+            adamw.AdamW(weights, [adamw.ParameterGroup(4)], clip=1.0, shadow=shadow).step(weights)
 
-    def start(kernel: Kernel, blocks: int, threads: int, stream: Stream, *args: KernelArgument) -> None:
+
+@contextmanager
+def started(recorder: Recorder, *modules: ModuleType) -> Iterator[None]:
+    """Hand over what these start."""
+
+    def start(
+        kernel: Kernel, blocks: Grid, threads: int, stream: Stream, *args: KernelArgument, shared: int = 0
+    ) -> None:
         recorder.launch(kernel, tuple(map(kind, args)))
 
-    with mock.patch.object(adamw, "start", start):
-        adamw.AdamW(weights, [adamw.ParameterGroup(4)], clip=1.0).step(weights)
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(mock.patch.object(module, "start", start))
+        yield
+
+
+BETWEEN_PRODUCTS = "between products"
+"""What a training step on tensor cores launches between its products, at the sizes of blocks 2 and 6."""
+
+
+def of_training(name: str, target: Target, recorder: Recorder) -> None:
+    """Hand over BETWEEN_PRODUCTS."""
+    recorder.variant = name
+
+    def zeros(*shape: int, dtype: DType = np.float32) -> Array:
+        return np.zeros(shape, dtype)
+
+    def features(*shape: int) -> Array:
+        return zeros(*shape, dtype=np.uint16)
+
+    with started(recorder, columns, maxpool1d_training, training, training_backward, head):
+        y, pooled, place, part = (
+            features(2, 330, 256),
+            features(2, 112, 256),
+            zeros(2, 110, 256, dtype=np.uint8),
+            zeros(3, 256),
+        )
+        maxpool1d_training.pool_forward(y, 330, pooled, place)
+        maxpool1d_training.pool_backward(pooled, place, y, part)
+        columns.column_sums(y, part)
+        columns.Sums([(part, zeros(256))]).start()
+        y, pooled, place = features(2, 104, 256), features(2, 34, 256), zeros(2, 34, 256, dtype=np.uint8)
+        gamma, pair = zeros(102, 256), zeros(2, 2)
+        training.norm_pool_forward(y, gamma, gamma, pooled, place, pooled, pair, 1e-5)
+        partial, inputs = (zeros(*shape) for shape in training_backward.columns_shapes(2, 102, 256))
+        training_backward.norm_columns(pooled, place, pooled, gamma, inputs, partial, pair)
+        parts = zeros(training_backward.backward_parts(2, 104, 256), 256)
+        training_backward.norm_pool_backward(pooled, place, y, pair, pair, gamma, y, parts)
+        for classes in (4, 14, 63):
+            h, logits, vector = features(2, 1024), zeros(2, classes), zeros(2)
+            weights = zeros(1, 1024, classes), zeros(1, classes)
+            head.head(h, weights[0][0], weights[1][0], logits, vector, vector, h, logits, *weights)
 
 
 LAUNCHED = {
     **dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys(ENCODERS, of_encoder), COLLECTIVES: of_collectives,
-    ADAMW: of_adamw,
+    ADAMW: of_adamw, BETWEEN_PRODUCTS: of_training,
 }  # fmt: skip
 """What hands over each of these."""
 

@@ -119,3 +119,49 @@ def test_what_does_not_fit(put):
         AdamW(put(weights.astype(np.float64)), GROUPS)
     with pytest.raises(ValueError, match=r"^gradients has shape \(3,\)"):
         AdamW(put(weights), GROUPS).step(put(gradient[:3]))
+
+
+def rounded(weights):
+    bits = weights.view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+@pytest.mark.parametrize("begin", [0, 1], ids=["aligned", "not aligned"])
+def test_a_rate_and_a_shadow_on_the_gpu(begin):
+    weights, gradients = drawn()
+    other = AdamW(cuda.to_device(weights), GROUPS, clip=2.0)
+    on = {name: cuda.to_device(np.zeros(begin + SIZE, dtype))[begin:] for name, dtype in
+          (("weights", np.float32), ("gradient", np.float32), ("shadow", np.uint16))}  # fmt: skip
+    on["weights"].copy_to_device(weights)
+    optimiser = AdamW(on["weights"], GROUPS, clip=2.0, shadow=on["shadow"])
+    assert (fetched(on["shadow"]) == rounded(weights)).all(), "before the first step"
+    rate = cuda.to_device(np.ones(1))
+    for number, gradient in enumerate(gradients):
+        rate.copy_to_device(np.array([1 / (1 + number)]))
+        on["gradient"].copy_to_device(gradient)
+        optimiser.step(on["gradient"], rate)
+        other.step(cuda.to_device(gradient), 1 / (1 + number))
+    found = fetched(optimiser.weights)
+    np.testing.assert_allclose(found, fetched(other.weights), rtol=0 if begin == 0 else 1e-6, atol=1e-7 * begin)
+    assert (fetched(on["shadow"]) == rounded(found)).all()
+    assert optimiser.steps == other.steps == len(gradients)
+
+
+def test_groups_that_are_alike_count_as_one():
+    weights, (gradient, *_) = drawn()
+    found = []
+    for groups in ([ParameterGroup(SIZE)], [ParameterGroup(3), ParameterGroup(SIZE - 3)]):
+        optimiser = AdamW(weights.copy(), groups)
+        optimiser.step(gradient)
+        found.append((optimiser.groups, optimiser.weights.tobytes()))
+    assert found[0] == found[1]
+
+
+def test_a_shadow_needs_a_gpu():
+    weights, _ = drawn()
+    with pytest.raises(ValueError, match=r"^shadow needs a GPU"):
+        AdamW(weights, GROUPS, shadow=np.zeros(SIZE, np.uint16))
+    with pytest.raises(ValueError, match=r"^shadow has dtype float32: need uint16$"):
+        AdamW(cuda.to_device(weights), GROUPS, shadow=cuda.to_device(weights))
+    with pytest.raises(ValueError, match=r"^rate has dtype float32: need float64$"):
+        AdamW(cuda.to_device(weights), GROUPS).step(cuda.to_device(weights), cuda.to_device(weights[:1]))

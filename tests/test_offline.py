@@ -17,7 +17,7 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 from conftest import part, wheels_installed
-from offline_levels import ADAMW, COLLECTIVES, ENCODERS
+from offline_levels import ADAMW, BETWEEN_PRODUCTS, COLLECTIVES, ENCODERS
 
 from charcnn.catalog import CHAIN, IMAGE_CHAIN, VARIANTS
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
@@ -49,7 +49,7 @@ PARTS = 48
 """Of what is as it was, a part in so many is compiled nevertheless."""
 
 LEVEL_17, TOOM_COOK, FOR_ADA = "l17", "toom_cook", "l14 fp8"
-BESIDE = (LEVEL_17, TOOM_COOK, FOR_ADA, *ENCODERS, COLLECTIVES, ADAMW)
+BESIDE = (LEVEL_17, TOOM_COOK, FOR_ADA, *ENCODERS, COLLECTIVES, ADAMW, BETWEEN_PRODUCTS)
 """What these launch beside the variants (`offline_build`)."""
 
 FEW_PORTABLE, FOR_TURING = "few inputs of l21", "l14 fp16"
@@ -62,7 +62,9 @@ LADDERS = {"mma steps": MmaStepConv1d.steps, "wgmma steps": WgmmaStepConv1d.step
 """And the small kernels on the way to the tuned ones."""
 
 FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is kept in float64, until it is subtracted
-    (ADAMW, "_norm_naive_kernel"),  # one thread adds up 256 parts
+    (ADAMW, "_norm_kernel"),  # one block adds up the parts
+    (ADAMW, "_rate_kernel"),
+    (ADAMW, "_scalars_kernel"),  # one thread a group
     ("conv1d_stat_naive", "_merge_kernel"),
     ("layernorm_relu_naive", "_layernorm_relu_naive_kernel"),
     ("layernorm_relu_maxpool1d_naive", "_kernel"),

@@ -1,4 +1,4 @@
-"""What a training step on tensor cores does between its products, against float64: pools, norms, column sums, the head."""
+"""What a training step on tensor cores does between its products, against float64: pools, norms, sums, the head."""
 
 from __future__ import annotations
 
@@ -141,10 +141,9 @@ def added(partial, shape):
     return fetched(out)
 
 
-@pytest.mark.parametrize("inputs_a_block", [1, 8])
 @pytest.mark.parametrize(("n", "length", "rows", "channels"), SIZES)
-def test_norm(monkeypatch, n, length, rows, channels, inputs_a_block):
-    monkeypatch.setattr(training_backward, "INPUTS", inputs_a_block)
+def test_norm(monkeypatch, n, length, rows, channels):
+    monkeypatch.setattr(training_backward, "INPUTS", 2)  # so that three inputs are split
     rng, windows, eps = np.random.default_rng(length), length // 3, 1e-3
     y, dy = poisoned(drawn(rng, n, rows, channels), length), poisoned(drawn(rng, n, windows + 1, channels), windows)
     gamma, beta = (rng.integers(-2, 3, (length, channels)).astype(np.float32) for _ in range(2))
@@ -187,9 +186,7 @@ def test_norm(monkeypatch, n, length, rows, channels, inputs_a_block):
     got, parts = filled(y.shape, np.uint16), training_backward.backward_parts(n, rows, channels)
     partial = filled((parts, channels), np.float32)
     exact_sums = cuda.to_device(exact.astype(np.float32))
-    training_backward.norm_pool_backward(
-        on["dy"], place, on["y"], moments, exact_sums, on["gamma"], got, partial
-    )
+    training_backward.norm_pool_backward(on["dy"], place, on["y"], moments, exact_sums, on["gamma"], got, partial)
     np.testing.assert_allclose(wide(fetched(got))[:, :length], dx, rtol=2**-8, atol=2e-5)
     assert (fetched(got)[:, length:] == 0).all()
     np.testing.assert_allclose(added(partial, (channels,)), dx.sum(axis=(0, 1)), atol=1e-4)
@@ -219,3 +216,27 @@ def test_head(n, units, classes):
     np.testing.assert_allclose(wide(fetched(dh)), np.where(x > 0, exact_h, 0), rtol=2**-7, atol=1e-4)
     np.testing.assert_allclose(added(dweight, weight.shape), exact_weight.T, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(added(dbias, bias.shape), exact_bias, rtol=1e-4, atol=1e-5)
+
+
+def test_what_does_not_fit():
+    def on(*shape, dtype=np.uint16):
+        return cuda.to_device(np.zeros(shape, dtype))
+
+    y, pooled, place = on(2, 6, 16), on(2, 2, 16), on(2, 2, 16, dtype=np.uint8)
+    with pytest.raises(ValueError, match=r"^length=7: need 3 to S=6$"):
+        pools.pool_forward(y, 7, pooled, place)
+    with pytest.raises(ValueError, match=r"^pooled has shape \(2, 1, 16\): need \(N, Q, C\) with Q >= 2$"):
+        pools.pool_forward(y, 6, on(2, 1, 16), place)
+    with pytest.raises(ValueError, match=r"^rows have C=12 channels: need a multiple of 8$"):
+        pools.pool_forward(on(2, 6, 12), 6, on(2, 2, 12), on(2, 2, 12, dtype=np.uint8))
+    with pytest.raises(ValueError, match=r"^place has dtype uint16: need uint8$"):
+        pools.pool_forward(y, 6, pooled, pooled)
+    with pytest.raises(ValueError, match=r"^y begins at 0x[0-9a-f]+: need a multiple of 16 bytes$"):
+        pools.pool_forward(on(200)[1:193].reshape(2, 6, 16), 6, pooled, place)
+    with pytest.raises(ValueError, match=r"^partial has shape \(2, 16\): need \(parts, 15\), or 15 in axes$"):
+        columns.Sums([(on(2, 16, dtype=np.float32), on(15, dtype=np.float32))])
+    gamma, wide_y = on(1000, 256, dtype=np.float32), np.broadcast_to(np.uint16(0), (1, 1000, 256))
+    with pytest.raises(ValueError, match=r"^y has length=1000 positions of C=256: need at most [\d,]+ values$"):
+        training.norm_pool_forward(wide_y, gamma, gamma, on(1, 333, 256), place, pooled, gamma, 1e-5)
+    with pytest.raises(ValueError, match=rf"^weight has 65 classes: need 1 to {CLASSES}$"):
+        head(y[0], on(16, 65, dtype=np.float32), *[gamma] * 8)

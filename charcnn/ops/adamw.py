@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import groupby
 
 import numpy as np
-from numba import cuda, float32, njit, prange
+from numba import cuda, float32, float64, njit, prange
 
-from charcnn.aliases import Array, Record, Stream
-from charcnn.gpu import device
+from charcnn.aliases import Array, Kernel, Record, Stream
+from charcnn.gpu import device, ptx
 from charcnn.gpu.arrays import check, expect
+from charcnn.gpu.device import uint64
+from charcnn.gpu.indices import block_dim_x, block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit, start
 from charcnn.ops.common import threads
 from charcnn.ops.common.moments import block_sum
@@ -22,8 +26,11 @@ from charcnn.ops.common.moments import block_sum
 PART = 1 << 14
 """Values that a task has on a CPU. Fixed, so that sums have the same bits on any number of cores."""
 
-BLOCKS, THREADS = 256, device.block_size(256)
-"""Of the kernel that sums squares: fixed, for the same reason."""
+BLOCKS, THREADS = 1024, device.block_size(256)
+"""Of the kernel that sums squares, fewer of a small buffer: fixed, for the same reason."""
+
+QUAD = ptx.VECTOR
+"""Values of a thread on a GPU, 16 bytes of each array."""
 
 TINY = 1e-6
 """Added to the norm, as PyTorch's clip_grad_norm_ does."""
@@ -64,10 +71,13 @@ def _step_kernel(weights, gradients, first, second, factor, by):
 
 
 @jit()
-def _squares_naive_kernel(gradients, partial):
+def _squares_quads_kernel(gradients, address, partial, quads):
     smem = cuda.shared.array(THREADS, float32)
-    total = float32(0)
-    for i in range(cuda.grid(1), gradients.size, cuda.gridDim.x * cuda.blockDim.x):
+    total, first, step = float32(0), block_idx_x() * block_dim_x() + thread_idx_x(), grid_dim_x() * block_dim_x()
+    for i in range(first, quads, step):
+        a, b, c, d = ptx.ld_global_v4_f32(address + uint64(i) * uint64(16))
+        total += (a * a + b * b) + (c * c + d * d)
+    for i in range(QUAD * quads + first, gradients.size, step):
         total += gradients[i] * gradients[i]
     total = block_sum(total, smem)
     if cuda.threadIdx.x == 0:
@@ -75,21 +85,84 @@ def _squares_naive_kernel(gradients, partial):
 
 
 @jit()
-def _norm_naive_kernel(partial, scale, most, found):
+def _norm_kernel(partial, scale, most, found):
+    smem = cuda.shared.array(THREADS, float64)
     total = 0.0
-    for i in range(partial.size):
+    for i in range(cuda.threadIdx.x, partial.size, cuda.blockDim.x):
         total += partial[i]
-    norm = float32(math.sqrt(total) * scale)
-    found[0] = norm
-    found[1] = scale * (min(float32(1), most / (norm + float32(TINY))) if most > float32(0) else float32(1))
+    norm = float32(math.sqrt(block_sum(total, smem)) * scale)
+    if cuda.threadIdx.x == 0:
+        found[0] = norm
+        found[1] = scale * (min(float32(1), most / (norm + float32(TINY))) if most > float32(0) else float32(1))
 
 
 @jit()
-def _step_naive_kernel(weights, gradients, first, second, found, by):
+def _rate_kernel(rate, value):
+    rate[0] = value
+
+
+@jit()
+def _scalars_kernel(options, rate, steps, by):
+    """What `_moved` takes of each group, in float64 as on the host; counts the step."""
+    step = steps[0] + 1
+    for i in range(cuda.threadIdx.x, options.shape[0], cuda.blockDim.x):
+        lr, beta1, beta2 = rate[0] * options[i, 0], options[i, 1], options[i, 2]
+        by[i, 0] = float32(1.0 - lr * options[i, 4])
+        by[i, 1] = float32(beta1)
+        by[i, 2] = float32(beta2)
+        by[i, 3] = float32(lr / (1.0 - beta1 ** float64(step)))
+        by[i, 4] = float32(math.sqrt(1.0 - beta2 ** float64(step)))
+        by[i, 5] = float32(options[i, 3])
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        steps[0] = step
+
+
+@jit()
+def _shadow_kernel(weights, shadow):
     i = cuda.grid(1)
     if i < weights.size:
-        gradient = found[1] * gradients[i]
-        weights[i], first[i], second[i] = _moved_naive(weights[i], gradient, first[i], second[i], by)
+        shadow[i] = _rounded(weights[i], float32(0)) & 0xFFFF
+
+
+_rounded = ptx.cvt_f16x2("bf16")
+
+
+@cache
+def _step_quads_kernel(shadowed: bool) -> Kernel:
+    # A thread has four neighbours of the buffer; at a group's ends, or where arrays are not aligned, one by one.
+    moved, rounded, quad = _moved_naive, _rounded, QUAD
+
+    @jit()
+    def kernel(weights, gradients, first, second, shadow, places, found, scalars, group, begin, end, aligned):
+        at, factor = (begin // quad + block_idx_x() * block_dim_x() + thread_idx_x()) * quad, found[1]
+        by = (
+            scalars[group, 0], scalars[group, 1], scalars[group, 2], scalars[group, 3], scalars[group, 4],
+            scalars[group, 5],
+        )  # fmt: skip
+        if aligned != 0 and at >= begin and at + quad <= end:
+            here = uint64(at) * uint64(4)
+            w0, w1, w2, w3 = ptx.ld_cg_v4_f32(places[0] + here)
+            g0, g1, g2, g3 = ptx.ld_cg_v4_f32(places[1] + here)
+            m0, m1, m2, m3 = ptx.ld_cg_v4_f32(places[2] + here)
+            v0, v1, v2, v3 = ptx.ld_cg_v4_f32(places[3] + here)
+            w0, m0, v0 = moved(w0, factor * g0, m0, v0, by)
+            w1, m1, v1 = moved(w1, factor * g1, m1, v1, by)
+            w2, m2, v2 = moved(w2, factor * g2, m2, v2, by)
+            w3, m3, v3 = moved(w3, factor * g3, m3, v3, by)
+            ptx.st_global_v4_f32(places[0] + here, w0, w1, w2, w3)
+            ptx.st_global_v4_f32(places[2] + here, m0, m1, m2, m3)
+            ptx.st_global_v4_f32(places[3] + here, v0, v1, v2, v3)
+            if shadowed:
+                ptx.st_global_v2_b32(places[4] + uint64(at) * uint64(2), rounded(w0, w1), rounded(w2, w3))
+            return
+        for i in range(max(at, begin), min(at + quad, end)):
+            weight, mean, square = moved(weights[i], factor * gradients[i], first[i], second[i], by)
+            weights[i], first[i], second[i] = weight, mean, square
+            if shadowed:
+                shadow[i] = rounded(weight, float32(0)) & 0xFFFF
+
+    return kernel
 
 
 @dataclass(frozen=True)
@@ -138,41 +211,69 @@ class LossScale:
 class AdamW:
     """The optimiser of the weights in one buffer, on a CPU's cores or on a GPU, where the buffer lies.
 
+    On a GPU all that changes from step to step lies there: a step without a loss scale may be recorded in a CUDA graph.
+
     Args:
         weights: float32 (size,), NumPy or on the device; each step writes them.
-        groups: neighbours of them, from the first on.
+        groups: neighbours of them, from the first on. Those that are alike, side by side, count as one.
         clip: the largest norm of a step's gradients, all together; 0 for no limit.
         loss_scale: by what gradients are too large; None: by nothing, and no step is left out.
         stream: of the steps on a GPU.
+        shadow: bf16 as uint16 (size,), on the GPU: the weights rounded, written now and by each step.
 
     Raises:
-        ValueError: an array's dtype or shape does not fit, or the groups have another size; names it.
+        ValueError: an array's dtype or shape does not fit, the groups have another size, or a shadow is on the host;
+            names it.
     """
 
     def __init__(
         self, weights: Array, groups: Sequence[ParameterGroup], *, clip: float = 0.0,
-        loss_scale: LossScale | None = None, stream: Stream = None,
+        loss_scale: LossScale | None = None, stream: Stream = None, shadow: Array = None,
     ) -> None:  # fmt: skip
         expect("weights", weights, (sum(group.size for group in groups),))
         check("weights", weights)
-        self.weights, self.groups, self.clip, self.loss_scale = weights, groups, clip, loss_scale
-        self.steps, self._cuda = 0, device.on_device(weights)
+        like = groupby(groups, lambda group: replace(group, size=0))
+        self.groups = [replace(one, size=sum(group.size for group in run)) for one, run in like]
+        self.weights, self.shadow, self.clip, self.loss_scale = weights, shadow, clip, loss_scale
+        self._cuda = device.on_device(weights)
+        if shadow is not None:
+            expect("shadow", shadow, tuple(weights.shape))
+            check("shadow", shadow, np.uint16)
+            if not (self._cuda and device.on_device(shadow)):
+                raise ValueError("shadow needs a GPU: need weights and shadow on the device, or None")
         if self._cuda:
-            self._stream = device.as_stream(stream)
+            self._stream = on = device.as_stream(stream)
             zeros = np.zeros(weights.size, np.float32)
-            self.first, self.second = (device.to_device(zeros, self._stream) for _ in range(2))
-            self._partial = device.empty((BLOCKS,), np.float32, self._stream)
-            self._found = device.to_device(np.ones(2, np.float32), self._stream)
+            self.first, self.second = (device.to_device(zeros, on) for _ in range(2))
+            blocks = min(BLOCKS, -(-weights.size // (THREADS * QUAD)))
+            self._partial = device.to_device(np.zeros(max(1, blocks), np.float32), on)
+            self._found = device.to_device(np.ones(2, np.float32), on)
+            options = [(group.lr, *group.betas, group.eps, group.weight_decay) for group in self.groups]
+            self._options = device.to_device(np.array(options, np.float64).reshape(-1, 5), on)
+            self._by = device.to_device(np.empty((len(options), 6), np.float32), on)
+            self._rate = device.to_device(np.ones(1, np.float64), on)
+            self._steps = device.to_device(np.zeros(1, np.int64), on)
+            if shadow is not None:
+                start(_shadow_kernel, -(-weights.size // 128), 128, on, weights, shadow)
         else:
             self.first, self.second = np.zeros((2, weights.size), np.float32)
-            self._partial = np.empty(-(-weights.size // PART))
+            self._partial, self._steps = np.empty(-(-weights.size // PART)), np.zeros(1, np.int64)
 
-    def step(self, gradients: Array, rate: float = 1.0) -> bool:
+    @property
+    def steps(self) -> int:
+        """Steps that were made; on a GPU it waits for them."""
+        return int((device.to_host(self._steps, self._stream) if self._cuda else self._steps)[0])
+
+    def step(self, gradients: Array, rate: float | Array = 1.0) -> bool:
         """Move the weights, where no loss scale finds that gradients are not finite; whether it was done.
 
         Args:
             gradients: float32 (size,), where the weights lie; of the loss times the scale, where there is one.
-            rate: factor of every group's lr, as a schedule gives it.
+            rate: factor of every group's lr, as a schedule gives it; on a GPU also float64 (1,) there, which a graph
+                reads anew each time.
+
+        Raises:
+            ValueError: an array's dtype or shape does not fit.
         """
         expect("gradients", gradients, tuple(self.weights.shape))
         check("gradients", gradients)
@@ -184,7 +285,6 @@ class AdamW:
                 finite = math.isfinite(float(norm[0]) if self._cuda else norm)
                 self.loss_scale.update(finite)
         if finite:
-            self.steps += 1
             self._move(gradients, factor, rate)
         return finite
 
@@ -196,8 +296,8 @@ class AdamW:
 
     def restore(self, state: Record) -> None:
         """Take what `state` gave."""
-        self.steps = state["steps"]
-        for array, saved in ((self.first, state["first"]), (self.second, state["second"])):
+        steps = np.array([state["steps"]], np.int64)
+        for array, saved in ((self.first, state["first"]), (self.second, state["second"]), (self._steps, steps)):
             expect("state", saved, tuple(array.shape))
             if self._cuda:
                 array.copy_to_device(saved)
@@ -209,24 +309,48 @@ class AdamW:
     def _norm(self, gradients: Array, scaled: float) -> tuple[Array, float]:
         """The norm, and by what gradients are to be multiplied; on a GPU both lie there, and nothing waits."""
         if self._cuda:
-            start(_squares_naive_kernel, BLOCKS, THREADS, self._stream, gradients, self._partial)
+            address = device.address(gradients)
+            quads = 0 if address % 16 else gradients.size // QUAD
+            given = gradients, np.uint64(address), self._partial, *map(np.uint32, (quads,))
+            start(_squares_quads_kernel, self._partial.size, THREADS, self._stream, *given)
             limits = np.float32(scaled), np.float32(self.clip)
-            start(_norm_naive_kernel, 1, 1, self._stream, self._partial, *limits, self._found)
+            start(_norm_kernel, 1, THREADS, self._stream, self._partial, *limits, self._found)
             return self._found, 1.0
         threads.launch(_squares_kernel, gradients, self._partial)
         norm = math.sqrt(math.fsum(self._partial)) * scaled if np.isfinite(self._partial).all() else math.nan
         return norm, scaled * (min(1.0, self.clip / (norm + TINY)) if self.clip else 1.0)
 
-    def _move(self, gradients: Array, factor: float, rate: float) -> None:
-        begin = 0
+    def _move(self, gradients: Array, factor: float, rate: float | Array) -> None:
+        if self._cuda:
+            return self._move_on_gpu(gradients, rate)
+        self._steps += 1
+        begin, steps = 0, self.steps
         for group in self.groups:
             part = slice(begin, begin + group.size)
             begin = part.stop
             lr, (beta1, beta2) = rate * group.lr, group.betas
-            size, root = lr / (1 - beta1**self.steps), math.sqrt(1 - beta2**self.steps)
+            size, root = lr / (1 - beta1**steps), math.sqrt(1 - beta2**steps)
             by = tuple(map(np.float32, (1 - lr * group.weight_decay, beta1, beta2, size, root, group.eps)))
             arrays = [array[part] for array in (self.weights, gradients, self.first, self.second)]
-            if self._cuda:
-                start(_step_naive_kernel, -(-group.size // 128), 128, self._stream, *arrays, self._found, by)
-            else:
-                threads.launch(_step_kernel, *arrays, np.float32(factor), by)
+            threads.launch(_step_kernel, *arrays, np.float32(factor), by)
+        return None
+
+    def _move_on_gpu(self, gradients: Array, rate: float | Array) -> None:
+        if device.on_device(rate):
+            expect("rate", rate, (1,))
+            check("rate", rate, np.float64)
+        else:
+            start(_rate_kernel, 1, 1, self._stream, self._rate, np.float64(rate))
+            rate = self._rate
+        start(_scalars_kernel, 1, 32, self._stream, self._options, rate, self._steps, self._by)
+        shadow = self.weights if self.shadow is None else self.shadow
+        arrays = self.weights, gradients, self.first, self.second, shadow
+        places = tuple(np.uint64(device.address(array)) for array in arrays)
+        aligned, kernel, begin = not any(place % 16 for place in places), _step_quads_kernel(self.shadow is not None), 0
+        for i, group in enumerate(self.groups):
+            end = begin + group.size
+            numbers = map(np.uint32, (i, begin, end, aligned))
+            blocks = -(-(-(-end // QUAD) - begin // QUAD) // THREADS)
+            if group.size:
+                start(kernel, blocks, THREADS, self._stream, *arrays, places, self._found, self._by, *numbers)
+            begin = end

@@ -45,7 +45,7 @@ def place_at(words, w):
 
 
 @cache
-def _forward_kernel(lanes: int, threads: int) -> Kernel:
+def _pool_kernel(lanes: int, threads: int) -> Kernel:
     window, octet, held = WINDOW, OCTET, WINDOW * 4
 
     @jit(launch_bounds=threads)
@@ -100,7 +100,7 @@ def pool_forward(y: Array, length: int, pooled: Array, place: Array, stream: Str
     lanes, threads = lanes_of(channels), columns.THREADS
     grid = -(-n * windows * lanes // threads), slabs_of(channels)
     numbers = map(np.uint32, (n * windows, windows, rows, pooled.shape[1], channels))
-    start(_forward_kernel(lanes, threads), grid, threads, device.as_stream(stream), *addresses, *numbers)
+    start(_pool_kernel(lanes, threads), grid, threads, device.as_stream(stream), *addresses, *numbers)
 
 
 def check_length(length: int, rows: int) -> int:
@@ -121,7 +121,7 @@ def check_rows(name: str, array: Array, windows: int) -> None:
 
 
 @cache
-def _backward_kernel(lanes: int, threads: int) -> Kernel:
+def _pool_backward_kernel(lanes: int, threads: int) -> Kernel:
     window, octet, held, rows_at_once = WINDOW, OCTET, OCTET * threads, threads // lanes
     unpack, fold, nowhere = ptx.cvt_f32x2("bf16"), fold_of(OCTET, threads), NOWHERE
 
@@ -192,5 +192,5 @@ def pool_backward(dy: Array, place: Array, dx: Array, partial: Array, stream: St
     )
     lanes, threads, row_windows = lanes_of(channels), columns.THREADS, -(-rows // WINDOW)
     numbers = map(np.uint32, (n * row_windows, windows, row_windows, rows, dy.shape[1], channels))
-    kernel, grid = _backward_kernel(lanes, threads), (parts, slabs_of(channels))
+    kernel, grid = _pool_backward_kernel(lanes, threads), (parts, slabs_of(channels))
     start(kernel, grid, threads, device.as_stream(stream), *addresses, *numbers)

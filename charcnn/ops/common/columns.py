@@ -28,8 +28,8 @@ THREADS = device.block_size(256)
 AHEAD = 4
 """Rows, or parts, that a thread has asked for before it adds the first."""
 
-_BLOCKS = 264
-"""Blocks that fill a GPU of 132 multiprocessors with two each."""
+_BLOCKS = 528
+"""Four for each multiprocessor of an H100 or H200."""
 
 _A_WAY = 4
 """Parts that a thread adds up, about, where there are enough threads."""
@@ -177,7 +177,9 @@ def _sums_kernel(threads: int) -> Kernel:
                     at = part + uint64(i) * uint64(ways)
                     # Read in any case: a branch would have the next loads wait.
                     wanted = at < parts and column < size
-                    a, b, c, d = ptx.ld_global_v4_f32(source + (at * size + column if wanted else uint64(0)) * uint64(4))
+                    a, b, c, d = ptx.ld_global_v4_f32(
+                        source + (at * size + column if wanted else uint64(0)) * uint64(4)
+                    )
                     if wanted:
                         sums[0] += a
                         sums[1] += b

@@ -37,7 +37,7 @@ def load_eight(array, at, values, to):
 
 
 @cache
-def _forward_kernel(threads: int) -> Kernel:
+def _norm_pool_kernel(threads: int) -> Kernel:
     # A block has an input, all of its values in shared memory; each thread's sums are of the octets that it copied.
     window, octet, nowhere, held, eights = WINDOW, OCTET, NOWHERE, WINDOW * 4, WINDOW * OCTET
     unpack, pack, alignment = ptx.cvt_f32x2("bf16"), ptx.cvt_f16x2("bf16"), ptx.ALIGNMENT
@@ -154,4 +154,4 @@ def norm_pool_forward(
         *map(np.uint32, (length, rows, pooled.shape[1], channels)),
         *map(np.float32, (length * channels, eps)),
     )
-    start(_forward_kernel(threads), n, threads, device.as_stream(stream), *addresses, *numbers, shared=held)
+    start(_norm_pool_kernel(threads), n, threads, device.as_stream(stream), *addresses, *numbers, shared=held)

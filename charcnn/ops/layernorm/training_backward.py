@@ -73,10 +73,15 @@ def _load_gamma(gamma, window, channel, inside, channels, scale):
 
 
 @cache
-def _columns_kernel(lanes: int, threads: int) -> Kernel:
+def _norm_columns_kernel(lanes: int, threads: int) -> Kernel:
     window_rows, octet, eights, warp_lanes = threads // lanes, OCTET, WINDOW * OCTET, LANES
     unpack, positions, slots, slot_bytes = ptx.cvt_f32x2("bf16"), WINDOW, SLOTS, 40 * threads
-    copy_8, wait, alignment, held = ptx.cp_async(2), ptx.cp_async_wait_group(SLOTS - 1), ptx.ALIGNMENT, 10 * threads * SLOTS
+    copy_8, wait, alignment, held = (
+        ptx.cp_async(2),
+        ptx.cp_async_wait_group(SLOTS - 1),
+        ptx.ALIGNMENT,
+        10 * threads * SLOTS,
+    )
 
     @cuda.jit(device=True, forceinline=True)
     def copy(own, thread, slot, dy, normalised, place, wanted):
@@ -89,7 +94,8 @@ def _columns_kernel(lanes: int, threads: int) -> Kernel:
 
     @jit(launch_bounds=(threads, 4))
     def kernel(
-        dy, place, normalised, gamma, input_parts, partial, inputs, splits, share, length, windows, pooled_rows, channels,
+        dy, place, normalised, gamma, input_parts, partial, inputs, splits, share, length, windows, pooled_rows,
+        channels,
     ):  # fmt: skip
         scale, by_gamma = cuda.local.array(eights, float32), cuda.local.array(eights, float32)
         by_beta, places = cuda.local.array(eights, float32), cuda.local.array(2, types.uint32)
@@ -159,7 +165,7 @@ def _columns_kernel(lanes: int, threads: int) -> Kernel:
 
 
 @cache
-def _inputs_kernel(threads: int) -> Kernel:
+def _input_sums_kernel(threads: int) -> Kernel:
     lanes = LANES
 
     @jit(launch_bounds=threads)
@@ -218,13 +224,13 @@ def norm_columns(
     threads, splits, on = _threads(), part_shape[1], device.as_stream(stream)
     grid = (*_grid(-(-length // WINDOW), channels), splits)
     numbers = map(np.uint32, (n, splits, -(-n // splits), length, windows, dy.shape[1], channels))
-    start(_columns_kernel(lanes_of(channels), threads), grid, threads, on, *addresses, *numbers)
+    start(_norm_columns_kernel(lanes_of(channels), threads), grid, threads, on, *addresses, *numbers)
     blocks, numbers = -(-n * LANES // threads), map(np.uint32, (n, input_shape[1]))
-    start(_inputs_kernel(threads), blocks, threads, on, parts, kept, *numbers)
+    start(_input_sums_kernel(threads), blocks, threads, on, parts, kept, *numbers)
 
 
 @cache
-def _backward_kernel(lanes: int, threads: int) -> Kernel:
+def _norm_backward_kernel(lanes: int, threads: int) -> Kernel:
     window_rows, octet, eights, positions = threads // lanes, OCTET, WINDOW * OCTET, WINDOW
     unpack, pack, fold, held = ptx.cvt_f32x2("bf16"), ptx.cvt_f16x2("bf16"), fold_of(OCTET, threads), OCTET * threads
     read_words = (WINDOW + 1) * 4
@@ -258,8 +264,9 @@ def _backward_kernel(lanes: int, threads: int) -> Kernel:
                 read[to], read[to + 1], read[to + 2], read[to + 3] = ptx.ld_nc_no_allocate(
                     y + (begin * uint64(2) + uint64(q) * row_bytes), there
                 )
-            mean, rate = ptx.ld_global_f32(moments + uint64(n) * uint64(8)), ptx.ld_global_f32(
-                moments + (uint64(n) * uint64(8) + uint64(4))
+            mean, rate = (
+                ptx.ld_global_f32(moments + uint64(n) * uint64(8)),
+                ptx.ld_global_f32(moments + (uint64(n) * uint64(8) + uint64(4))),
             )
             constant = rate * ptx.ld_global_f32(sums + uint64(n) * uint64(8)) / size
             slope = rate * rate * ptx.ld_global_f32(sums + (uint64(n) * uint64(8) + uint64(4))) / size
@@ -323,7 +330,7 @@ def norm_pool_backward(
     threads, grid = _threads(), _grid(-(-rows // WINDOW), channels)
     splits = parts // grid[0]
     numbers = map(np.uint32, (n, -(-n // splits), length, windows, rows, dy.shape[1], channels))
-    kernel = _backward_kernel(lanes_of(channels), threads)
+    kernel = _norm_backward_kernel(lanes_of(channels), threads)
     start(
         kernel, (*grid, splits), threads, device.as_stream(stream), *addresses, *numbers, np.float32(length * channels)
     )

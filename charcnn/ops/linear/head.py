@@ -86,7 +86,7 @@ def _over(first: int, last: int) -> tuple[Kernel, Kernel]:
 
 
 @cache
-def _rows_kernel(classes: int, groups: int, ahead: int, threads: int) -> Kernel:
+def _head_kernel(classes: int, groups: int, ahead: int, threads: int) -> Kernel:
     # Lanes are `groups` times as many as octets that are read at once: each has a part of the classes.
     tiles, lanes, held, octet, quad = -(-classes // (QUAD * groups)), LANES, 4 * ahead, OCTET, QUAD
     padded, unpack, pack, (load, store) = QUAD * tiles, ptx.cvt_f32x2("bf16"), ptx.cvt_f16x2("bf16"), _quad_of(classes)
@@ -180,7 +180,7 @@ def _rows_kernel(classes: int, groups: int, ahead: int, threads: int) -> Kernel:
 
 
 @cache
-def _weight_kernel(classes: int, lanes: int, threads: int) -> Kernel:
+def _head_weight_kernel(classes: int, lanes: int, threads: int) -> Kernel:
     quad, octet, count, ahead, (load, store) = QUAD, OCTET, QUAD * (OCTET + 1), AHEAD, _quad_of(classes)
     unpack, fold, held, words = ptx.cvt_f32x2("bf16"), fold_of(count, threads), count * threads, 4 * AHEAD
     bias_at, loss_words, rows_at_once = QUAD * OCTET, QUAD * AHEAD, threads // lanes
@@ -267,7 +267,7 @@ def head(
     )
     lanes, threads, on = lanes_of(units), columns.THREADS, device.as_stream(stream)
     groups, numbers = 1 << (-(-classes // A_LANE) - 1).bit_length(), (*map(np.uint32, (n, units)),)
-    kernel = _rows_kernel(classes, groups, AHEAD if classes <= FEW else 1, threads)
+    kernel = _head_kernel(classes, groups, AHEAD if classes <= FEW else 1, threads)
     start(kernel, -(-n * LANES // threads), threads, on, *given, back, *numbers)
     grid = parts, slabs_of(units), -(-classes // QUAD)
-    start(_weight_kernel(classes, lanes, threads), grid, threads, on, given[0], back, *partial, *numbers)
+    start(_head_weight_kernel(classes, lanes, threads), grid, threads, on, given[0], back, *partial, *numbers)
