@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from numba import cuda
 
 from charcnn import layers
 from charcnn.aliases import Array, DType, Stream
@@ -162,7 +163,7 @@ class MixedTraining:
         group: what AdamW is told; its size is filled in.
         clip: the largest norm of a step's gradient; 0 for no limit.
         recorded: whether a step is recorded as a CUDA graph the first time, and started as one from then on.
-        stream: of the steps; the default stream where None.
+        stream: of the steps; a stream of their own where None.
 
     Raises:
         ValueError: a layer does not fit; names it.
@@ -175,7 +176,8 @@ class MixedTraining:
     ) -> None:  # fmt: skip
         device.require_hopper("wgmma")
         self._nodes, self._blocks, self._rows = nodes, blocks_of(nodes), rows
-        self._stream, self._recorded = device.as_stream(stream), recorded and not device.SIMULATED
+        self._stream = cuda.stream() if stream is None else device.as_stream(stream)
+        self._recorded = recorded and not device.SIMULATED
         self._shapes, self._begins, size = trained(nodes), dict[str, int](), 0
         for name, shape in self._shapes.items():
             self._begins[name] = size
