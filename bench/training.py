@@ -130,7 +130,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--seconds", type=float, default=0.5, metavar="S", help="of a window at least (default 0.5)")
     add("--windows", type=int, metavar="N", help="whose median counts (default 5)")
     add(
-        "--limit", type=float, default=300.0, metavar="S", help="of a process, to compile and to be timed (default 300)"
+        "--limit", type=float, default=600.0, metavar="S", help="of a process, to compile and to be timed (default 600)"
     )
     add("--most", type=float, metavar="S", help=f"of {STEPS} steps; what is slower has no rate (default 30; quick 15)")
     add(
