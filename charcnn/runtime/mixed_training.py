@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -30,6 +30,7 @@ from charcnn.ops.conv1d.wgmma.products import BY_FEATURES, BY_WEIGHTS, FORWARD, 
 from charcnn.ops.conv1d.wgmma.products_layer import Product
 from charcnn.ops.layernorm import training as norms
 from charcnn.ops.layernorm import training_backward as norms_backward
+from charcnn.ops.linear.dropout import dropout as dropout_
 from charcnn.ops.linear.head import head
 from charcnn.ops.token_conv1d.training import TokenForward
 from charcnn.ops.token_conv1d.training_backward import TokenBackward
@@ -162,6 +163,8 @@ class MixedTraining:
         rows: inputs of a step, at most.
         group: what AdamW is told; its size is filled in.
         clip: the largest norm of a step's gradient; 0 for no limit.
+        dropout: share of what each linear layer reads that a step drops.
+        seed: of dropout.
         recorded: whether a step is recorded as a CUDA graph the first time, and started as one from then on.
         stream: of the steps; a stream of their own where None.
 
@@ -172,7 +175,8 @@ class MixedTraining:
 
     def __init__(
         self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, *,
-        group: ParameterGroup = ParameterGroup(0), clip: float = 1.0, recorded: bool = False, stream: Stream = None,  # noqa: B008 - frozen
+        group: ParameterGroup = ParameterGroup(0), clip: float = 1.0, dropout: float = 0.0, seed: int = 0,  # noqa: B008 - frozen
+        recorded: bool = False, stream: Stream = None,
     ) -> None:  # fmt: skip
         device.require_hopper("wgmma")
         self._nodes, self._blocks, self._rows = nodes, blocks_of(nodes), rows
@@ -197,7 +201,10 @@ class MixedTraining:
         self._ids = device.empty((rows, math.prod(nodes[0].in_shape)), np.uint8)
         self._targets = device.empty((rows, math.prod(self._blocks[-1].node.out_shape)), np.float32)
         self._share, self._losses = (device.empty((rows,), np.float32) for _ in range(2))
-        self._given, self._set, self._rate = 0, 1.0, device.to_device(np.ones(1))
+        self._given, self._rate = 0, device.to_device(np.ones(1))
+        self._dropout, self._seed = dropout, seed
+        self._factors = device.to_device(self._factors_of(0.0))
+        self._set = 1.0, 0.0
         self._sums, self._products = list[tuple[Array, Array]](), list[Product]()
         self._starts = self._planned()
         self._graph: graph.Graph | None = None
@@ -226,21 +233,24 @@ class MixedTraining:
         losses = self.fetched(self._losses)[: len(x)]
         return float(losses.mean(dtype=np.float64)), self._named(self.gradients)
 
-    def step(self, x: Array, targets: Array, rate: float = 1.0) -> Array:
+    def step(self, x: Array, targets: Array, rate: float = 1.0, *, leak: float = 0.0) -> Array:
         """Move the weights by the mean loss of some inputs.
 
         Args:
             x: uint8 (N, length): at most as many inputs as there are rows; NumPy, or on the GPU, then as many.
             targets: float32 (N, classes): what each class is to have; likewise.
             rate: factor of the learning rate.
+            leak: slope of each ReLU below 0.
 
         Returns:
             The losses (N,), before the step, on the GPU; `fetched` waits for them. The next step writes them anew.
         """
         self._fill(x, targets)
-        if rate != self._set:
+        if rate != self._set[0]:
             self._rate.copy_to_device(np.array([rate]), stream=self._stream)
-            self._set = rate
+        if leak != self._set[1]:
+            self._factors.copy_to_device(self._factors_of(leak), stream=self._stream)
+        self._set = rate, leak
         if self._graph is not None:
             self._graph.launch()
         elif self._recorded:
@@ -248,6 +258,11 @@ class MixedTraining:
         else:
             self._whole(self._stream)
         return self._losses[: len(x)]
+
+    def _factors_of(self, leak: float) -> np.ndarray:
+        """Pairs of factors above 0 and below: of leaky ReLU, with dropout behind it, and of dropout alone."""
+        kept = 1 / (1 - self._dropout)
+        return np.array([[1, leak], [kept, kept * leak], [kept, kept]], np.float32)
 
     def fetched(self, array: Array) -> np.ndarray:
         """A copy on the host, when all steps before are done."""
@@ -286,13 +301,22 @@ class MixedTraining:
         starts: list[Callable[..., object]] = []
         stages = [self._token_stage(first, of_first, starts)]
         for block, of in zip(inner, sizes, strict=True):
+            self._drop(block, stages[-1].result, starts)
             stages.append(self._stage(block, of, stages[-1].result, starts))
+        self._drop(last, stages[-1].result, starts)
         self._turns = [self._feature((self._rows * _largest(self._blocks),)) for _ in range(2)]
         dy = self._head(last, stages[-1].result, starts)
         for at in reversed(range(1, len(stages))):
             dy = self._back(stages[at], dy, stages[at - 1].block.pooled, starts)
         self._token_back(stages[0], dy, starts)
         return [*starts, columns.Sums(self._sums).start]
+
+    def _drop(self, block: Block, x: Array, starts: list[Callable[..., object]]) -> None:
+        """Dropout of what a linear layer reads, in place."""
+        if self._dropout and isinstance(block.node.layer, layers.Linear):
+            layer = self._blocks.index(block)
+            how = {"seed": self._seed, "layer": layer}
+            starts.append(partial(dropout_, x, self.optimiser.made, self._dropout, **how))
 
     def _token_stage(self, block: Block, of: Sizes, starts: list[Callable[..., object]]) -> Stage:
         stage = Stage(block, self._ids, None, *self._picked(block, of))
@@ -309,8 +333,8 @@ class MixedTraining:
             x = x.reshape((n, 1, x.size // n))
         stage = Stage(block, x, self._feature((n, of.stride, of.channels)), *self._picked(block, of))
         _, bias, affine = self._own(block)
-        rectified = block.norm is None
-        starts.append(self._product(FORWARD, x, self._half(block), stage.y, block.taps, bias=bias, rectified=rectified))
+        more = {"bias": bias, "rectified": block.norm is None, "factors": self._factors[0]}
+        starts.append(self._product(FORWARD, x, self._half(block), stage.y, block.taps, **more))
         if affine:
             written = stage.pooled, stage.place, stage.normalised, stage.moments
             starts.append(partial(norms.norm_pool_forward, stage.y, *affine, *written, _eps(block)))
@@ -353,8 +377,10 @@ class MixedTraining:
             starts.append(partial(columns.column_sums, dy, part))
         self._sums.append((part, self._slope(block, "bias")))
         starts.append(self._product(BY_WEIGHTS, x, dy, self._slope(block, "weight"), block.taps))
-        before, mask = self._turn(x.shape), None if after_pool else _flat(x)
-        starts.append(self._product(BY_FEATURES, dy, self._half(block), before, block.taps, mask=mask))
+        before, dropped = self._turn(x.shape), self._dropout and isinstance(block.node.layer, layers.Linear)
+        more = {} if after_pool and not dropped else {"mask": _flat(x)}
+        more["factors"] = self._factors[2 if after_pool else 1 if dropped else 0]
+        starts.append(self._product(BY_FEATURES, dy, self._half(block), before, block.taps, **more))
         return before
 
     def _token_back(self, stage: Stage, dy: Array, starts: list[Callable[..., object]]) -> None:
@@ -377,12 +403,9 @@ class MixedTraining:
             self._sums.append((part, self._slopes[f"{norm.layer.name}.{name}"]))
         return sums
 
-    def _product(
-        self, kind: Kind, a: Array, b: Array, out: Array, taps: int, *, bias: Array = None, rectified: bool = False,
-        mask: Array = None,
-    ) -> Callable[..., object]:  # fmt: skip
+    def _product(self, kind: Kind, a: Array, b: Array, out: Array, taps: int, **more: Any) -> Callable[..., object]:
         b, out = _flat(b), out if kind.by_tap else _flat(out)
-        product = Product(kind, _flat(a), b, out, HALF, taps=taps, bias=bias, rectified=rectified, mask=mask)
+        product = Product(kind, _flat(a), b, out, HALF, taps=taps, **more)
         self._products.append(product)
         if product.partial is not None:
             self._sums.append(product.partial)
