@@ -91,8 +91,9 @@ def forward(case, more=0):
     return made, [out if out is None else device.to_host(out) for out in outs]
 
 
-@pytest.mark.parametrize("layernorm", [True, False])
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(
+    ("sizes", "layernorm"), [*((sizes, True) for sizes in SIZES), *((sizes, False) for sizes in SIZES[:3])]
+)
 def test_forward(sizes, layernorm):
     case = drawn(*sizes, layernorm)
     _, (pooled, place, normalised, moments) = forward(case)
@@ -140,7 +141,6 @@ def test_a_mean_far_from_zero():
 def expected_gradient(case, dy, place):
     """Float64 dweight and dbias, and what the sums of g gamma and of g gamma xhat are, (N, 2)."""
     y, xhat, *_ = results(case)
-    n, length, channels = y.shape
     g = np.zeros(y.shape)
     at = np.minimum(place, 2)[:, :, None]
     np.put_along_axis(windows(g), at, np.where(place < NOWHERE, float_of(dy), 0)[:, :, None], 2)
@@ -177,8 +177,9 @@ def check_gradient(exact, found, again, rtol=2e-6):
         np.testing.assert_array_equal(other, third)
 
 
-@pytest.mark.parametrize("layernorm", [True, False])
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(
+    ("sizes", "layernorm"), [*((sizes, True) for sizes in SIZES), *((sizes, False) for sizes in SIZES[:3])]
+)
 def test_backward(sizes, layernorm):
     check_gradient(*backward(drawn(*sizes, layernorm)))
 
@@ -204,7 +205,8 @@ def test_a_gradient_that_is_not_finite_shows():
     made, (_, place, _, moments) = forward(case)
     outs = put(np.zeros((3, 4, 8), np.float32)), put(np.zeros(8, np.float32))
     dy, sums = put(np.zeros(place.shape, np.uint16)), put(np.full((2, 2), np.inf, np.float32))
-    TokenBackward(made).backward(dy, put(place), *outs, put(case.bias), put(case.affine[0]), put(moments), sums)
+    with np.errstate(invalid="ignore"):
+        TokenBackward(made).backward(dy, put(place), *outs, put(case.bias), put(case.affine[0]), put(moments), sums)
     assert all(np.isnan(device.to_host(out)).all() for out in outs)
 
 

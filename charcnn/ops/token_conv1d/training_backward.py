@@ -85,13 +85,16 @@ def _scatter_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm:
     # A block has SLICE channels of the rows of `warp_count` times TAPS taps, and a run of items: a group of windows of
     # STAGE inputs. A warp alone adds to its taps' rows, in order. It reads those of two windows before it writes any;
     # where both are the same row, the second sum begins with the first one.
-    quad_count, threads = _quads(warp_count), SLICE * warp_count
+    quad_count, threads, slab_size = _quads(warp_count), SLICE * warp_count, (alphabet + 1) * SLICE
     held, kept_quads, kept_gammas, kept_rates = 2 * ROWS * SLICE, 2 * STAGE * quad_count, 2 * GAMMAS * SLICE, 2 * STAGE
-    taps, rows, step, lanes, none = map(uint32, (kernel_size, alphabet + 1, threads, SLICE, 0))
-    one, two, four = map(uint32, (4, 8, 16))  # words
-    quads_held, slab, slab_bytes = quad_count, (alphabet + 1) * SLICE, 4 * (alphabet + 1) * SLICE
-    block_taps, blanks, of_byte, in_row, octet = TAPS * warp_count, alphabet * 0x01010101, 0x4440, SLICE // OCTET, OCTET
-    depth, nowhere, row_bits, alignment, pair_taps = alphabet, NOWHERE, 7, ptx.ALIGNMENT, 2 * TAPS
+    alignment, pair_taps = ptx.ALIGNMENT, 2 * TAPS
+    taps, rows, step, lanes, block_taps = map(uint32, (kernel_size, alphabet + 1, threads, SLICE, TAPS * warp_count))
+    none, one, two, four = map(uint32, (0, 4, 8, 16))  # words
+    stage, last_of_stage, group, last_of_group = map(uint32, (STAGE, STAGE - 1, GROUP, GROUP - 1))
+    stage_rows, stage_quads, stage_gammas, quads_held = map(uint32, (ROWS, STAGE * quad_count, GAMMAS, quad_count))
+    slab, slab_bytes, warp_bytes, warp_taps = map(uint32, (slab_size, 4 * slab_size, 4 * TAPS * slab_size, TAPS))
+    octets, fours, octet, four_channels = map(uint32, (SLICE // OCTET, SLICE // 4, OCTET, 4))
+    depth, blanks, of_byte, nowhere, row_bits = map(uint32, (alphabet, alphabet * 0x01010101, 0x4440, NOWHERE, 7))
     copy_one, copy_two, copy_four, wait = *map(ptx.cp_async, (1, 2, 4)), ptx.cp_async_wait_group(1)
 
     @jit(launch_bounds=threads)
@@ -103,96 +106,91 @@ def _scatter_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm:
         gammas = cuda.shared.array(kept_gammas, float32, alignment)
         rates = cuda.shared.array(kept_rates, float32, alignment)
         scales = cuda.local.array(GAMMAS, float32)
-        bits = cuda.local.array(2, types.uint32)
-        values = cuda.local.array(2, float32)
-        taken = cuda.local.array(2, types.uint32)
+        bits = cuda.local.array(GROUP, types.uint32)
+        values = cuda.local.array(GROUP, float32)
+        taken = cuda.local.array(GROUP, types.uint32)
         row_at = cuda.local.array(pair_taps, types.uint32)
         sums = cuda.local.array(pair_taps, float32)
         thread, part, first_tap = thread_idx_x(), block_idx_x(), block_idx_z() * block_taps
         lane, warp, first_channel = thread % lanes, thread // lanes, block_idx_y() * lanes
         inputs, pooled, channels, reach = extents(place)[0], extents(place)[1], extents(place)[2], extents(dy)[1]
         length, held_taps = extents(quads)[1], min(block_taps, taps - first_tap)
-        own_taps = min(TAPS, held_taps - min(warp * TAPS, held_taps))
-        origin = ptx.cvta_to_shared(table) + warp * (TAPS * slab_bytes) + lane * 4
+        own_taps = min(warp_taps, held_taps - min(warp * TAPS, held_taps))
+        origin = ptx.cvta_to_shared(table) + warp * warp_bytes + lane * 4
         i = thread
         while i < held_taps * slab:
             table[i] = float32(0)
             i += step
-        chunks = (inputs + (STAGE - 1)) // STAGE
+        chunks = (inputs + last_of_stage) // stage
         begin = part * per
-        end = min(begin + per, (pooled + (GROUP - 1)) // GROUP * chunks)
+        end = min(begin + per, (pooled + last_of_group) // group * chunks)
         total, item = float32(0), begin
         while item <= end:  # an item is copied while the one before it is added up
             half = item % 2
-            window, n = item // chunks * GROUP, item % chunks * STAGE
+            window, n = item // chunks * group, item % chunks * stage
             i = thread
-            while item < end and i < ROWS * in_row:
-                c, row = i % in_row * octet, i // in_row
-                s, w, channel = n + row // GROUP, window + row % GROUP, first_channel + c
-                there, to = s < inputs and w < pooled and channel < channels, (half * ROWS + row) * lanes + c
+            while item < end and i < stage_rows * octets:
+                c, row = i % octets * octet, i // octets
+                s, w, channel = n + row // group, window + row % group, first_channel + c
+                there, to = s < inputs and w < pooled and channel < channels, (half * stage_rows + row) * lanes + c
                 at = (uint64(s) * uint64(reach) + uint64(w)) * uint64(channels) + uint64(channel)
                 copy_four(dys, to, none, dy, at if there else uint64(0), four if there else none)
                 at = (uint64(s) * uint64(pooled) + uint64(w)) * uint64(channels) + uint64(channel)
                 copy_two(places, to, none, place, at if there else uint64(0), two if there else none)
                 i += step
             i = thread
-            while item < end and i < STAGE * quads_held:
+            while item < end and i < stage_quads:
                 s, t = n + i // quads_held, first_tap + window * POOL + i % quads_held
                 there, at = s < inputs and t < length, uint64(s) * uint64(length) + uint64(t)
-                copy_one(words, half * (STAGE * quads_held) + i, none, quads, at if there else uint64(0),
+                copy_one(words, half * stage_quads + i, none, quads, at if there else uint64(0),
                          one if there else none)  # fmt: skip
                 i += step
             i = thread
-            while layernorm and item < end and i < GAMMAS * in_row * 2:
-                t, channel = window * POOL + i // (in_row * 2), first_channel + i % (in_row * 2) * 4
+            while layernorm and item < end and i < stage_gammas * fours:
+                t, channel = window * POOL + i // fours, first_channel + i % fours * four_channels
                 there = t < pooled * POOL and channel < channels
-                copy_four(gammas, half * (GAMMAS * lanes) + i * 4, none, gamma,
+                copy_four(gammas, half * (stage_gammas * lanes) + i * four_channels, none, gamma,
                           uint64(t * channels + channel) if there else uint64(0), four if there else none)  # fmt: skip
                 i += step
-            if layernorm and item < end and thread < STAGE:
+            if layernorm and item < end and thread < stage:
                 there = n + thread < inputs
-                copy_one(rates, half * STAGE + thread, none, moments, uint64(2 * (n + thread) + 1) if there else uint64(0),
+                copy_one(rates, half * stage + thread, none, moments, uint64(2 * (n + thread) + 1) if there else uint64(0),
                          one if there else none)  # fmt: skip
             ptx.cp_async_commit_group()
             if item > begin:
                 wait()
                 cuda.syncthreads()
-                half, n = 1 - half, (item - 1) % chunks * STAGE
+                half, n = 1 - half, (item - 1) % chunks * stage
                 if layernorm:
                     for t in range(GAMMAS):
-                        scales[t] = gammas[(half * GAMMAS + t) * lanes + lane]
-                for s in range(0, min(STAGE, inputs - n)):
-                    rate = rates[half * STAGE + s] if layernorm else float32(1)
-                    for w in range(0, GROUP, 2):
-                        for h in range(2):
-                            t = w + h
-                            at = ((half * STAGE + s) * GROUP + t) * lanes + lane
-                            bits[h], taken[h] = dys[at], places[at]
-                            values[h] = ptx.bitcast_f32(bits[h] << 16)
-                            if layernorm:
-                                scale = scales[POOL * t + 2]
-                                if taken[h] == 0:
-                                    scale = scales[POOL * t]
-                                elif taken[h] == 1:
-                                    scale = scales[POOL * t + 1]
-                                values[h] *= rate * scale
-                            if taken[h] == nowhere:
-                                values[h] = float32(0)
-                            total += values[h]
-                            taken[h] = words[(half * STAGE + s) * quads_held + (POOL * t + TAPS * warp) + taken[h]]
-                        if cuda.any_sync(0xFFFFFFFF, taken[0] != blanks or taken[1] != blanks):
+                        scales[t] = gammas[(half * stage_gammas + t) * lanes + lane]
+                for s in range(0, min(stage, inputs - n)):
+                    rate = rates[half * stage + s] if layernorm else float32(1)
+                    for t in range(GROUP):  # all on their way before the first is needed
+                        at = ((half * stage + s) * group + t) * lanes + lane
+                        bits[t], taken[t] = dys[at], places[at]
+                    for t in range(GROUP):
+                        values[t] = ptx.bitcast_f32(bits[t] << 16)
+                        if layernorm:
+                            scale = scales[POOL * t + 1] if taken[t] == 1 else scales[POOL * t + 2]
+                            values[t] *= rate * (scales[POOL * t] if taken[t] == 0 else scale)
+                        values[t] = float32(0) if taken[t] == nowhere else values[t]
+                        total += values[t]
+                        taken[t] = words[(half * stage + s) * quads_held + (POOL * t + warp_taps * warp) + taken[t]]
+                    for t in range(0, GROUP, 2):
+                        if cuda.any_sync(0xFFFFFFFF, taken[t] != blanks or taken[t + 1] != blanks):
                             for k in range(TAPS):
                                 if k < own_taps:
                                     for h in range(2):
-                                        row = (ptx.prmt(taken[h], 0, of_byte + k) << row_bits) + origin
+                                        row = (ptx.prmt(taken[t + h], 0, of_byte + k) << row_bits) + origin
                                         row_at[2 * k + h] = row + k * slab_bytes
                                         sums[2 * k + h] = ptx.ld_shared_f32(row_at[2 * k + h])
                             for k in range(TAPS):
                                 if k < own_taps:
-                                    first = sums[2 * k] + values[0]
+                                    first = sums[2 * k] + values[t]
                                     before = first if row_at[2 * k] == row_at[2 * k + 1] else sums[2 * k + 1]
                                     ptx.st_shared_f32(row_at[2 * k], first)
-                                    ptx.st_shared_f32(row_at[2 * k + 1], before + values[1])
+                                    ptx.st_shared_f32(row_at[2 * k + 1], before + values[t + 1])
             cuda.syncthreads()
             item += 1
 
@@ -237,8 +235,8 @@ def _weights_kernel(moments, sums, weights, units, counts, values):
     n = block_idx_x() * THREADS + thread
     while n < inputs:
         w, z = _weights_of(moments, sums, n, values)
-        weights[n, 0] = math.floor(w * unit_w + 0.5)
-        weights[n, 1] = math.floor(z * unit_z + 0.5)
+        weights[n, 0] = math.floor(w * unit_w + 0.5) if peaks[0] < INFINITE else 0
+        weights[n, 1] = math.floor(z * unit_z + 0.5) if peaks[1] < INFINITE else 0
         n += step
     i = block_idx_x() * THREADS + thread
     while i < counts.size:
