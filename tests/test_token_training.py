@@ -82,10 +82,11 @@ def forward(case, more=0):
     (n, length), (taps, _, channels) = case.ids.shape, case.weight.shape
     made = TokenForward(case.weight.shape, case.ids.shape, layernorm=case.affine is not None, eps=EPS)
     shape, norm = (n, (length - taps + 1) // POOL, channels), case.affine is not None
-    outs = (
-        put(np.full((n, shape[1] + more, channels), 0x7FC0, np.uint16)), put(np.full(shape, 9, np.uint8)),
-        put(np.full(shape, 0x7FC0, np.uint16)) if norm else None, put(np.full((n, 2), np.nan, np.float32)) if norm else None,
-    )  # fmt: skip
+    outs = [put(np.full((n, shape[1] + more, channels), 0x7FC0, np.uint16)), put(np.full(shape, 9, np.uint8))]
+    if norm:
+        outs += put(np.full(shape, 0x7FC0, np.uint16)), put(np.full((n, 2), np.nan, np.float32))
+    else:
+        outs += None, None
     ids, weight, bias = map(put, case[:3])
     made.forward(ids, weight, bias, case.affine and tuple(map(put, case.affine)), *outs)
     return made, [out if out is None else device.to_host(out) for out in outs]

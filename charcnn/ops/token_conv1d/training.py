@@ -293,7 +293,7 @@ class TokenForward:
         )
         tables.update(weight, bias, stream=stream)
         blocks = -(-n * length // SMALL_THREADS)
-        call.launch(_quads_kernel, blocks, SMALL_THREADS, ids, self.quads, np.uint32(depth))
+        call.launch(_quads_kernel, blocks, SMALL_THREADS, ids, self.quads, *map(np.uint32, (depth,)))
         if self.layernorm:
             tables(ids, out=self._stat, stream=stream)
             blocks = -(-n // SMALL_THREADS)
@@ -305,5 +305,5 @@ class TokenForward:
         call.launch(
             _gather_kernel(kernel_size, depth, lanes, self.layernorm), (blocks, slices), THREADS, self.quads,
             tables.words, bias, *((moments, *affine) if affine else (bias, bias, bias)), pooled, place,
-            normalised if affine else pooled, np.uint32(per), shared=16 * kernel_size * (depth + 1) * lanes,
+            normalised if affine else pooled, *map(np.uint32, (per,)), shared=16 * kernel_size * (depth + 1) * lanes,
         )  # fmt: skip
