@@ -179,7 +179,12 @@ def check_gradient(exact, found, again, rtol=2e-6):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "layernorm"), [*((sizes, True) for sizes in SIZES), *((sizes, False) for sizes in SIZES[:3])]
+    ("sizes", "layernorm"),
+    [
+        *((sizes, True) for sizes in SIZES[:5]),
+        *((sizes, False) for sizes in SIZES[:3]),
+        pytest.param((1, 7, 255, 8, 1), True, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_backward(sizes, layernorm):
     check_gradient(*backward(drawn(*sizes, layernorm)))
@@ -187,7 +192,7 @@ def test_backward(sizes, layernorm):
 
 def test_backward_of_many_stages_and_rows_behind():
     """Several groups of windows, inputs that fill no stage, gradients of several sizes, and junk behind them."""
-    check_gradient(*backward(drawn(11, 60, 7, 40, 7), more=2, scale=1e-4))
+    check_gradient(*backward(drawn(9, 34, 4, 40, 7), more=2, scale=1e-4))
 
 
 def test_backward_where_memory_has_few_rows(monkeypatch):
@@ -201,13 +206,13 @@ def test_backward_where_memory_has_few_rows(monkeypatch):
         TokenBackward(TokenForward((7, 15, 8), (1, 20)))
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
 def test_a_gradient_that_is_not_finite_shows():
     case = drawn(2, 20, 4, 8, 3)
     made, (_, place, _, moments) = forward(case)
     outs = put(np.zeros((3, 4, 8), np.float32)), put(np.zeros(8, np.float32))
     dy, sums = put(np.zeros(place.shape, np.uint16)), put(np.full((2, 2), np.inf, np.float32))
-    with np.errstate(invalid="ignore"):
-        TokenBackward(made).backward(dy, put(place), *outs, put(case.bias), put(case.affine[0]), put(moments), sums)
+    TokenBackward(made).backward(dy, put(place), *outs, put(case.bias), put(case.affine[0]), put(moments), sums)
     assert all(np.isnan(device.to_host(out)).all() for out in outs)
 
 
