@@ -82,17 +82,19 @@ def forward(case, more=0):
     (n, length), (taps, _, channels) = case.ids.shape, case.weight.shape
     made = TokenForward(case.weight.shape, case.ids.shape, layernorm=case.affine is not None, eps=EPS)
     shape, norm = (n, (length - taps + 1) // POOL, channels), case.affine is not None
-    outs = (
-        put(np.full((n, shape[1] + more, channels), 0x7FC0, np.uint16)), put(np.full(shape, 9, np.uint8)),
-        put(np.full(shape, 0x7FC0, np.uint16)) if norm else None, put(np.full((n, 2), np.nan, np.float32)) if norm else None,
-    )  # fmt: skip
+    outs = [put(np.full((n, shape[1] + more, channels), 0x7FC0, np.uint16)), put(np.full(shape, 9, np.uint8))]
+    if norm:
+        outs += put(np.full(shape, 0x7FC0, np.uint16)), put(np.full((n, 2), np.nan, np.float32))
+    else:
+        outs += None, None
     ids, weight, bias = map(put, case[:3])
     made.forward(ids, weight, bias, case.affine and tuple(map(put, case.affine)), *outs)
     return made, [out if out is None else device.to_host(out) for out in outs]
 
 
-@pytest.mark.parametrize("layernorm", [True, False])
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(
+    ("sizes", "layernorm"), [*((sizes, True) for sizes in SIZES), *((sizes, False) for sizes in SIZES[:3])]
+)
 def test_forward(sizes, layernorm):
     case = drawn(*sizes, layernorm)
     _, (pooled, place, normalised, moments) = forward(case)
@@ -140,7 +142,6 @@ def test_a_mean_far_from_zero():
 def expected_gradient(case, dy, place):
     """Float64 dweight and dbias, and what the sums of g gamma and of g gamma xhat are, (N, 2)."""
     y, xhat, *_ = results(case)
-    n, length, channels = y.shape
     g = np.zeros(y.shape)
     at = np.minimum(place, 2)[:, :, None]
     np.put_along_axis(windows(g), at, np.where(place < NOWHERE, float_of(dy), 0)[:, :, None], 2)
@@ -177,15 +178,21 @@ def check_gradient(exact, found, again, rtol=2e-6):
         np.testing.assert_array_equal(other, third)
 
 
-@pytest.mark.parametrize("layernorm", [True, False])
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(
+    ("sizes", "layernorm"),
+    [
+        *((sizes, True) for sizes in SIZES[:5]),
+        *((sizes, False) for sizes in SIZES[:3]),
+        pytest.param((1, 7, 255, 8, 1), True, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_backward(sizes, layernorm):
     check_gradient(*backward(drawn(*sizes, layernorm)))
 
 
 def test_backward_of_many_stages_and_rows_behind():
     """Several groups of windows, inputs that fill no stage, gradients of several sizes, and junk behind them."""
-    check_gradient(*backward(drawn(11, 60, 7, 40, 7), more=2, scale=1e-4))
+    check_gradient(*backward(drawn(9, 34, 4, 40, 7), more=2, scale=1e-4))
 
 
 def test_backward_where_memory_has_few_rows(monkeypatch):
@@ -199,6 +206,7 @@ def test_backward_where_memory_has_few_rows(monkeypatch):
         TokenBackward(TokenForward((7, 15, 8), (1, 20)))
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
 def test_a_gradient_that_is_not_finite_shows():
     case = drawn(2, 20, 4, 8, 3)
     made, (_, place, _, moments) = forward(case)

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 from numba import cuda, float32, types
 
-from charcnn.aliases import Array, Kernel, Stream
+from charcnn.aliases import Array, DType, Kernel, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, block_idx_y, extents, grid_dim_x, thread_idx_x
@@ -68,7 +68,10 @@ def _gather_kernel(kernel_size: int, alphabet: int, lane_count: int, layernorm: 
     end_mask = (1 << 8 * (span % WORDS)) - 1 if span % WORDS else 0xFFFFFFFF
     taps, rows, lanes, pool = map(uint32, (kernel_size, alphabet + 1, lane_count, POOL))
     none, full, step = map(uint32, (0, 16, THREADS))
-    windows, warps, warp_size, row_bytes = WARP // lane_count, THREADS // WARP, WARP, row
+    windows, last_window, warps, warp_size = map(
+        uint32, (WARP // lane_count, WARP // lane_count - 1, THREADS // WARP, WARP)
+    )
+    row_bytes = row
     slab_bytes, blanks, octet = (alphabet + 1) * row, alphabet * 0x01010101, OCTET
     first, second, nowhere = 0x00010001, 0x00020002, NOWHERE * 0x00010001
     of_byte, evens = 0x4440, 0x6420
@@ -117,7 +120,7 @@ def _gather_kernel(kernel_size: int, alphabet: int, lane_count: int, layernorm: 
         cuda.syncthreads()
 
         # Runs of `per` inputs at some windows. Those of a block's warps lie far apart: all have blank ends of texts.
-        tiles, runs = (pooled + (windows - 1)) // windows, (inputs + (per - 1)) // per
+        tiles, runs = (pooled + last_window) // windows, (inputs + (per - 1)) // per
         run = thread // warp_size * grid_dim_x() + block_idx_x()
         while run < tiles * runs:
             window, n = run % tiles * windows + local, run // tiles * per
@@ -275,8 +278,8 @@ class TokenForward:
         shapes.expect("ids", ids, (n, length))
         reach = shapes.ranked("pooled", pooled, "N, S, C")[1]
         shapes.expect("pooled", pooled, (n, max(reach, self.windows), channels))
-        written, dtypes = {"place": place}, {"place": np.uint8}
-        given = {"ids": ids}
+        written, given = {"place": place}, {"ids": ids}
+        dtypes: dict[str, DType] = {"place": np.uint8, "normalised": np.uint16}
         shapes.expect("place", place, (n, self.windows, channels))
         if affine is not None:
             for name, array in zip(("gamma", "beta"), affine, strict=True):
@@ -285,13 +288,12 @@ class TokenForward:
             shapes.expect("normalised", normalised, (n, self.windows, channels))
             shapes.expect("moments", moments, (n, 2))
             written |= {"normalised": normalised, "moments": moments}
-            dtypes["normalised"] = np.uint16
         call = Call(
             pooled, stream, pooled.shape, np.uint16, dtypes, named="pooled", written=tuple(written), **given, **written
         )
         tables.update(weight, bias, stream=stream)
         blocks = -(-n * length // SMALL_THREADS)
-        call.launch(_quads_kernel, blocks, SMALL_THREADS, ids, self.quads, np.uint32(depth))
+        call.launch(_quads_kernel, blocks, SMALL_THREADS, ids, self.quads, *map(np.uint32, (depth,)))
         if self.layernorm:
             tables(ids, out=self._stat, stream=stream)
             blocks = -(-n // SMALL_THREADS)
@@ -303,5 +305,5 @@ class TokenForward:
         call.launch(
             _gather_kernel(kernel_size, depth, lanes, self.layernorm), (blocks, slices), THREADS, self.quads,
             tables.words, bias, *((moments, *affine) if affine else (bias, bias, bias)), pooled, place,
-            normalised if affine else pooled, np.uint32(per), shared=16 * kernel_size * (depth + 1) * lanes,
+            normalised if affine else pooled, *map(np.uint32, (per,)), shared=16 * kernel_size * (depth + 1) * lanes,
         )  # fmt: skip
