@@ -238,9 +238,8 @@ def checked(one: Contender, job: Job, loss: float, found: dict[str, np.ndarray])
             exact = right[name]
             off = float(np.linalg.norm(found[name] - exact) / np.linalg.norm(exact))
             _hold(f"the gradient of {name}", off, allowed.error)
-            _hold(
-                f"the length of that of {name}", abs(float(np.vdot(found[name], exact) / np.vdot(exact, exact)) - 1), allowed.along
-            )
+            length = float(np.vdot(found[name], exact) / np.vdot(exact, exact))
+            _hold(f"the length of that of {name}", abs(length - 1), allowed.along)
             worst, error = max((worst, error), (name, off), key=lambda item: item[1])
     return worst, error
 
