@@ -148,7 +148,12 @@ LEVELS = (
 )  # fmt: skip
 
 
-TRAINING_LEVELS = (TrainingLevel("t0", "cpu"), TrainingLevel("t1", "cuda", gpus=1))
+TRAINING_LEVELS = (
+    TrainingLevel("t0", "cpu"),
+    TrainingLevel("t1", "cuda", gpus=1),
+    TrainingLevel("t3", "cuda", gpus=1, precisions=("bf16",), hopper=True),
+    TrainingLevel("t4", "cuda", gpus=1, precisions=("bf16",), hopper=True),
+)
 
 
 def training_level(name: str) -> TrainingLevel:

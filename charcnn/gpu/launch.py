@@ -201,15 +201,20 @@ def _look_at(args: Sequence[KernelArgument], kinds: list[object], values: list[K
 _NUMBERS = (int, float, bool)
 
 
-def start(kernel: Kernel, blocks: Grid, threads: Grid, stream: Stream, *args: KernelArgument, shared: int = 0) -> None:
-    """Start a kernel by itself, with so many bytes of dynamic shared memory; nothing is waited for."""
+def start(
+    kernel: Kernel, blocks: Grid, threads: Grid, stream: Stream, *args: KernelArgument, shared: int = 0,
+    cluster: int = 1,
+) -> None:  # fmt: skip
+    """Start a kernel by itself, as `Call.launch` does; nothing is waited for."""
     with launching:
-        if SIMULATED:
-            kernel[blocks, threads, stream, shared](*args)
-        else:
+        if not SIMULATED:
             _counter.launches += 1
-            block, values = prepared(kernel, blocks, threads, args, shared, False, 1)
+            block, values = prepared(kernel, blocks, threads, args, shared, False, cluster)
             block.start(int(stream), values)
+        elif cluster > 1:
+            emulator.start_grid(kernel, blocks, threads, args, shared, cluster, stream, False)
+        else:
+            kernel[blocks, threads, stream, shared](*args)
 
 
 def pair(out: Array) -> tuple[Array, Array]:

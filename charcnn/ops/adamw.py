@@ -211,7 +211,8 @@ class LossScale:
 class AdamW:
     """The optimiser of the weights in one buffer, on a CPU's cores or on a GPU, where the buffer lies.
 
-    On a GPU all that changes from step to step lies there: a step without a loss scale may be recorded in a CUDA graph.
+    On a GPU all that changes from step to step lies there, `made`, int64 (1,), the steps that were made, too: a step
+    without a loss scale may be recorded in a CUDA graph.
 
     Args:
         weights: float32 (size,), NumPy or on the device; each step writes them.
@@ -252,25 +253,26 @@ class AdamW:
             self._options = device.to_device(np.array(options, np.float64).reshape(-1, 5), on)
             self._by = device.to_device(np.empty((len(options), 6), np.float32), on)
             self._rate = device.to_device(np.ones(1, np.float64), on)
-            self._steps = device.to_device(np.zeros(1, np.int64), on)
+            self.made = device.to_device(np.zeros(1, np.int64), on)
             if shadow is not None:
                 start(_shadow_kernel, -(-weights.size // 128), 128, on, weights, shadow)
         else:
             self.first, self.second = np.zeros((2, weights.size), np.float32)
-            self._partial, self._steps = np.empty(-(-weights.size // PART)), np.zeros(1, np.int64)
+            self._partial, self.made = np.empty(-(-weights.size // PART)), np.zeros(1, np.int64)
 
     @property
     def steps(self) -> int:
         """Steps that were made; on a GPU it waits for them."""
-        return int((device.to_host(self._steps, self._stream) if self._cuda else self._steps)[0])
+        return int((device.to_host(self.made, self._stream) if self._cuda else self.made)[0])
 
-    def step(self, gradients: Array, rate: float | Array = 1.0) -> bool:
+    def step(self, gradients: Array, rate: float | Array = 1.0, *, stream: Stream = None) -> bool:
         """Move the weights, where no loss scale finds that gradients are not finite; whether it was done.
 
         Args:
             gradients: float32 (size,), where the weights lie; of the loss times the scale, where there is one.
             rate: factor of every group's lr, as a schedule gives it; on a GPU also float64 (1,) there, which a graph
                 reads anew each time.
+            stream: of this step on a GPU; that of the steps where None.
 
         Raises:
             ValueError: an array's dtype or shape does not fit.
@@ -278,14 +280,16 @@ class AdamW:
         expect("gradients", gradients, tuple(self.weights.shape))
         check("gradients", gradients)
         scaled = 1 / self.loss_scale.scale if self.loss_scale else 1.0
-        factor, finite = 1.0, True
+        factor, finite, on = 1.0, True, stream
+        if self._cuda:
+            on = self._stream if stream is None else device.as_stream(stream)
         if self.clip or self.loss_scale:
-            norm, factor = self._norm(gradients, scaled)
+            norm, factor = self._norm(gradients, scaled, on)
             if self.loss_scale:
                 finite = math.isfinite(float(norm[0]) if self._cuda else norm)
                 self.loss_scale.update(finite)
         if finite:
-            self._move(gradients, factor, rate)
+            self._move(gradients, factor, rate, on)
         return finite
 
     def state(self) -> Record:
@@ -297,7 +301,7 @@ class AdamW:
     def restore(self, state: Record) -> None:
         """Take what `state` gave."""
         steps = np.array([state["steps"]], np.int64)
-        for array, saved in ((self.first, state["first"]), (self.second, state["second"]), (self._steps, steps)):
+        for array, saved in ((self.first, state["first"]), (self.second, state["second"]), (self.made, steps)):
             expect("state", saved, tuple(array.shape))
             if self._cuda:
                 array.copy_to_device(saved)
@@ -306,24 +310,24 @@ class AdamW:
         if self.loss_scale is not None:
             vars(self.loss_scale).update(state["loss_scale"])
 
-    def _norm(self, gradients: Array, scaled: float) -> tuple[Array, float]:
+    def _norm(self, gradients: Array, scaled: float, on: Stream) -> tuple[Array, float]:
         """The norm, and by what gradients are to be multiplied; on a GPU both lie there, and nothing waits."""
         if self._cuda:
             address = device.address(gradients)
             quads = 0 if address % 16 else gradients.size // QUAD
             given = gradients, np.uint64(address), self._partial, *map(np.uint32, (quads,))
-            start(_squares_quads_kernel, self._partial.size, THREADS, self._stream, *given)
+            start(_squares_quads_kernel, self._partial.size, THREADS, on, *given)
             limits = np.float32(scaled), np.float32(self.clip)
-            start(_norm_kernel, 1, THREADS, self._stream, self._partial, *limits, self._found)
+            start(_norm_kernel, 1, THREADS, on, self._partial, *limits, self._found)
             return self._found, 1.0
         threads.launch(_squares_kernel, gradients, self._partial)
         norm = math.sqrt(math.fsum(self._partial)) * scaled if np.isfinite(self._partial).all() else math.nan
         return norm, scaled * (min(1.0, self.clip / (norm + TINY)) if self.clip else 1.0)
 
-    def _move(self, gradients: Array, factor: float, rate: float | Array) -> None:
+    def _move(self, gradients: Array, factor: float, rate: float | Array, on: Stream) -> None:
         if self._cuda:
-            return self._move_on_gpu(gradients, rate)
-        self._steps += 1
+            return self._move_on_gpu(gradients, rate, on)
+        self.made += 1
         begin, steps = 0, self.steps
         for group in self.groups:
             part = slice(begin, begin + group.size)
@@ -335,14 +339,14 @@ class AdamW:
             threads.launch(_step_kernel, *arrays, np.float32(factor), by)
         return None
 
-    def _move_on_gpu(self, gradients: Array, rate: float | Array) -> None:
+    def _move_on_gpu(self, gradients: Array, rate: float | Array, on: Stream) -> None:
         if device.on_device(rate):
             expect("rate", rate, (1,))
             check("rate", rate, np.float64)
         else:
-            start(_rate_kernel, 1, 1, self._stream, self._rate, np.float64(rate))
+            start(_rate_kernel, 1, 1, on, self._rate, np.float64(rate))
             rate = self._rate
-        start(_scalars_kernel, 1, 32, self._stream, self._options, rate, self._steps, self._by)
+        start(_scalars_kernel, 1, 32, on, self._options, rate, self.made, self._by)
         shadow = self.weights if self.shadow is None else self.shadow
         arrays = self.weights, gradients, self.first, self.second, shadow
         places = tuple(np.uint64(device.address(array)) for array in arrays)
@@ -352,5 +356,5 @@ class AdamW:
             numbers = map(np.uint32, (i, begin, end, aligned))
             blocks = -(-(-(-end // QUAD) - begin // QUAD) // THREADS)
             if group.size:
-                start(kernel, blocks, THREADS, self._stream, *arrays, places, self._found, self._by, *numbers)
+                start(kernel, blocks, THREADS, on, *arrays, places, self._found, self._by, *numbers)
             begin = end

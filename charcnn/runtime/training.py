@@ -25,8 +25,9 @@ from charcnn.ops.techniques import CPU
 
 FLOAT = np.dtype(np.float32).itemsize
 
-KINDS = ("weights", "gradients", "masters", "moments", "features")
-"""What memory holds in training. Weights in float32 are their own masters."""
+KINDS = ("weights", "gradients", "masters", "moments", "features", "workspace")
+"""What memory holds in training. Weights in float32 are their own masters. Workspace is sums in parts and the like, which
+no count says: a technique may have it."""
 
 
 def trained(nodes: Sequence[Node]) -> dict[str, Shape]:
@@ -44,7 +45,7 @@ def counted(nodes: Sequence[Node], rows: int) -> dict[str, int]:
     weights = FLOAT * sum(map(math.prod, trained(nodes).values()))
     sizes = [math.prod(node.out_shape) for node in gradients.logits_of(nodes) if _writes(node)]
     features = FLOAT * rows * (sum(sizes) + 2 * max(sizes))
-    return dict(zip(KINDS, (weights, weights, 0, 2 * weights, features), strict=True))
+    return dict(zip(KINDS, (weights, weights, 0, 2 * weights, features, 0), strict=True))
 
 
 def _writes(node: Node) -> bool:
@@ -96,8 +97,14 @@ class Training:
     def memory(self) -> dict[str, int]:
         """Bytes that are held, by KINDS."""
         moments = [self.optimiser.first, self.optimiser.second]
-        held = ([self.weights], [self.gradients], list[Array](), moments, [*self._features, *self._dx])
+        none, features = list[Array](), [*self._features, *self._dx]
+        held = ([self.weights], [self.gradients], none, moments, features, none)
         return {kind: sum(array.size * FLOAT for array in arrays) for kind, arrays in zip(KINDS, held, strict=True)}
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """Bytes that the layers say it needs, by KINDS."""
+        return counted(self._nodes, self._rows)
 
     @property
     def params(self) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from charcnn.aliases import Function
+from charcnn.gpu.emulator.memory import RANK
 from charcnn.gpu.emulator.shared import place, remote
 from charcnn.gpu.emulator.threads import PhaseBarrier, ThreadBlock, current
 from charcnn.gpu.ptx.intrinsics import EMULATED, emulates
@@ -13,10 +14,11 @@ _BYTES = 8
 
 def mbarrier_at(address: int, block: ThreadBlock) -> PhaseBarrier:
     """The mbarrier at an address of the block's shared memory; one that nobody made is a finding."""
-    if int(address) not in block.barriers:
-        current().report("barrier", f"no mbarrier was made at {int(address):#x}")
-        block.barriers[int(address)] = PhaseBarrier(1, block.cluster)
-    return block.barriers[int(address)]
+    at = int(address) % RANK
+    if at not in block.barriers:
+        current().report("barrier", f"no mbarrier was made at {at:#x}")
+        block.barriers[at] = PhaseBarrier(1, block.cluster)
+    return block.barriers[at]
 
 
 @emulates
@@ -24,7 +26,7 @@ def mbarrier_init(mbarrier: int, count: int) -> None:
     """`ptx.mbarrier_init`."""
     block = current().block
     place(mbarrier, _BYTES, _BYTES, block, "an mbarrier takes")
-    block.barriers[int(mbarrier)] = PhaseBarrier(int(count), block.cluster)
+    block.barriers[int(mbarrier) % RANK] = PhaseBarrier(int(count), block.cluster)
 
 
 @emulates

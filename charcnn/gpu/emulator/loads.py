@@ -145,7 +145,7 @@ def _load_at(kind: DType) -> Function:
 
 for _name, _kind, _count in (
     ("shared_b32", np.uint32, 1), ("shared_v2_b32", np.uint32, 2), ("shared_v4_b32", np.uint32, 4),
-    ("shared_v2_f32", np.float32, 2), ("shared_v4_f32", np.float32, 4),
+    ("shared_f32", np.float32, 1), ("shared_v2_f32", np.float32, 2), ("shared_v4_f32", np.float32, 4),
 ):  # fmt: skip
     EMULATED[f"ld_{_name}"], EMULATED[f"st_{_name}"] = _load_shared(_kind, _count), _store_shared(_kind, _count)
 EMULATED["ld_shared_v4_b32_at"], EMULATED["ld_shared_v4_f32_at"] = _load_at(np.uint32), _load_at(np.float32)
@@ -166,7 +166,7 @@ def ld_shared_each(count: int) -> Function:
 @emulates
 def mapa(address: int, rank: int) -> int:
     """`ptx.mapa`: blocks of a cluster lie RANK apart."""
-    return int(address) + RANK * int(rank)
+    return int(address) % RANK + RANK * int(rank)
 
 
 @emulates

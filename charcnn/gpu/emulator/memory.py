@@ -14,7 +14,7 @@ BASE = 4096
 """Where a block's shared memory begins in the shared window: at the begin of it lies what the system keeps."""
 
 RANK = 1 << 24
-"""What an address of the shared window is raised by for each block of the cluster before the one that it is in."""
+"""What a shared address is raised by for each block of the cluster before the one that it is in, for itself, too."""
 
 STATIC = 48 * 1024
 """Bytes that a block's arrays of known sizes may take: CUDA C++ Programming Guide, "Technical Specifications"."""
@@ -28,7 +28,8 @@ UNWRITTEN = 0xFF
 class SharedMemory:
     """Bytes, of which dynamic ones come first, then arrays of known sizes in the order in which they are met."""
 
-    def __init__(self, dynamic: int, unwritten: int = UNWRITTEN) -> None:
+    def __init__(self, dynamic: int, unwritten: int = UNWRITTEN, rank: int = 0) -> None:
+        self._begin = BASE + RANK * rank
         self.dynamic = dynamic
         self._first = self._used = -(-dynamic // _TILE) * _TILE
         self.bytes: np.ndarray = np.full(self._first + STATIC, unwritten, np.uint8)
@@ -59,7 +60,7 @@ class SharedMemory:
 
     def address_of(self, array: Array) -> int:
         """Of a shared array's first element."""
-        return int(array.ctypes.data - self.bytes.ctypes.data) + BASE
+        return int(array.ctypes.data - self.bytes.ctypes.data) + self._begin
 
     def holds(self, at: int, size: int) -> bool:
         """Whether so many bytes from an offset on are somebody's."""

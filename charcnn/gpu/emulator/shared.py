@@ -33,7 +33,8 @@ def remote(address: int) -> tuple[ThreadBlock, int]:
 
 def place(address: int, size: int, alignment: int, block: ThreadBlock, what: str) -> int | None:
     """Where in the block's memory these bytes lie; None where they do not, which is a finding."""
-    at = int(address) - BASE
+    rank, at = divmod(int(address), RANK)
+    at -= BASE if rank in (0, block.rank) else RANK  # of a block's own memory, or as `remote` and a multicast give it
     if at % alignment:
         current().report("misaligned address", f"{what} {size} bytes of shared memory at {at}: need {alignment}s")
         at -= at % alignment
@@ -56,7 +57,7 @@ def read(address: int, size: int, block: ThreadBlock | None = None, *, whole: bo
 
 def read_rows(addresses: Sequence[int], size: int) -> np.ndarray:
     """Rows of so many bytes, a multiple of a word, that a warp's lanes load at once; each may be unwritten in part."""
-    block, at = current().block, np.array(addresses, np.int64) - BASE
+    block, at = current().block, np.array(addresses, np.int64) % RANK - BASE
     if block.memory.holds_all(at, size) and not (at % size).any():
         words = at[:, None] // WORD + np.arange(size // WORD)
         if block.shadow is None or not _wrong(block.shadow, words):

@@ -186,7 +186,7 @@ class ThreadBlock:
         self.launch, self.index, self.rank, self.cluster = launch, index, rank, cluster
         checked = cluster.actors is not None
         self.gate, self.size = Gate(threads, History() if checked else None), threads
-        self.memory = SharedMemory(launch.shared, launch.unwritten)
+        self.memory = SharedMemory(launch.shared, launch.unwritten, rank)
         self.shadow = Shadow(len(self.memory.bytes), cluster.actors) if cluster.actors is not None else None
         """Of what is checked: who wrote and read last."""
         self.pieces = Pieces(len(self.memory.bytes)) if checked else None

@@ -11,6 +11,7 @@ from charcnn.aliases import Function, Value
 from charcnn.gpu import tensor_map
 from charcnn.gpu.emulator.barriers import mbarrier_at
 from charcnn.gpu.emulator.loads import as_bytes, read_global, write_global
+from charcnn.gpu.emulator.memory import RANK
 from charcnn.gpu.emulator.order import Actor, Shadow
 from charcnn.gpu.emulator.shared import beside, copy_in, helper, place, remote, swizzled
 from charcnn.gpu.emulator.swizzle import ROW
@@ -44,17 +45,30 @@ def _row(found: tensor_map.Described, first: int, outer: Sequence[int], count: i
     return row
 
 
-def _land(to: int, alignment: int, rows: np.ndarray, mbarrier: int) -> None:
-    """Rows of 128 or 64 bytes to shared memory, swizzled, and their bytes counted."""
-    block, data = current().block, rows.view(np.uint8)
+def _land(
+    to: int, alignment: int, rows: np.ndarray, mbarrier: int, blocks: Sequence[ThreadBlock] | None = None
+) -> None:
+    """Rows of 128 or 64 bytes to shared memory, of this block or several, swizzled, and their bytes counted."""
+    data = rows.view(np.uint8)
     row_bytes = data.shape[1]
-    at = place(to, data.size, alignment, block, "TMA writes")
-    if at is not None:
-        where = swizzled(at, len(rows), row_bytes)
-        copy_in(block, where, data, mbarrier_at(mbarrier, block), tiled=row_bytes == ROW)
+    for block in blocks or [current().block]:
+        at = place(to % RANK, data.size, alignment, block, "TMA writes")
+        if at is not None:
+            where = swizzled(at, len(rows), row_bytes)
+            copy_in(block, where, data, mbarrier_at(mbarrier, block), tiled=row_bytes == ROW)
 
 
-def _load_box(to: int, found_at: int, mbarrier: int, *first: int) -> None:
+def _cluster(blocks: int) -> Sequence[ThreadBlock]:
+    """The first ones of this cluster, to which a copy goes."""
+    others = current().block.cluster.blocks
+    if blocks > len(others):
+        current().report("out of bounds", f"a copy to {blocks} blocks in a cluster of {len(others)}")
+    return others[:blocks]
+
+
+def _load_box(
+    to: int, found_at: int, mbarrier: int, *first: int, blocks: Sequence[ThreadBlock] | None = None
+) -> None:
     """`ptx.tma_load_2d` and others: a box whose first number is at these coordinates."""
     found, begin = _described(found_at), [_signed(one) for one in first]
     if len(begin) != len(found.shape) or found.walk is not None:
@@ -64,7 +78,13 @@ def _load_box(to: int, found_at: int, mbarrier: int, *first: int) -> None:
     rows = [
         _row(found, begin[0], [a + b for a, b in zip(begin[1:], at[::-1], strict=True)], found.box[0]) for at in places
     ]
-    _land(int(to), ROW, np.stack(rows), mbarrier)
+    _land(int(to), ROW, np.stack(rows), mbarrier, blocks)
+
+
+@emulates
+def tma_load_2d_multicast(blocks: int) -> Function:
+    """`ptx.tma_load_2d_multicast`."""
+    return lambda *operands: _load_box(*operands, blocks=_cluster(blocks))
 
 
 for _dimensions in (2, 3, 4):
@@ -105,7 +125,7 @@ def _load(blocks: Sequence[ThreadBlock], to: int, source: int, size: int, mbarri
         current().report("misaligned address", f"a bulk copy of {size} bytes from {source:#x} to {to:#x}: need 16s")
     data = np.frombuffer(read_global(source, size), np.uint8)
     for block in blocks:
-        at = place(to, size, 1, block, "a bulk copy writes")
+        at = place(to % RANK, size, 1, block, "a bulk copy writes")
         if at is not None:
             copy_in(block, np.arange(at, at + size), data, mbarrier_at(mbarrier, block))
 
@@ -120,13 +140,7 @@ def bulk_load(to: int, source: int, size: int, mbarrier: int) -> None:
 def bulk_load_multicast(blocks: int) -> Function:
     """`ptx.bulk_load_multicast`."""
 
-    def copy(to: int, source: int, size: int, mbarrier: int) -> None:
-        others = current().block.cluster.blocks
-        if blocks > len(others):
-            current().report("out of bounds", f"a copy to {blocks} blocks in a cluster of {len(others)}")
-        _load(others[:blocks], to, source, size, mbarrier)
-
-    return copy
+    return lambda *operands: _load(_cluster(blocks), *operands)
 
 
 @emulates

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from charcnn.aliases import Array, Function, Value
-from charcnn.gpu.emulator.memory import BASE
+from charcnn.gpu.emulator.memory import BASE, RANK
 from charcnn.gpu.emulator.shared import read, read_rows
 from charcnn.gpu.emulator.threads import LANES, current
 from charcnn.gpu.ptx.intrinsics import emulates
@@ -42,7 +42,7 @@ def load_matrices(addresses: Iterable[int]) -> np.ndarray:
     places = [int(address) for address in addresses]
     rows = read_rows(places, 16).view(np.uint32).reshape(4, 8, 4)
     pieces = current().block.pieces
-    if pieces and not all(pieces.is_column(at - BASE for at in places[i : i + 8]) for i in range(0, LANES, 8)):
+    if pieces and not all(pieces.is_column(at % RANK - BASE for at in places[i : i + 8]) for i in range(0, LANES, 8)):
         current().report("wrong swizzle", "the rows of a matrix are pieces of different columns")
     return rows.transpose(1, 2, 0).reshape(LANES, 4)
 

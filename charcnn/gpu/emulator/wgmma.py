@@ -1,7 +1,7 @@
 """Products by warpgroups: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
 
-The 128 threads of a warpgroup meet, and one of them multiplies for all. Matrices in shared memory are K-major, but
-for B beside an A in registers; their rows of 128 or 64 bytes are swizzled.
+The 128 threads of a warpgroup meet, and one of them multiplies for all. Matrices in shared memory are K-major or
+transposed; their rows of 128 or 64 bytes are swizzled.
 """
 
 from __future__ import annotations
@@ -17,18 +17,15 @@ from charcnn.gpu.emulator.swizzle import ROW
 from charcnn.gpu.emulator.threads import WARPGROUP, Registers, Thread, current
 from charcnn.gpu.emulator.warp import numbers, together
 from charcnn.gpu.ptx.intrinsics import EMULATED, emulates
+from charcnn.gpu.ptx.wgmma import DESCRIPTOR_ADDRESS
 
 _ROWS = 64
-_ADDRESS = 0x3FFF
-"""Of a matrix descriptor: the address in units of 16 bytes."""
-
-
 _LEADING = 16
 """Of a matrix descriptor's lower word: where the leading dimension begins, in units of 16 bytes, too."""
 
 
 def _matrix(descriptor: int, rows: int, ptx_type: str, row_bytes: int) -> np.ndarray:
-    return numbers(read_matrix((int(descriptor) & _ADDRESS) << 4, rows, row_bytes), ptx_type)
+    return numbers(read_matrix((int(descriptor) & DESCRIPTOR_ADDRESS) << 4, rows, row_bytes), ptx_type)
 
 
 def _starts(operands: Sequence[Value], registers: Sequence[Array], multiplied: Callable[..., np.ndarray]) -> None:
@@ -61,15 +58,29 @@ def _sums(given: Sequence[Value]) -> np.ndarray:
     return held.reshape(4, 8, 4, -1, 2, 2).transpose(0, 4, 1, 3, 2, 5).reshape(_ROWS, -1)
 
 
+def _turned(descriptor: int, columns: int, depth: int, ptx_type: str, row_bytes: int) -> np.ndarray:
+    """(depth, columns) of a transposed matrix."""
+    at, apart = int(descriptor), int(descriptor) >> _LEADING
+    blocks = range(-(-2 * columns // row_bytes))
+    return np.concatenate([_matrix(at + i * apart, depth, ptx_type, row_bytes) for i in blocks], 1)
+
+
 @emulates
-def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4, row_bytes: int = ROW) -> Function:
+def wgmma(
+    ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4, row_bytes: int = ROW,
+    transposed: tuple[bool, bool] = (False, False),
+) -> Function:  # fmt: skip
     """`ptx.wgmma`."""
 
+    def matrix(descriptor: int, rows: int, turned: bool) -> np.ndarray:
+        if turned:
+            return _turned(descriptor, rows, 16 * quarters, ptx_type, row_bytes).T
+        whole = _matrix(descriptor, rows, ptx_type, row_bytes)
+        return whole[:, : whole.shape[1] * quarters * ROW // (4 * row_bytes)]
+
     def multiplied(given: list[Value]) -> np.ndarray:
-        a, b = given[0][1]
-        left, right = (_matrix(at, rows, ptx_type, row_bytes) for at, rows in ((a, _ROWS), (b, columns)))
-        depth = left.shape[1] * quarters * ROW // (4 * row_bytes)
-        made = left[:, :depth] @ right[:, :depth].T
+        left, right = map(matrix, given[0][1], (_ROWS, columns), transposed)
+        made = left @ right.T
         return np.asarray(_sums(given) + made.astype(np.float32) if accumulate else made)
 
     return lambda sums, a, b: _starts((sums, (a, b)), (sums,), multiplied)
@@ -82,10 +93,8 @@ def wgmma_registers(ptx_type: str, columns: int, steps: int, row_bytes: int = RO
     def multiplied(given: list[Value]) -> np.ndarray:
         words = np.stack([one[1].view(np.ndarray) for one in given]).reshape(4, 8, 4, steps, 2, 2)
         words = words.transpose(0, 5, 1, 3, 4, 2).reshape(_ROWS, -1)  # (warp, half, group), (step, half, lane)
-        at, apart = int(given[0][2]), int(given[0][2]) >> _LEADING
-        blocks = range(-(-2 * columns // row_bytes))
-        right = [_matrix(at + i * apart, 16 * steps, ptx_type, row_bytes) for i in blocks]
-        return np.asarray(_sums(given) + (numbers(words, ptx_type) @ np.concatenate(right, 1)).astype(np.float32))
+        right = _turned(given[0][2], columns, 16 * steps, ptx_type, row_bytes)
+        return np.asarray(_sums(given) + (numbers(words, ptx_type) @ right).astype(np.float32))
 
     return lambda sums, words, b: _starts((sums, words, b), (sums, words), multiplied)
 

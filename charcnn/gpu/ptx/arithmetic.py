@@ -9,7 +9,7 @@ import numpy as np
 from charcnn.aliases import Intrinsic
 from charcnn.gpu.device import AMPERE
 from charcnn.gpu.ptx.intrinsics import ALWAYS, instruction
-from charcnn.gpu.ptx.simulated import bits, bytes_of, float_of, maximum, on_pairs
+from charcnn.gpu.ptx.simulated import bits, bytes_of, float_of, greater_halves, maximum, on_pairs
 
 
 @instruction("mov.b32 $0, $1;", "r", "f", pure=True, simulated=bits)
@@ -128,6 +128,14 @@ def max_nan_f16x2(ptx_type: str) -> Intrinsic:
         """See `max_nan_f16x2`."""
 
     return peak
+
+
+@instruction("set.gt.u32.f16x2 $0, $1, $2;", "r", "rr", pure=True, simulated=greater_halves)
+def set_gt_u32_f16x2(a, b):
+    """A mask of each of two f16: 0xFFFF where a > b, 0 where it is not or either is NaN.
+
+    PTX: set.gt.u32.f16x2; section "Half Precision Comparison Instructions: set". Since compute capability 5.3.
+    """
 
 
 @instruction("add.rn.f16x2 $0, $1, $2;", "r", "rr", pure=True, simulated=on_pairs(np.add))

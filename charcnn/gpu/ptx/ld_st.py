@@ -186,6 +186,14 @@ def st_global_v4_b32(place, a, b, c, d):
 # Shared memory: a place is an address, or an array, an index and an offset to it.
 
 
+@instruction("ld.shared.f32 $0, [$1];", "f", "r")
+def ld_shared_f32(address):
+    """A float32 of shared memory, at a multiple of 4 bytes.
+
+    PTX: ld.shared.f32; section "ld". Any compute capability.
+    """
+
+
 @instruction("ld.shared.b32 $0, [$1];", "r", "r")
 def ld_shared_b32(address):
     """A word, uint32, of shared memory, at a multiple of 4 bytes.
@@ -241,6 +249,22 @@ def ld_shared_v4_f32_at(place):
     """(a, b, c, d), four float32 of a shared array, by an address in it and an offset in bytes.
 
     PTX: ld.shared.v4.f32; section "ld". Any compute capability.
+    """
+
+
+@instruction("st.shared.b32 [$0], $1;", "", "rr")
+def st_shared_b32(address, word):
+    """A word, uint32, to shared memory, at a multiple of 4 bytes.
+
+    PTX: st.shared.b32; section "st". Any compute capability.
+    """
+
+
+@instruction("st.shared.f32 [$0], $1;", "", "rf")
+def st_shared_f32(address, value):
+    """A float32 to shared memory, at a multiple of 4 bytes.
+
+    PTX: st.shared.f32; section "st". Any compute capability.
     """
 
 

@@ -69,6 +69,11 @@ def on_pairs(operation: Function, ptx_type: str = "f16") -> Callable[..., int]:
     return body
 
 
+def greater_halves(a: int, b: int) -> int:
+    """`ptx.set_gt_u32_f16x2`."""
+    return int((floats_of("f16", a) > floats_of("f16", b)) @ np.array([0xFFFF, 0xFFFF0000], np.int64))
+
+
 def e4m3_of(value: Any) -> int:
     """A float as e4m3's 8 bits, to nearest even, no more than E4M3_MAX of either sign."""
     value = float(value)

@@ -145,6 +145,28 @@ def bulk_prefetch_l2(source, size):
 
 
 @cache
+def tma_load_2d_multicast(blocks: int) -> Intrinsic:
+    """copy(to, tensor_map, mbarrier, column, row): as `tma_load_2d`, to all of the cluster's `blocks` (at most 16).
+
+    In each of them the box comes to the same place as in the block that asks, and counts at its mbarrier there.
+
+    PTX: cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [to], [map,
+    {column, row}], [mbarrier], blocks; section "cp.async.bulk.tensor". Since compute capability 9.0.
+    """
+    text = (
+        f"{{.reg .b16 which;\nmov.b16 which, {(1 << blocks) - 1};\n"
+        f"cp.async.bulk.tensor.2d.shared::cluster.global.{COMPLETES}.multicast::cluster "
+        "[$0], [$1, {$3, $4}], [$2], which;}"
+    )
+
+    @instruction(text, "", "rlrrr")
+    def copy(to, tensor_map, mbarrier, column, row):
+        """See `tma_load_2d_multicast`."""
+
+    return copy
+
+
+@cache
 def bulk_load_multicast(blocks: int) -> Intrinsic:
     """copy(to, source, size, mbarrier): as `bulk_load`, to all of the cluster's `blocks` (at most 16).
 

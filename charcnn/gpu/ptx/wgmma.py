@@ -14,8 +14,15 @@ if not SIMULATED:
 DESCRIPTOR_HIGH = {128: 1 << 30 | 1024 >> 4, 64: 2 << 30 | 512 >> 4}
 """A matrix descriptor's upper word by the bytes of a row, as many of which are swizzled: so much to the next 8 rows."""
 
+DESCRIPTOR_ADDRESS = 0x3FFF
+"""Of a matrix descriptor's lower word, the address in 16 bytes. In a cluster, a shared address has the block's rank in
+bits above those of memory, which do not belong there."""
+
 DESCRIPTOR_LOW = 1 << 16
-"""Of a matrix descriptor's lower word, what is no address: the leading dimension, which swizzled rows don't use."""
+"""Of a matrix descriptor's lower word, what is no address: the leading dimension, which swizzled rows don't use.
+
+Of a transposed matrix it is how far apart blocks of 64 columns lie, in 16 bytes.
+"""
 
 
 def descriptor(address: int) -> int:
@@ -55,33 +62,38 @@ def wgmma_wait_group(groups: int) -> Intrinsic:
 
 
 @cache
-def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4, row_bytes: int = 128) -> Intrinsic:
+def wgmma(
+    ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4, row_bytes: int = 128,
+    transposed: tuple[bool, bool] = (False, False),
+) -> Intrinsic:  # fmt: skip
     """multiply(acc, a, b): start a group that adds the product of 128 bytes of depth to 64 x `columns` sums.
 
     Without `accumulate` sums are only written. Of the depth only the first `quarters` may be wanted. Where rows have
-    64 bytes, with 64-byte swizzle, the depth has two quarters.
+    64 bytes, with 64-byte swizzle, the depth has two quarters. A matrix, a or b, of 16-bit numbers may be `transposed`:
+    it has a row for each number in depth, 16 a quarter, and what its columns are beyond 64 lies in further such blocks.
 
     Args of `multiply`: acc is a thread's float32 `cuda.local.array` of columns / 2, as the PTX section's figure of
     matrix D numbers them. Nothing may touch it before the group was waited for. Both a and b are a `descriptor`: of 64
     and of `columns` rows, 128 bytes each, in shared memory with 128-byte swizzle.
 
-    PTX: for each quarter wgmma.mma_async.sync.aligned.m64nNkK.f32.type.type, both operands K-major in shared memory,
-    and wgmma.commit_group; sections "wgmma.mma_async" and "Matrix Descriptor Format". Since compute capability 9.0
+    PTX: for each quarter wgmma.mma_async.sync.aligned.m64nNkK.f32.type.type, both operands in shared memory, K-major
+    or transposed, and wgmma.commit_group; sections "wgmma.mma_async" and "Matrix Descriptor Format". Since compute capability 9.0
     (sm_90a).
     """
     depth = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32}[ptx_type]
-    transposed = ", 0, 0" if depth == 16 else ""  # neither is; other types cannot be
+    major = "".join(f", {int(one)}" for one in transposed) if depth == 16 else ""  # other types cannot be
+    a_step, b_step = (row_bytes if one else 2 for one in transposed)  # of a quarter: 16 rows or 32 bytes, in 16 bytes
     half = columns // 2
     registers = ",".join(f"${i}" for i in range(half))
     lines = ["{", ".reg .b64 a, b;", ".reg .b32 x, y;"]
-    for part in range(quarters):  # of 32 bytes: 2 in a descriptor's units
+    for part in range(quarters):
         lines += [
-            f"add.u32 x, ${2 * half}, {2 * part};",
-            f"add.u32 y, ${2 * half + 1}, {2 * part};",
+            f"add.u32 x, ${2 * half}, {a_step * part};",
+            f"add.u32 y, ${2 * half + 1}, {b_step * part};",
             f"mov.b64 a, {{x, {DESCRIPTOR_HIGH[row_bytes]}}};",
             f"mov.b64 b, {{y, {DESCRIPTOR_HIGH[row_bytes]}}};",
             f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{ptx_type}.{ptx_type} "
-            f"{{{registers}}}, a, b, {int(accumulate or part > 0)}, 1, 1{transposed};",
+            f"{{{registers}}}, a, b, {int(accumulate or part > 0)}, 1, 1{major};",
         ]
     text = "\n".join([*lines, "wgmma.commit_group.sync.aligned;", "}"])
 

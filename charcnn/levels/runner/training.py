@@ -23,8 +23,8 @@ from charcnn.levels.runner.level_options import CONFIGS, prepare
 from charcnn.levels.runner.options import JSON, UNUSABLE, Job, check_files, reads
 from charcnn.levels.runner.report import SAYS_NOTHING
 from charcnn.model import gradient_errors
-from charcnn.model.rounding import ROUNDINGS
-from charcnn.runtime.training import Training, counted
+from charcnn.runtime.mixed_training import MixedTraining
+from charcnn.runtime.training import Training
 
 PASSED, FAILED = 0, 1
 
@@ -38,7 +38,11 @@ LEFT_OUT = dict.fromkeys(("input", "answer", "offload", "deadline", "checkpoint"
 """Options of other levels that these have not."""
 
 
-def main(build: Callable[..., Training], argv: list[str] | None = None) -> NoReturn:
+Build = Callable[..., Training | MixedTraining]
+"""What a level's file has under this name."""
+
+
+def main(build: Build, argv: list[str] | None = None) -> NoReturn:
     """Run the level whose `build` this is as a command; ends the process."""
     prepare_streams()
     module = sys.modules[build.__module__]
@@ -79,7 +83,7 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
 
 
 def measured(
-    level: catalog.TrainingLevel, build: Callable[..., Training], job: Job, asked: argparse.Namespace
+    level: catalog.TrainingLevel, build: Build, job: Job, asked: argparse.Namespace
 ) -> Record:
     """Train some steps, the first of which is not timed, check before and after, and say what was found.
 
@@ -91,15 +95,16 @@ def measured(
     rows, config = np.asarray(job.rows[:]), job.params.config
     targets = np.eye(config.classes, dtype=np.float32)[np.resize(job.labels, len(rows))]
     training = build(job.params, config, batch=len(rows))
-    checks = [_checked(training, config, rows[:CHECKED_ROWS], targets[:CHECKED_ROWS])]
+    precision = level.precision()
+    checks = [_checked(training, config, precision, rows[:CHECKED_ROWS], targets[:CHECKED_ROWS])]
     losses, seconds = [float(training.fetched(training.step(rows, targets, RATE)).mean())], []
     for _ in range(asked.repeat):
         started = time.perf_counter()
         losses.append(float(training.fetched(training.step(rows, targets, RATE)).mean()))
         seconds.append(time.perf_counter() - started)
-    checks.append(_checked(training, config, rows[:CHECKED_ROWS], targets[:CHECKED_ROWS]))
+    checks.append(_checked(training, config, precision, rows[:CHECKED_ROWS], targets[:CHECKED_ROWS]))
     worst, sigmas = max((found for check in checks for found in check.items()), key=lambda item: item[1])
-    bound = ROUNDINGS[level.precision()].bound
+    bound = gradient_errors.BOUNDS[precision]
     simulated = level.device == "cuda" and device.SIMULATED
     return {
         "schema": "level",
@@ -108,14 +113,14 @@ def measured(
         "config": config.to_dict(),
         "inputs": len(rows),
         "source": job.source,
-        "precision": level.precision(),
+        "precision": precision,
         "seed": asked.seed,
         "simulated": simulated,
         "seconds": seconds,
         "samples_per_second": None if simulated else len(rows) / statistics.median(seconds),
         "losses": losses,
         "memory_bytes": training.memory,
-        "memory_counted": counted(config.nodes, len(rows)),
+        "memory_counted": training.counted,
         "validation": {
             "against": "float64 reference",
             "inputs": min(CHECKED_ROWS, len(rows)),
@@ -130,10 +135,12 @@ def measured(
     }
 
 
-def _checked(training: Training, config: Network, rows: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+def _checked(
+    training: Training | MixedTraining, config: Network, precision: str, rows: np.ndarray, targets: np.ndarray
+) -> dict[str, float]:
     """The errors of the loss and of each gradient, in sigmas, at the weights as they are."""
     loss, found = training.loss_and_gradients(rows, targets)
-    exact, sigma = gradient_errors.expected(config.nodes, rows, targets, training.params)
+    exact, sigma = gradient_errors.expected(config.nodes, rows, targets, training.params, precision)
     return gradient_errors.in_sigmas({"loss": np.array(loss), **found}, exact, sigma)
 
 

@@ -118,11 +118,12 @@ def narrow(call: Call, x: Array, length: int, channels: int, to: NumberFormat, f
     With two terms it is (N, length, 2 * channels). What is not finite stays so, but in e4m3 only NaN does.
     """
     y = call.scratch((x.shape[0], length, to.terms * channels), to.dtype)
-    _narrow(call, x, y, to, factor)
+    narrow_to(call, x, y, to, factor)
     return y
 
 
-def _narrow(call, x, y, to, factor):
+def narrow_to(call: Call, x: Array, y: Array, to: NumberFormat, factor: float = 1.0) -> None:
+    """`narrow` into a device array of the format."""
     values, channels = y.size // to.terms, y.shape[2] // to.terms
     bits = y.view(WORDS[to.itemsize])
     kernel = _narrow_kernel(to.ptx_type, to.terms)
@@ -163,5 +164,5 @@ def as_format(x: Array, precision: str, *, out: Array = None, stream: Stream = N
     to = choose(precision)
     n, length, channels = x.shape
     call = Call(out, stream, (n, length, to.terms * channels), to.dtype, x=x)
-    _narrow(call, call.inputs[0], call.out, to, 1.0)
+    narrow_to(call, call.inputs[0], call.out, to, 1.0)
     return call.result()

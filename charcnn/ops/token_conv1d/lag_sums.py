@@ -21,7 +21,7 @@ from charcnn.gpu.indices import block_dim_x, block_idx_x, extents, grid_dim_x, t
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.token_conv1d import cluster_moments
 from charcnn.ops.token_conv1d.gather import ALIGNED, RESERVED
-from charcnn.ops.token_conv1d.lags import PairTables, position
+from charcnn.ops.token_conv1d.lags import Allocator, PairTables, position
 
 WARP = device.block_size(32)
 """Threads of a warp, the fewest that take an input."""
@@ -165,7 +165,13 @@ class SharedPairTables(PairTables):
 
     def _make(self, call: Call, weight: Array, bias: Array) -> None:
         super()._make(call, weight, bias)
-        self.tables = call.scratch((_floats(self.kernel_size - 1, self.depth),), np.float32)
+        self._join(call)
+
+    def _allocate(self, empty: Allocator) -> None:
+        super()._allocate(empty)
+        self.tables = empty((_floats(self.kernel_size - 1, self.depth),), np.float32)
+
+    def _join(self, call: Call) -> None:
         blocks = -(-self.tables.size // WARP)
         call.launch(_tables_kernel(self.kernel_size), blocks, WARP, self.singles, self.pairs, self.tables)
 

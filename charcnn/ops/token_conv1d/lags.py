@@ -7,20 +7,26 @@ folder derives them. Everything is float64: a mean 10^4 deviations from zero lea
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from typing import TypeAlias
 
 import numpy as np
 from numba import cuda, float64
 
-from charcnn.aliases import Array, Stream
+from charcnn.aliases import Array, DType, Stream
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32
 from charcnn.gpu.indices import block_dim_x, block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import block_sum
 
 THREADS = device.block_size(128)
+
+Allocator: TypeAlias = Callable[[Shape, DType], Array]
+"""Makes an uninitialised device array."""
 
 RUN = 8
 """Characters b whose products with one character a a thread sums."""
@@ -158,13 +164,17 @@ class PairTables:
         kernel_size, depth, self.channels = shapes.ranked("weight", weight, "K, depth, C_out")
         # An input of the least length stands for all: it checks what can be checked of weight and bias.
         shapes.one_hot_conv1d_stat_nlc(np.empty((0, max(1, kernel_size))), weight, bias)
-        call = Call(None, stream, (2, kernel_size, depth + 1), np.float64, weight=weight, bias=bias)
+        call = Call(None, stream, (0,), weight=weight, bias=bias)
         self.kernel_size, self.depth = kernel_size, depth
         self._make(call, *call.inputs)
 
+    def _allocate(self, empty: Allocator) -> None:
+        self.singles = empty((2, self.kernel_size, self.depth + 1), np.float64)
+        self.pairs = empty((_rows(self.kernel_size), self.depth, self.depth), np.float64)
+
     def _make(self, call: Call, weight: Array, bias: Array) -> None:
         kernel_size, depth = self.kernel_size, self.depth
-        self.singles, self.pairs = call.out, call.scratch((_rows(kernel_size), depth, depth), np.float64)
+        self._allocate(call.scratch)
         call.launch(_singles_kernel, -(-self.singles.size // 2 // THREADS), THREADS, weight, bias, self.singles)
         threads = (kernel_size - 1) * -(-depth // RUN) * depth
         call.launch(_pairs_kernel, -(-threads // THREADS), THREADS, weight, self.pairs)

@@ -81,7 +81,7 @@ def launch(
         )
     channel_tiles, tiles = -(-channels // (lanes * held)), -(-pooled // windows())
     blocks = min(tiles * n, max(1, device.multiprocessors() // channel_tiles))
-    per = _run(n, tiles, blocks * threads // WARP, per)
+    per = run_length(n, tiles, blocks * threads // WARP, per)
     vectors = channels % held == 0 and all(device.address(array) % VECTOR_BYTES == 0 for array in (table, y))
     table = table.view(np.uint32)
     layernorm, overlaps = normalisation is not None, device.begins_early()
@@ -95,7 +95,7 @@ def launch(
     )  # fmt: skip
 
 
-def _run(n: int, tiles: int, warps: int, most: int) -> int:
+def run_length(n: int, tiles: int, warps: int, most: int) -> int:
     """Inputs of a run: `most` where warps have several runs each, else as many as have warps end at the same time."""
     if n * tiles >= most * warps:
         return most
