@@ -323,7 +323,7 @@ class MixedTraining:
         weight, bias, affine = self._own(block)
         shapes = tuple(weight.shape), tuple(self._ids.shape)
         self._tokens = TokenForward(*shapes, layernorm=bool(affine), eps=_eps(block))
-        more = [affine or None, stage.pooled, stage.place, stage.normalised, stage.moments]
+        more = [affine or None, self._factors[0], stage.pooled, stage.place, stage.normalised, stage.moments]
         starts.append(partial(self._tokens.forward, self._ids, weight, bias, *more))
         return stage
 
@@ -389,7 +389,7 @@ class MixedTraining:
         more = (affine[0], stage.moments, self._norm_columns(stage, dy, starts)) if affine else ()
         backward = TokenBackward(self._tokens).backward
         written = self._slope(block, "weight"), self._slope(block, "bias")
-        starts.append(partial(backward, dy, stage.place, *written, bias, *more))
+        starts.append(partial(backward, dy, stage.place, *written, bias, self._factors[0], *more))
 
     def _norm_columns(self, stage: Stage, dy: Array, starts: list[Callable[..., object]]) -> Array:
         """Gradients of gamma and beta, and of each input two sums, which it gives."""

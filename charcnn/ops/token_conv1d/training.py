@@ -27,8 +27,8 @@ from charcnn.ops.token_conv1d.warp_gather.launch import run_length
 POOL = 3
 """Positions of a window."""
 
-NOWHERE = 3
-"""The place of a window whose maximum ReLU makes 0."""
+BELOW = 4
+"""What the place of a window has beside the position, where its maximum is not above 0: leaky ReLU changed it."""
 
 SMALL_THREADS = device.block_size(256)
 """Of a block of the kernels beside the gather."""
@@ -73,7 +73,7 @@ def _gather_kernel(kernel_size: int, alphabet: int, lane_count: int, layernorm: 
     )
     row_bytes = row
     slab_bytes, blanks, octet = (alphabet + 1) * row, alphabet * 0x01010101, OCTET
-    first, second, nowhere = 0x00010001, 0x00020002, NOWHERE * 0x00010001
+    first, second, below, every = 0x00010001, 0x00020002, BELOW * 0x00010001, 0xFFFFFFFF
     of_byte, evens = 0x4440, 0x6420
     add, multiply, multiply_add, greater = ptx.add_f16x2, ptx.mul_f16x2, ptx.fma_f16x2, ptx.set_gt_u32_f16x2
     pack, peak, rounded = ptx.cvt_f16x2("f16"), ptx.max_nan_f16x2("f16"), ptx.cvt_bf16x2_f16x2
@@ -86,7 +86,7 @@ def _gather_kernel(kernel_size: int, alphabet: int, lane_count: int, layernorm: 
         words[j], words[j + 1], words[j + 2], words[j + 3] = pack(a, b), pack(c, d), pack(e, f), pack(g, h)
 
     @jit(launch_bounds=(THREADS, 1))
-    def kernel(quads, table, bias, moments, gamma, beta, y, place, normalised, per):
+    def kernel(quads, table, bias, moments, gamma, beta, factors, y, place, normalised, per):
         kept = cuda.shared.array(0, types.uint32, ALIGNED)  # (K, depth + 1, channels)
         gammas = cuda.local.array(affine, types.uint32)
         betas = cuda.local.array(affine, types.uint32)
@@ -101,7 +101,7 @@ def _gather_kernel(kernel_size: int, alphabet: int, lane_count: int, layernorm: 
         thread = thread_idx_x()
         lane, local = thread % warp_size % lanes, thread % warp_size // lanes
         inputs, channels, pooled, reach = extents(quads)[0], extents(bias)[0], extents(place)[1], extents(y)[1]
-        channel = (block_idx_y() * lanes + lane) * octet
+        channel, slope = (block_idx_y() * lanes + lane) * octet, pack(factors[1], factors[1])
         origin = ptx.cvta_to_shared(kept) + lane * 16
 
         i = thread
@@ -180,8 +180,8 @@ def _gather_kernel(kernel_size: int, alphabet: int, lane_count: int, layernorm: 
                                 best[c] = peak(best[c], value)
                                 chosen[c] = chosen[c] ^ ((chosen[c] ^ x) & mask)
                                 places[c] = places[c] ^ ((places[c] ^ (first if j == 1 else second)) & mask)
-                        places[c] = nowhere ^ ((places[c] ^ nowhere) & greater(best[c], 0))
-                        best[c], chosen[c] = rounded(peak(best[c], 0)), rounded(chosen[c])
+                        places[c] = places[c] | (greater(best[c], 0) ^ every) & below
+                        best[c], chosen[c] = rounded(peak(best[c], multiply(best[c], slope))), rounded(chosen[c])
                     ptx.st_global_v4_b32(y, to, best[0], best[1], best[2], best[3])
                     low, high = ptx.prmt(places[0], places[1], evens), ptx.prmt(places[2], places[3], evens)
                     ptx.st_global_v2_b32(place, at, low, high)
@@ -244,6 +244,7 @@ class TokenForward:
         weight: Array,
         bias: Array,
         affine: tuple[Array, Array] | None,
+        factors: Array,
         pooled: Array,
         place: Array,
         normalised: Array = None,
@@ -260,9 +261,10 @@ class TokenForward:
             ids: uint8 (N, L_in); an id >= depth is a blank.
             weight, bias: float32 (K, depth, C) and (C,).
             affine: gamma and beta, float32 (L, C), L = L_in - K + 1; None without LayerNorm.
+            factors: float32 (2,), of which the second is the slope of leaky ReLU, from 0 to less than 1.
             pooled: written, bfloat16 as uint16 (N, S, C), S >= P: rows from P on are left as they are.
-            place: written, uint8 (N, P, C): which of the window has the maximum, of equals the first; 3 where that is
-                not above 0.
+            place: written, uint8 (N, P, C): which of the window has the maximum, of equals the first, and BELOW more
+                where that is not above 0.
             normalised: written, bfloat16 as uint16 (N, P, C): the maximum before gamma and beta; None without
                 LayerNorm.
             moments: written, float32 (N, 2): mean and 1 / sqrt(variance + eps); None without LayerNorm.
@@ -278,7 +280,8 @@ class TokenForward:
         shapes.expect("ids", ids, (n, length))
         reach = shapes.ranked("pooled", pooled, "N, S, C")[1]
         shapes.expect("pooled", pooled, (n, max(reach, self.windows), channels))
-        written, given = {"place": place}, {"ids": ids}
+        shapes.expect("factors", factors, (2,))
+        written, given = {"place": place}, {"ids": ids, "factors": factors}
         dtypes: dict[str, DType] = {"place": np.uint8, "normalised": np.uint16}
         shapes.expect("place", place, (n, self.windows, channels))
         if affine is not None:
@@ -304,6 +307,6 @@ class TokenForward:
         per = run_length(n, tiles, blocks * THREADS // WARP, RUN)
         call.launch(
             _gather_kernel(kernel_size, depth, lanes, self.layernorm), (blocks, slices), THREADS, self.quads,
-            tables.words, bias, *((moments, *affine) if affine else (bias, bias, bias)), pooled, place,
+            tables.words, bias, *((moments, *affine) if affine else (bias, bias, bias)), factors, pooled, place,
             normalised if affine else pooled, *map(np.uint32, (per,)), shared=16 * kernel_size * (depth + 1) * lanes,
         )  # fmt: skip

@@ -12,163 +12,165 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, block_idx_y, block_idx_z, extents, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.token_conv1d.gather import ALIGNED
-from charcnn.ops.token_conv1d.training import NOWHERE, POOL
-from charcnn.ops.token_conv1d.training_tables import OCTET
+from charcnn.ops.token_conv1d.training import BELOW, POOL
 
 SLICE = 32
-"""Channels of a block of the scatter, one a lane: lanes that pick different rows meet in no bank."""
+"""Channels of a block, one a lane of those that add: lanes that pick different rows meet in no bank."""
 
 TAPS = 4
-"""Of a warp: what a word of characters has."""
+"""Of a warp that adds: what a word of characters has."""
 
-GROUP = 4
-"""Windows whose gammas a lane has in registers."""
+ROWS = 8
+"""Windows of an item: neighbours of one input."""
 
-STAGE = 8
-"""Inputs whose windows of a group are copied at once, while those before are added up."""
-
-ROWS = STAGE * GROUP
-
-GAMMAS = POOL * GROUP
+PREPARE = 128
+"""Threads that prepare an item while the others add up the one before: each has two channels of a window."""
 
 
-def static_bytes(quads: int) -> int:
-    """Of shared memory, of a block of the scatter, beside its table."""
-    return 2 * (3 * ROWS * SLICE + 4 * (STAGE * quads + GAMMAS * SLICE + STAGE)) + 64
-
-
-def quads_of(warps: int) -> int:
-    """Words of characters that a group's windows read of an input, a position each."""
-    return POOL * (GROUP - 1) + NOWHERE + TAPS * (warps - 1) + 1
+def static_bytes(warps: int) -> int:
+    """Of shared memory, of a block of the scatter, beside its table: values and words of two items."""
+    return 2 * ROWS * SLICE * 4 * (1 + warps) + 64
 
 
 @cache
 def make_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm: bool) -> Kernel:
-    """The kernel (dy, place, quads, moments, gamma, partial, per), a block with so many warps.
+    """The kernel (dy, place, quads, moments, gamma, factors, partial, per), with so many warps of a block that add.
 
     Its grid: parts, slices of channels, groups of taps; `per` is how many items a part has. partial is float32 (parts,
-    K depth + 1, C), with the bias in the last row.
+    K depth + 1, C), with the bias in the last row. factors is float32 (2,): the second one is leaky ReLU's slope.
     """
-    # A block has SLICE channels of the rows of `warp_count` times TAPS taps, and a run of items: a group of windows of
-    # STAGE inputs. A warp alone adds to its taps' rows, in order. It reads those of two windows before it writes any;
-    # where both are the same row, the second sum begins with the first one.
-    quad_count, threads, slab_size = quads_of(warp_count), SLICE * warp_count, (alphabet + 1) * SLICE
-    held, kept_quads, kept_gammas, kept_rates = 2 * ROWS * SLICE, 2 * STAGE * quad_count, 2 * GAMMAS * SLICE, 2 * STAGE
-    alignment, pair_taps = ptx.ALIGNMENT, 2 * TAPS
-    taps, rows, step, lanes, block_taps = map(uint32, (kernel_size, alphabet + 1, threads, SLICE, TAPS * warp_count))
-    none, one, two, four = map(uint32, (0, 4, 8, 16))  # words
-    stage, last_of_stage, group, last_of_group = map(uint32, (STAGE, STAGE - 1, GROUP, GROUP - 1))
-    stage_rows, stage_quads, stage_gammas, quads_held = map(uint32, (ROWS, STAGE * quad_count, GAMMAS, quad_count))
-    slab, slab_bytes, warp_bytes, warp_taps = map(uint32, (slab_size, 4 * slab_size, 4 * TAPS * slab_size, TAPS))
-    octets, fours, octet, four_channels = map(uint32, (SLICE // OCTET, SLICE // 4, OCTET, 4))
-    depth, blanks, of_byte, nowhere, row_bits = map(uint32, (alphabet, alphabet * 0x01010101, 0x4440, NOWHERE, 7))
-    copy_one, copy_two, copy_four, wait = *map(ptx.cp_async, (1, 2, 4)), ptx.cp_async_wait_group(1)
+    # A block has SLICE channels of the rows of `warp_count` times TAPS taps, and a run of items. A warp alone adds to
+    # its taps' rows, in order. It reads those of two windows before it writes any; where both are the same row, the
+    # second sum begins with the first one. The other threads have asked for the next item before they prepare one.
+    adding, threads, slab_size = 32 * warp_count, 32 * warp_count + PREPARE, (alphabet + 1) * SLICE
+    held, kept_words, pair_taps = 2 * ROWS * SLICE, 2 * warp_count * ROWS * SLICE, 2 * TAPS
+    quad_count, warps, warp_taps, positions = POOL * warp_count, warp_count, TAPS, POOL
+    taps, rows, block_taps, group, lanes = kernel_size, alphabet + 1, TAPS * warp_count, ROWS, SLICE
+    slab, slab_bytes, warp_bytes, item_values = slab_size, 4 * slab_size, 4 * TAPS * slab_size, ROWS * SLICE
+    pairs, depth, blanks, of_byte, below, row_bits = SLICE // 2, alphabet, alphabet * 0x01010101, 0x4440, BELOW, 7
+    zero, none = map(uint32, (0, 0xFFFFFFFF))
+    inline = cuda.jit(device=True, forceinline=True)
+
+    @inline
+    def picked(place, first, second, third):
+        return first if place == 0 else second if place == 1 else third
+
+    @inline
+    def word_of(read, group, place):
+        return picked(place, read[positions * group], read[positions * group + 1], read[positions * group + 2])
 
     @jit(launch_bounds=threads)
-    def kernel(dy, place, quads, moments, gamma, partial, per):
+    def kernel(dy, place, quads, moments, gamma, factors, partial, per):
         table = cuda.shared.array(0, float32, ALIGNED)  # (taps of the block, depth + 1, SLICE)
-        dys = cuda.shared.array(held, types.uint16, alignment)
-        places = cuda.shared.array(held, types.uint8, alignment)
-        words = cuda.shared.array(kept_quads, types.uint32, alignment)
-        gammas = cuda.shared.array(kept_gammas, float32, alignment)
-        rates = cuda.shared.array(kept_rates, float32, alignment)
-        scales = cuda.local.array(GAMMAS, float32)
-        bits = cuda.local.array(GROUP, types.uint32)
-        values = cuda.local.array(GROUP, float32)
-        taken = cuda.local.array(GROUP, types.uint32)
+        values = cuda.shared.array(held, float32, ALIGNED)
+        words = cuda.shared.array(kept_words, types.uint32, ALIGNED)
+        read = cuda.local.array(quad_count, types.uint32)
+        now = cuda.local.array(quad_count, types.uint32)
+        scales = cuda.local.array(6, float32)
         row_at = cuda.local.array(pair_taps, types.uint32)
         sums = cuda.local.array(pair_taps, float32)
         thread, part, first_tap = thread_idx_x(), block_idx_x(), block_idx_z() * block_taps
-        lane, warp, first_channel = thread % lanes, thread // lanes, block_idx_y() * lanes
+        first_channel, slope = block_idx_y() * lanes, factors[1]
         inputs, pooled, channels, reach = extents(place)[0], extents(place)[1], extents(place)[2], extents(dy)[1]
-        length, held_taps = extents(quads)[1], min(block_taps, taps - first_tap)
-        own_taps = min(warp_taps, held_taps - min(warp * TAPS, held_taps))
-        origin = ptx.cvta_to_shared(table) + warp * warp_bytes + lane * 4
+        held_taps = min(block_taps, taps - first_tap)
         i = thread
         while i < held_taps * slab:
             table[i] = float32(0)
-            i += step
-        chunks = (inputs + last_of_stage) // stage
+            i += threads
         begin = part * per
-        end = min(begin + per, (pooled + last_of_group) // group * chunks)
-        total, item = float32(0), begin
-        while item <= end:  # an item is copied while the one before it is added up
-            half = item % 2
-            window, n = item // chunks * group, item % chunks * stage
-            i = thread
-            while item < end and i < stage_rows * octets:
-                c, row = i % octets * octet, i // octets
-                s, w, channel = n + row // group, window + row % group, first_channel + c
-                there, to = s < inputs and w < pooled and channel < channels, (half * stage_rows + row) * lanes + c
-                at = (uint64(s) * uint64(reach) + uint64(w)) * uint64(channels) + uint64(channel)
-                copy_four(dys, to, none, dy, at if there else uint64(0), four if there else none)
-                at = (uint64(s) * uint64(pooled) + uint64(w)) * uint64(channels) + uint64(channel)
-                copy_two(places, to, none, place, at if there else uint64(0), two if there else none)
-                i += step
-            i = thread
-            while item < end and i < stage_quads:
-                s, t = n + i // quads_held, first_tap + window * POOL + i % quads_held
-                there, at = s < inputs and t < length, uint64(s) * uint64(length) + uint64(t)
-                copy_one(words, half * stage_quads + i, none, quads, at if there else uint64(0),
-                         one if there else none)  # fmt: skip
-                i += step
-            i = thread
-            while layernorm and item < end and i < stage_gammas * fours:
-                t, channel = window * POOL + i // fours, first_channel + i % fours * four_channels
-                there = t < pooled * POOL and channel < channels
-                copy_four(gammas, half * (stage_gammas * lanes) + i * four_channels, none, gamma,
-                          uint64(t * channels + channel) if there else uint64(0), four if there else none)  # fmt: skip
-                i += step
-            if layernorm and item < end and thread < stage:
-                there, at = n + thread < inputs, uint64(2 * (n + thread) + 1)
-                copy_one(
-                    rates, half * stage + thread, none, moments, at if there else uint64(0), one if there else none
-                )
-            ptx.cp_async_commit_group()
-            if item > begin:
-                wait()
+        end = min(begin + per, (pooled + (group - 1)) // group * inputs)
+        prepares = thread >= adding
+
+        # Of those that prepare: their place in an item, and what they have asked for of the next one.
+        own = thread - adding if prepares else zero
+        row, column = own // pairs, own % pairs * 2
+        channel, n, window = first_channel + column, begin % inputs, begin // inputs * group + row
+        had_window, scaled, last_quad = none, none, extents(quads)[1] - 1
+        slopes, low_place, high_place, rate, there = zero, zero, zero, float32(1), False
+
+        # Of those that add.
+        lane, warp, half = thread % 32, thread // 32, zero
+        own_taps = min(warp_taps, held_taps - min(warp * warp_taps, held_taps))
+        origin, total = ptx.cvta_to_shared(table) + warp * warp_bytes + lane * 4, float32(0)
+        if prepares:
+            for c in range(6):
+                scales[c] = float32(1)
+
+        step = begin
+        while True:  # a step asks for an item, and prepares and adds the one before
+            if prepares:
+                # What came is used behind the next item's loads, which take longer.
+                word, first, second, had, scale = slopes, low_place, high_place, there, rate
+                for g in range(quad_count):
+                    now[g] = read[g]
+                if layernorm and had and scaled != had_window:
+                    scaled = had_window
+                    for p in range(positions):
+                        at = uint64((scaled * positions + p) * channels + channel)
+                        scales[2 * p], scales[2 * p + 1] = gamma.flat[at], gamma.flat[at + uint64(1)]
+                there = step < end and window < pooled and channel < channels
+                had_window = window
+                if there:
+                    at = (uint64(n) * uint64(reach) + uint64(window)) * uint64(channels) + uint64(channel)
+                    slopes = ptx.ld_global_b32(dy, at)
+                    low_place, high_place = zero + place[n, window, channel], zero + place[n, window, channel + 1]
+                    for g in range(quad_count):
+                        t = window * positions + (first_tap + g // positions * warp_taps + g % positions)
+                        read[g] = quads[n, min(t, last_quad)]
+                    if layernorm:
+                        rate = moments[n, 1]
+                n += 1
+                if n == inputs:
+                    n, window = zero, window + group
+                if step > begin:
+                    low, high = ptx.bitcast_f32(word << 16 & 0xFFFFFFFF), ptx.bitcast_f32(word & 0xFFFF0000)
+                    if layernorm:
+                        low *= scale * picked(first & 3, scales[0], scales[2], scales[4])
+                        high *= scale * picked(second & 3, scales[1], scales[3], scales[5])
+                    low = low * slope if first & below != 0 else low
+                    high = high * slope if second & below != 0 else high
+                    low, high = low if had else float32(0), high if had else float32(0)
+                    to = (half * group + row) * lanes + column
+                    values[to], values[to + 1] = low, high
+                    for g in range(warps):
+                        to = ((half * warps + g) * group + row) * lanes + column
+                        # Where nothing passes, no row is read.
+                        words[to] = word_of(now, g, first & 3) if low != float32(0) else blanks
+                        words[to + 1] = word_of(now, g, second & 3) if high != float32(0) else blanks
+            if step > begin:
                 cuda.syncthreads()
-                half, n = 1 - half, (item - 1) % chunks * stage
-                if layernorm:
-                    for t in range(GAMMAS):
-                        scales[t] = gammas[(half * stage_gammas + t) * lanes + lane]
-                for s in range(0, min(stage, inputs - n)):
-                    rate = rates[half * stage + s] if layernorm else float32(1)
-                    for t in range(GROUP):  # all on their way before the first is needed
-                        at = ((half * stage + s) * group + t) * lanes + lane
-                        bits[t], taken[t] = dys[at], places[at]
-                    for t in range(GROUP):
-                        values[t] = ptx.bitcast_f32(bits[t] << 16)
-                        if layernorm:
-                            scale = scales[POOL * t + 1] if taken[t] == 1 else scales[POOL * t + 2]
-                            values[t] *= rate * (scales[POOL * t] if taken[t] == 0 else scale)
-                        values[t] = float32(0) if taken[t] == nowhere else values[t]
-                        total += values[t]
-                        taken[t] = words[(half * stage + s) * quads_held + (POOL * t + warp_taps * warp) + taken[t]]
-                    for t in range(0, GROUP, 2):
-                        if cuda.any_sync(0xFFFFFFFF, taken[t] != blanks or taken[t + 1] != blanks):
-                            for k in range(TAPS):
-                                if k < own_taps:
-                                    for h in range(2):
-                                        row = (ptx.prmt(taken[t + h], 0, of_byte + k) << row_bits) + origin
-                                        row_at[2 * k + h] = row + k * slab_bytes
-                                        sums[2 * k + h] = ptx.ld_shared_f32(row_at[2 * k + h])
-                            for k in range(TAPS):
-                                if k < own_taps:
-                                    first = sums[2 * k] + values[t]
-                                    before = first if row_at[2 * k] == row_at[2 * k + 1] else sums[2 * k + 1]
-                                    ptx.st_shared_f32(row_at[2 * k], first)
-                                    ptx.st_shared_f32(row_at[2 * k + 1], before + values[t + 1])
-            cuda.syncthreads()
-            item += 1
+            if step > end:
+                break
+            if step > begin and not prepares:
+                at, word_at = half * item_values + lane, (half * warps + warp) * item_values + lane
+                for r in range(0, group, 2):
+                    first, second = words[word_at + r * lanes], words[word_at + (r + 1) * lanes]
+                    low, high = values[at + r * lanes], values[at + (r + 1) * lanes]
+                    total += low
+                    total += high
+                    if cuda.any_sync(0xFFFFFFFF, first != blanks or second != blanks):
+                        for k in range(warp_taps):
+                            if k < own_taps:
+                                row_at[2 * k] = (ptx.prmt(first, 0, of_byte + k) << row_bits) + origin
+                                row_at[2 * k + 1] = (ptx.prmt(second, 0, of_byte + k) << row_bits) + origin
+                                sums[2 * k] = ptx.ld_shared_f32(row_at[2 * k] + k * slab_bytes)
+                                sums[2 * k + 1] = ptx.ld_shared_f32(row_at[2 * k + 1] + k * slab_bytes)
+                        for k in range(warp_taps):
+                            if k < own_taps:
+                                one = sums[2 * k] + low
+                                before = one if row_at[2 * k] == row_at[2 * k + 1] else sums[2 * k + 1]
+                                ptx.st_shared_f32(row_at[2 * k] + k * slab_bytes, one)
+                                ptx.st_shared_f32(row_at[2 * k + 1] + k * slab_bytes, before + high)
+            half = 1 - half if step > begin else half
+            step += 1
 
         i = thread
         while i < held_taps * slab:
             k, a, channel = i // slab, i // lanes % rows, first_channel + i % lanes
             if a < depth and channel < channels:
                 partial[part, (first_tap + k) * depth + a, channel] = table[i]
-            i += step
-        if first_tap + warp == 0 and first_channel + lane < channels:
+            i += threads
+        if first_tap + thread // 32 == 0 and first_channel + lane < channels:
             partial[part, taps * depth, first_channel + lane] = total
 
     return kernel
