@@ -37,7 +37,7 @@ def quads_of(warps: int) -> int:
 
 def static_bytes(warps: int) -> int:
     """Of shared memory, of a block of the scatter, beside its table: copies, and two items that are prepared."""
-    return STAGES * (3 * ROWS * SLICE + 4 * (quads_of(warps) + 1)) + 2 * ROWS * SLICE * 4 * (1 + warps) + 128
+    return STAGES * (3 * ROWS * SLICE + 4 * (quads_of(warps) + 1)) + 2 * ROWS * SLICE * 4 * (1 + warps) + 128 * (warps + 1)
 
 
 @cache
@@ -77,9 +77,11 @@ def make_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm: boo
         rates = cuda.shared.array(stages, float32, ALIGNED)
         values = cuda.shared.array(held, float32, ALIGNED)
         words = cuda.shared.array(kept_words, types.uint32, ALIGNED)
+        spare = cuda.shared.array(adding, float32, ALIGNED)
         scales = cuda.local.array(6, float32)
         chosen = cuda.local.array(2, types.uint32)  # to which bytes are widened
         row_at = cuda.local.array(pair_taps, types.uint32)
+        slabs = cuda.local.array(warp_taps, types.uint32)
         sums = cuda.local.array(pair_taps, float32)
         thread, part, first_tap = thread_idx_x(), block_idx_x(), block_idx_z() * block_taps
         first_channel, slope, held_taps = block_idx_y() * lanes, factors[1], min(block_taps, taps - first_tap)
@@ -106,6 +108,8 @@ def make_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm: boo
         own_taps = min(warp_taps, held_taps - min(warp * warp_taps, held_taps))
         slopes_at = ptx.cvta_to_shared(slopes)
         origin, total = ptx.cvta_to_shared(table) + warp * warp_bytes + lane * 4, float32(0)
+        for k in range(warp_taps):  # of a tap that there is not, a row that nobody reads: no branch in what follows
+            slabs[k] = origin + k * slab_bytes if k < own_taps else ptx.cvta_to_shared(spare) + thread * 4
 
         step = begin
         while True:
@@ -162,24 +166,28 @@ def make_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm: boo
                     n, window = zero, window + group
             if not prepares and step > begin:
                 at, word_at = (1 - half) * item_values + lane, ((1 - half) * warps + warp) * item_values + lane
-                for r in range(0, group, 2):
-                    first, second = words[word_at + r * lanes], words[word_at + (r + 1) * lanes]
-                    low, high = values[at + r * lanes], values[at + (r + 1) * lanes]
-                    total += low
-                    total += high
-                    if cuda.any_sync(0xFFFFFFFF, first != blanks or second != blanks):
+                first, second, low, high = words[word_at], words[word_at + lanes], values[at], values[at + lanes]
+                for r in range(2, group + 2, 2):
+                    one_word, other_word, one, other = first, second, low, high
+                    if r < group:  # on their way while these are added
+                        first, second = words[word_at + r * lanes], words[word_at + (r + 1) * lanes]
+                        low, high = values[at + r * lanes], values[at + (r + 1) * lanes]
+                    total += one
+                    total += other
+                    if cuda.any_sync(0xFFFFFFFF, one_word != blanks or other_word != blanks):
                         for k in range(warp_taps):
-                            if k < own_taps:
-                                row_at[2 * k] = (ptx.prmt(first, 0, of_byte + k) << row_bits) + origin
-                                row_at[2 * k + 1] = (ptx.prmt(second, 0, of_byte + k) << row_bits) + origin
-                                sums[2 * k] = ptx.ld_shared_f32(row_at[2 * k] + k * slab_bytes)
-                                sums[2 * k + 1] = ptx.ld_shared_f32(row_at[2 * k + 1] + k * slab_bytes)
+                            row_at[2 * k] = (ptx.prmt(one_word, 0, of_byte + k) << row_bits) + slabs[k]
+                            row_at[2 * k + 1] = (ptx.prmt(other_word, 0, of_byte + k) << row_bits) + slabs[k]
+                            if k >= own_taps:
+                                row_at[2 * k], row_at[2 * k + 1] = slabs[k], slabs[k]
                         for k in range(warp_taps):
-                            if k < own_taps:
-                                one = sums[2 * k] + low
-                                before = one if row_at[2 * k] == row_at[2 * k + 1] else sums[2 * k + 1]
-                                ptx.st_shared_f32(row_at[2 * k] + k * slab_bytes, one)
-                                ptx.st_shared_f32(row_at[2 * k + 1] + k * slab_bytes, before + high)
+                            sums[2 * k] = ptx.ld_shared_f32(row_at[2 * k])
+                            sums[2 * k + 1] = ptx.ld_shared_f32(row_at[2 * k + 1])
+                        for k in range(warp_taps):
+                            changed = sums[2 * k] + one
+                            before = changed if row_at[2 * k] == row_at[2 * k + 1] else sums[2 * k + 1]
+                            ptx.st_shared_f32(row_at[2 * k], changed)
+                            ptx.st_shared_f32(row_at[2 * k + 1], before + other)
             if step >= end:
                 break
             half = 1 - half
