@@ -23,7 +23,7 @@ from charcnn.ops.common import shapes
 from charcnn.ops.token_conv1d import training_scatter
 from charcnn.ops.token_conv1d.gather import ALIGNED, RESERVED
 from charcnn.ops.token_conv1d.training import TokenForward
-from charcnn.ops.token_conv1d.training_scatter import PREPARE, ROWS, SLICE, TAPS, static_bytes
+from charcnn.ops.token_conv1d.training_scatter import GROUP, SLICE, STAGE, TAPS, quads_of, static_bytes
 from charcnn.ops.token_conv1d.training_tables import SIDE
 
 DIGIT = 13
@@ -265,7 +265,7 @@ class TokenBackward:
             raise ValueError(f"inputs have {length} ids: need at most {MOST_COUNTS}")
         self._slices, self._groups = -(-channels // SLICE), -(-taps // (TAPS * self._warps))
         resident = min(16, (limit + RESERVED) // (self._bytes() + RESERVED)) * device.multiprocessors()
-        items = -(-block.windows // ROWS) * n
+        items = -(-block.windows // GROUP) * -(-n // STAGE)
         self._items = -(-items // max(1, resident // (self._slices * self._groups)))  # of a block
         self._partial = device.empty((-(-items // self._items), taps * depth + 1, channels), np.float32, of)
         if block.layernorm:
@@ -275,7 +275,7 @@ class TokenBackward:
 
     def _bytes(self) -> int:
         tables, taps = self._block.tables, min(self._block.tables.kernel_size, TAPS * self._warps)
-        return 4 * SLICE * taps * (tables.depth + 1) + static_bytes(self._warps)
+        return 4 * SLICE * taps * (tables.depth + 1) + static_bytes(quads_of(self._warps))
 
     def backward(
         self,
@@ -331,9 +331,9 @@ class TokenBackward:
         (parts, rows, _), warps = self._partial.shape, self._warps
         scatter = training_scatter.make_kernel(taps, depth, warps, block.layernorm)
         call.launch(
-            scatter, (parts, self._slices, self._groups), SLICE * warps + PREPARE,
+            scatter, (parts, self._slices, self._groups), SLICE * warps,
             dy, place, block.quads, *((moments, gamma) if block.layernorm else (bias, bias)), factors, self._partial,
-            *map(np.uint32, (self._items,)), shared=self._bytes() - static_bytes(warps),
+            *map(np.uint32, (self._items,)), shared=self._bytes() - static_bytes(quads_of(warps)),
         )  # fmt: skip
         counted = (bias, bias)
         if block.layernorm:
