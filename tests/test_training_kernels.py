@@ -60,7 +60,7 @@ def ncl(array):
 
 
 def places_of(y):
-    """By windows of three along axis 1: where y's maximum is, of equals the first, and BELOW where it is not positive."""
+    """By windows of three along axis 1: where y's maximum is, of equals the first, BELOW where it is not positive."""
     windows = y[:, : y.shape[1] // 3 * 3].reshape(len(y), -1, 3, y.shape[2])
     best = windows.max(axis=2)
     return (windows.argmax(axis=2) | np.where(best <= 0, pools.BELOW, 0)).astype(np.uint8), best

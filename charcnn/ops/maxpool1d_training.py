@@ -193,7 +193,8 @@ def pool_backward(
         place: uint8 (N, P, C), as `pool_forward` wrote it.
         factors: float32 (2,) that each launch reads: 1, and the slope below 0, which is 0 of ReLU.
         dx: bf16 (N, S, C), written whole: dy at its place, times the slope where BELOW is set, else 0.
-        partial: float32 (parts, C), written, sums before they are rounded to bf16; `columns.parts_of(N * S // 3, C)` says how many are good.
+        partial: float32 (parts, C), written: sums before they are rounded to bf16; `columns.parts_of(N * S // 3, C)`
+            says how many parts are good.
         stream: a CUDA stream.
 
     Raises:

@@ -1,6 +1,7 @@
-"""Back through maxpool1d of three positions, leaky ReLU and LayerNorm: gradients of gamma, beta, and of what was normalised.
+"""Back through maxpool1d of three positions, leaky ReLU and LayerNorm: gradients of gamma, beta, and of features.
 
-With g the gradient where a window's maximum was, times leaky ReLU's slope where that is not above 0, x the normalised values, M values an input and sums over all of them:
+With g the gradient where a window's maximum was, times leaky ReLU's slope where that is not above 0, x the normalised
+values, M values an input and sums over all of them:
 dx = rate (g gamma - sum(g gamma) / M - x sum(g gamma x) / M), where g is 0 but at one position of a window at most.
 A thread has eight channels of a window, of many inputs, so that gamma and sums over inputs stay in registers.
 """
@@ -94,8 +95,8 @@ def _norm_columns_kernel(lanes: int, threads: int) -> Kernel:
 
     @jit(launch_bounds=(threads, 4))
     def kernel(
-        dy, place, factors, normalised, gamma, input_parts, partial, inputs, splits, share, length, windows, pooled_rows,
-        channels,
+        dy, place, factors, normalised, gamma, input_parts, partial, inputs, splits, share, length, windows,
+        pooled_rows, channels,
     ):  # fmt: skip
         scale, by_gamma = cuda.local.array(eights, float32), cuda.local.array(eights, float32)
         by_beta, places = cuda.local.array(eights, float32), cuda.local.array(2, types.uint32)
@@ -240,8 +241,8 @@ def _norm_backward_kernel(lanes: int, threads: int) -> Kernel:
 
     @jit(launch_bounds=(threads, 4))
     def kernel(
-        dy, place, factors, y, moments, sums, gamma, dx, partial, inputs, share, length, windows, rows, pooled_rows, channels,
-        size,
+        dy, place, factors, y, moments, sums, gamma, dx, partial, inputs, share, length, windows, rows, pooled_rows,
+        channels, size,
     ):  # fmt: skip
         smem, total = cuda.shared.array(held, float32), cuda.local.array(octet, float32)
         scale, read = cuda.local.array(eights, float32), cuda.local.array(read_words, types.uint32)
