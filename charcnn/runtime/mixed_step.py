@@ -142,12 +142,12 @@ class MixedStep:
             x = x.reshape((n, 1, x.size // n))
         stage = Stage(block, x, self._feature((n, of.stride, of.channels)), *self._picked(block, of))
         _, bias, affine = self._own(block)
-        more = {"bias": bias, "rectified": block.norm is None, "factors": self.factors[0]}
+        more: dict[str, Any] = {"bias": bias, "rectified": block.norm is None, "factors": self.factors[0]}
         self.starts.append(self._product(FORWARD, x, self._half(block), stage.y, block.taps, **more))
         if affine:
             written = stage.pooled, stage.place, stage.normalised, stage.moments
-            given = stage.y, *affine, self.factors[0]
-            self.starts.append(partial(norms.norm_pool_forward, *given, *written, _eps(block)))
+            how = {"eps": _eps(block)}
+            self.starts.append(partial(norms.norm_pool_forward, stage.y, *affine, self.factors[0], *written, **how))
         elif block.pooled:
             length = block.node.out_shape[1]
             self.starts.append(partial(pools.pool_forward, stage.y, length, stage.pooled, stage.place))

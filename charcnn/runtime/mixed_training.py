@@ -73,7 +73,8 @@ class MixedTraining:
         self.optimiser = AdamW(self.weights, [sized], clip=clip, shadow=self._copies, stream=self._stream)
         masters, slopes, halves = map(self._layout.parts, (self.weights, self.gradients, self._copies))
         self._step = MixedStep(
-            nodes, rows, masters, slopes, halves, self.optimiser.made, dropout=dropout, seed=seed, multi_label=multi_label
+            nodes, rows, masters, slopes, halves, self.optimiser.made, dropout=dropout, seed=seed,
+            multi_label=multi_label,
         )  # fmt: skip
         self._rate, self._classes = device.to_device(np.ones(1)), int(self._step.targets.shape[1])
         self._given, self._weighted, self._set_rate, self._set_leak = 0, False, 1.0, 0.0
@@ -214,7 +215,7 @@ class MixedTraining:
         Raises:
             ValueError: x has another shape.
         """
-        found = {stage.block.name: np.zeros(stage.result.shape[-1], bool) for stage in self._step.stages}
+        found = {stage.block.name: np.zeros(stage.block.node.out_shape[0], bool) for stage in self._step.stages}
         for n in self._forward(x):
             for stage in self._step.stages:
                 words = self.fetched(stage.result)[:n, : stage.valid]
@@ -254,12 +255,13 @@ class MixedTraining:
 
     def _place(self, name: str, given: Array, to: Array, fill: float) -> None:
         """What a step reads; behind what is given, rows that are missing are filled."""
-        check(name, given, to.dtype)
         if device.on_device(given):
+            check(name, given, to.dtype)
             expect(name, given, tuple(to.shape))
             graph.copy(to, given, self._stream)
             return
-        whole = np.full(to.shape, fill, to.dtype)
+        given, whole = np.ascontiguousarray(given), np.full(to.shape, fill, to.dtype)
+        check(name, given, to.dtype)
         expect(name, given, (len(given), *whole.shape[1:]))
         whole[: len(given)] = given
         to.copy_to_device(whole, stream=self._stream)
