@@ -9,7 +9,8 @@ import pytest
 
 from charcnn.gpu import device
 from charcnn.ops import reference
-from charcnn.ops.token_conv1d.training import BELOW, POOL, TokenForward
+from charcnn.ops.maxpool1d_training import BELOW
+from charcnn.ops.token_conv1d.training import POOL, TokenForward
 from charcnn.ops.token_conv1d.training_backward import TokenBackward
 
 EPS = 1e-5

@@ -254,8 +254,7 @@ class AdamW:
             self._by = device.to_device(np.empty((len(options), 6), np.float32), on)
             self._rate = device.to_device(np.ones(1, np.float64), on)
             self.made = device.to_device(np.zeros(1, np.int64), on)
-            if shadow is not None:
-                start(_shadow_kernel, -(-weights.size // 128), 128, on, weights, shadow)
+            self.refresh()
         else:
             self.first, self.second = np.zeros((2, weights.size), np.float32)
             self._partial, self.made = np.empty(-(-weights.size // PART)), np.zeros(1, np.int64)
@@ -264,6 +263,11 @@ class AdamW:
     def steps(self) -> int:
         """Steps that were made; on a GPU it waits for them."""
         return int((device.to_host(self.made, self._stream) if self._cuda else self.made)[0])
+
+    def refresh(self) -> None:
+        """Write the shadow, where there is one, anew: after somebody else wrote the weights."""
+        if self.shadow is not None:
+            start(_shadow_kernel, -(-self.weights.size // 128), 128, self._stream, self.weights, self.shadow)
 
     def step(self, gradients: Array, rate: float | Array = 1.0, *, stream: Stream = None) -> bool:
         """Move the weights, where no loss scale finds that gradients are not finite; whether it was done.

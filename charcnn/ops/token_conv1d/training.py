@@ -20,15 +20,13 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, block_idx_y, extents, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
+from charcnn.ops.maxpool1d_training import BELOW
 from charcnn.ops.token_conv1d.training_tables import OCTET, TrainingTables
 from charcnn.ops.token_conv1d.warp_gather.config import ALIGNED, RUN, THREADS, WARP, WORDS
 from charcnn.ops.token_conv1d.warp_gather.launch import run_length
 
 POOL = 3
 """Positions of a window."""
-
-BELOW = 4
-"""What the place of a window has beside the position, where its maximum is not above 0: leaky ReLU changed it."""
 
 SMALL_THREADS = device.block_size(256)
 """Of a block of the kernels beside the gather."""

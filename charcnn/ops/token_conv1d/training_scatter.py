@@ -11,8 +11,9 @@ from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, block_idx_y, block_idx_z, extents, thread_idx_x
 from charcnn.gpu.launch import jit
+from charcnn.ops.maxpool1d_training import BELOW
 from charcnn.ops.token_conv1d.gather import ALIGNED
-from charcnn.ops.token_conv1d.training import BELOW, POOL
+from charcnn.ops.token_conv1d.training import POOL
 from charcnn.ops.token_conv1d.training_tables import OCTET
 
 SLICE = 32
