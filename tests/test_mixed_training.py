@@ -43,9 +43,9 @@ def drawn(n, config=CONFIG, seed=0):
 
 
 def leaking(config, slope):
-    """A network's layers, with leaky ReLU but in block 1."""
+    """A network's layers, with leaky ReLU."""
     rest = list(config.layers)
-    for at in [at for at, layer in enumerate(rest) if isinstance(layer, layers.Relu)][1:]:
+    for at in [at for at, layer in enumerate(rest) if isinstance(layer, layers.Relu)]:
         rest[at] = layers.LeakyRelu(slope)
     return place(rest, (config.length,))
 

@@ -72,7 +72,8 @@ class _Rounded:
 
     def step(self, nodes: Sequence[Node], x: np.ndarray, targets: np.ndarray, params: Params) -> dict[str, np.ndarray]:
         products = [node for node in nodes if isinstance(node.layer, PRODUCTS)]
-        self._first, self._last = (products[0], products[-1]) if self._of.operands else (None, None)
+        self._first: Node | None = products[0] if self._of.operands else None
+        self._last: Node | None = products[-1] if self._of.operands else None
         params = {name: np.asarray(array, np.float64) for name, array in params.items()}
         if self._of.operands:  # the last layer's weights are not rounded
             for node in products[:-1]:
@@ -101,7 +102,7 @@ class _Rounded:
         held = {name: np.square(params[name], dtype=np.float64) for name in node.parameters}
         squares, terms = run([node], x * x, held), node.layer.multiply_adds(node.in_shape) / y[0].size
         if node is self._first:  # of one-hot columns: as many terms as a window has positions, and nothing is stored
-            return self._summed(y, squares, 2 * node.layer.kernel_size, self._of.first)
+            return self._summed(y, squares, 2 * terms / node.in_shape[0], self._of.first)
         y = self._summed(y, squares, terms)
         return y if node is self._last else self._stored(y)
 

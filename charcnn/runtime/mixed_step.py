@@ -146,8 +146,9 @@ class MixedStep:
         self.starts.append(self._product(FORWARD, x, self._half(block), stage.y, block.taps, **more))
         if affine:
             written = stage.pooled, stage.place, stage.normalised, stage.moments
-            how = {"eps": _eps(block)}
-            self.starts.append(partial(norms.norm_pool_forward, stage.y, *affine, self.factors[0], *written, **how))
+            gamma, beta = affine
+            read = stage.y, gamma, beta, self.factors[0]
+            self.starts.append(partial(norms.norm_pool_forward, *read, *written, eps=_eps(block)))
         elif block.pooled:
             length = block.node.out_shape[1]
             self.starts.append(partial(pools.pool_forward, stage.y, length, stage.pooled, stage.place))

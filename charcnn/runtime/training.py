@@ -26,8 +26,8 @@ from charcnn.ops.techniques import CPU
 FLOAT = np.dtype(np.float32).itemsize
 
 KINDS = ("weights", "gradients", "masters", "moments", "features", "workspace")
-"""What memory holds in training. Weights in float32 are their own masters. Workspace is sums in parts and the like, which
-no count says: a technique may have it."""
+"""What memory holds in training. Weights in float32 are their own masters. Workspace is sums in parts and the like, of
+which no count says anything: a technique may have it."""
 
 
 def trained(nodes: Sequence[Node]) -> dict[str, Shape]:

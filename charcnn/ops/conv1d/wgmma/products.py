@@ -4,8 +4,8 @@ They differ from matmul.py's in that TMA reads both operands from plain arrays o
 weights once, and nothing is packed: features (rows, channels), of all inputs one behind another, and weights (taps,
 inputs, outputs). A product's taps are as many rows apart. `Kind` says which operand is read as its transpose.
 
-A row behind an input's last result holds what means nothing, forward; gradients are 0 there. So no product needs to know
-where an input ends: rows that a window takes from the next input meet zeros.
+A row behind an input's last result holds what means nothing, forward; gradients are 0 there. So no product needs to
+know where an input ends: rows that a window takes from the next input meet zeros.
 """
 
 from __future__ import annotations
@@ -275,8 +275,8 @@ def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: s
     block_m, block_n, acc_size, threads, warps = BLOCK_M, tile.block_n, tile.block_n // 2, THREADS, 4 * MATH_WARPGROUPS
     boxes, box_bytes, box_columns, box_rows, row_bytes = tile.boxes, BOX_BYTES, BOX_COLUMNS, BOX_ROWS, ROW_BYTES
     warp_bytes, k_size, half_desc = tile.boxes * BOX_BYTES, K_BLOCK, WGMMA_M * ROW_BYTES // 16
-    # Of a transposed matrix, how far apart blocks of 64 columns lie; of another it means nothing. Addresses in a cluster
-    # have the block's rank in bits that would change it.
+    # Of a transposed matrix, how far apart blocks of 64 columns lie; of another it means nothing. In a cluster,
+    # addresses have the block's rank in bits that would change it.
     address_bits = ptx.DESCRIPTOR_ADDRESS
     low_a, low_b = (K_BLOCK * ROW_BYTES // 16 << 16 if turned else ptx.DESCRIPTOR_LOW for turned in kind.transposed)
     inline = cuda.jit(device=True, forceinline=True)
@@ -300,8 +300,8 @@ def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: s
 
     @jit(launch_bounds=(THREADS, 1))
     def kernel(
-        map_a, map_b, map_y, map_mask, bias_or_sums, factors, tiles, m_tiles, n_tiles, taps, k_blocks, steps, steps_of_part,
-        m_size, n_size, tap_rows,
+        map_a, map_b, map_y, map_mask, bias_or_sums, factors, tiles, m_tiles, n_tiles, taps, k_blocks, steps,
+        steps_of_part, m_size, n_size, tap_rows,
     ):  # fmt: skip
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)

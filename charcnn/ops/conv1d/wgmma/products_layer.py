@@ -99,9 +99,9 @@ class Product:
             else:
                 given = (out if array is None else array for array in (sums, bias, mask, factors, out))
                 arguments = [np.uint64(device.address(array)) for array in given]
-                numbers = np.uint32(parts), np.uint32(n), np.uint32(m * n)
+                own_numbers = map(np.uint32, (parts, n, m * n))
                 blocks = min(-(-m * n // (2 * 256)), 8 * device.multiprocessors())
-                self._finish = make_finish_kernel(after, of.ptx_type), blocks, (*arguments, *numbers)
+                self._finish = make_finish_kernel(after, of.ptx_type), blocks, (*arguments, *own_numbers)
                 after = After(partial=True)
                 tile = ProductTile.of(n, after)
         turned_a, turned_b = kind.transposed
