@@ -18,7 +18,7 @@ from charcnn.gpu.arrays import check, expect
 from charcnn.layers import Node
 from charcnn.ops.adamw import AdamW, ParameterGroup
 from charcnn.ops.moving_average import follow
-from charcnn.runtime.mixed_plan import Layout, counted
+from charcnn.runtime.mixed_plan import FlatParams, counted
 from charcnn.runtime.mixed_step import HALF, MixedStep, Start
 from charcnn.runtime.training import KINDS
 
@@ -63,7 +63,7 @@ class MixedTraining:
         self._nodes, self._rows = nodes, rows
         self._stream = cuda.stream() if stream is None else device.as_stream(stream)
         self._recorded = recorded and not device.SIMULATED
-        self._layout, self._answering = Layout(nodes), answering
+        self._layout, self._answering = FlatParams(nodes), answering
         self._begun, size = self._layout.flat(params), self._layout.size
         self._average: Array | None = None
         self.weights = device.to_device(self._begun)
