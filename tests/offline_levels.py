@@ -19,7 +19,7 @@ from charcnn.config import SMALL
 from charcnn.gpu import copy_kernel
 from charcnn.gpu.collectives import PROTOCOLS, kernels
 from charcnn.gpu.launch import Grid, title
-from charcnn.ops import adamw, maxpool1d_training
+from charcnn.ops import adamw, maxpool1d_training, moving_average
 from charcnn.ops.common import columns
 from charcnn.ops.encoder import reduced_rows, scattered_rows
 from charcnn.ops.layernorm import training, training_backward
@@ -132,7 +132,7 @@ def of_training(name: str, target: Target, recorder: Recorder) -> None:
     def features(*shape: int) -> Array:
         return zeros(*shape, dtype=np.uint16)
 
-    with started(recorder, columns, maxpool1d_training, training, training_backward, head):
+    with started(recorder, columns, maxpool1d_training, moving_average, training, training_backward, head):
         y, pooled, place, part = (
             features(2, 330, 256),
             features(2, 112, 256),
@@ -143,6 +143,7 @@ def of_training(name: str, target: Target, recorder: Recorder) -> None:
         factors = zeros(2)
         maxpool1d_training.pool_backward(pooled, place, factors, y, part)
         columns.column_sums(y, part)
+        moving_average.follow(part[0], part[1], 0.5)
         columns.Sums([(part, zeros(256))]).start()
         y, pooled, place = features(2, 104, 256), features(2, 34, 256), zeros(2, 34, 256, dtype=np.uint8)
         gamma, pair = zeros(102, 256), zeros(2, 2)

@@ -19,7 +19,7 @@ from charcnn.ops.adamw import ParameterGroup
 from charcnn.ops.conv1d.wgmma.products import BY_FEATURES, FORWARD
 from charcnn.ops.moving_average import follow
 from charcnn.runtime import mixed_step
-from charcnn.runtime.mixed_plan import Layout, blocks_of, counted
+from charcnn.runtime.mixed_plan import FlatParams, blocks_of, counted
 from charcnn.runtime.mixed_training import MixedTraining
 
 HERE = device.has_tensor_cores(hopper=True)
@@ -31,7 +31,7 @@ CONFIG = (
     if device.SIMULATED
     else replace(TINY_MATRICES, classes=3)
 )
-"""As small as products can be, where they are emulated."""
+"""The smallest that products take, where they are emulated."""
 
 BOUND = gradient_errors.BOUNDS["bf16"]
 
@@ -225,7 +225,7 @@ def test_what_an_average_cannot_follow():
 
 
 def test_a_layout_gives_back_what_it_took():
-    weights, layout = params.init(CONFIG, 1), Layout(CONFIG.nodes)
+    weights, layout = params.init(CONFIG, 1), FlatParams(CONFIG.nodes)
     flat = layout.flat(weights)
     assert all(np.array_equal(array, weights[name]) for name, array in layout.named(flat).items())
     parts = layout.parts(flat)
@@ -236,7 +236,7 @@ def test_a_layout_gives_back_what_it_took():
     with pytest.raises(ValueError, match=r"^fc3.bias has shape \(2,\): need \(3,\)$"):
         layout.flat({**weights, "fc3.bias": np.zeros(2, np.float32)})
     with pytest.raises(ValueError, match=r"^params lack conv1.weight: need float32 \(8, 70, 7\)$"):
-        Layout(Config(length=123, channels=8, units=8).nodes).flat({})
+        FlatParams(Config(length=123, channels=8, units=8).nodes).flat({})
 
 
 def test_counts():

@@ -20,7 +20,7 @@ QUAD = ptx.VECTOR
 
 @jit(device=True, forceinline=True)
 def _moved(average, weight, share):
-    """As torch.lerp has it: exact at both ends."""
+    """The value that lies between, exact at both ends, by torch.lerp's formula."""
     apart = weight - average
     return average + share * apart if share < float32(0.5) else weight - apart * (float32(1) - share)
 
@@ -57,4 +57,5 @@ def follow(average: Array, weights: Array, share: float, *, stream: Stream = Non
     ]
     quads = average.size // QUAD
     blocks = max(1, min(-(-quads // THREADS), 8 * device.multiprocessors()))
-    start(_follow_kernel, blocks, THREADS, device.as_stream(stream), *addresses, np.uint32(quads), np.float32(share))
+    numbers = *map(np.uint32, (quads,)), np.float32(share)
+    start(_follow_kernel, blocks, THREADS, device.as_stream(stream), *addresses, *numbers)

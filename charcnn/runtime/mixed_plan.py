@@ -115,7 +115,7 @@ def largest(blocks: Sequence[Block]) -> int:
     return max(of.channels * max(of.windows, of.stride * (at > 0)) for at, of in enumerate(sizes_of(blocks)))
 
 
-class Layout:
+class FlatParams:
     """Where the parameters of a network lie in one buffer, as products read them: channels last.
 
     Args:

@@ -76,7 +76,7 @@ class MixedStep:
     Args:
         nodes: as `blocks_of` takes them.
         rows: inputs of a step.
-        masters, slopes: float32 weights and their gradients, by name, as `Layout.parts` gives them.
+        masters, slopes: float32 weights and their gradients, by name, as `FlatParams.parts` gives them.
         halves: the weights in bf16.
         made: int64 (1,), how many steps were made, from which dropout's masks follow.
         dropout, seed, multi_label: as of `mixed_training.MixedTraining`.
@@ -142,13 +142,13 @@ class MixedStep:
             x = x.reshape((n, 1, x.size // n))
         stage = Stage(block, x, self._feature((n, of.stride, of.channels)), *self._picked(block, of))
         _, bias, affine = self._own(block)
-        more: dict[str, Any] = {"bias": bias, "rectified": block.norm is None, "factors": self.factors[0]}
+        more = {"bias": bias, "rectified": block.norm is None, "factors": self.factors[0]}
         self.starts.append(self._product(FORWARD, x, self._half(block), stage.y, block.taps, **more))
         if affine:
             written = stage.pooled, stage.place, stage.normalised, stage.moments
             gamma, beta = affine
-            read = stage.y, gamma, beta, self.factors[0]
-            self.starts.append(partial(norms.norm_pool_forward, *read, *written, eps=_eps(block)))
+            given = stage.y, gamma, beta, self.factors[0]
+            self.starts.append(partial(norms.norm_pool_forward, *given, *written, _eps(block)))
         elif block.pooled:
             length = block.node.out_shape[1]
             self.starts.append(partial(pools.pool_forward, stage.y, length, stage.pooled, stage.place))

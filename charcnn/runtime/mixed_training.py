@@ -18,8 +18,8 @@ from charcnn.gpu.arrays import check, expect
 from charcnn.layers import Node
 from charcnn.ops.adamw import AdamW, ParameterGroup
 from charcnn.ops.moving_average import follow
-from charcnn.runtime.mixed_plan import Layout, counted
-from charcnn.runtime.mixed_step import HALF, MixedStep, Start
+from charcnn.runtime.mixed_plan import FlatParams, counted
+from charcnn.runtime.mixed_step import HALF, MixedStep
 from charcnn.runtime.training import KINDS
 
 INFINITY = 0x7F80
@@ -63,7 +63,7 @@ class MixedTraining:
         self._nodes, self._rows = nodes, rows
         self._stream = cuda.stream() if stream is None else device.as_stream(stream)
         self._recorded = recorded and not device.SIMULATED
-        self._layout, self._answering = Layout(nodes), answering
+        self._layout, self._answering = FlatParams(nodes), answering
         self._begun, size = self._layout.flat(params), self._layout.size
         self._average: Array | None = None
         self.weights = device.to_device(self._begun)
@@ -114,7 +114,7 @@ class MixedTraining:
         """The mean loss of some inputs and copies of its gradients, by name; arguments as of `step`."""
         self._fill(x, targets, weights)
         self._leak(leak)
-        self._run(self._step.starts, self._stream)
+        self._backward(self._stream)
         losses = self.fetched(self._step.losses)[: len(x)]
         return float(losses.mean(dtype=np.float64)), self._layout.named(self.fetched(self.gradients))
 
@@ -228,7 +228,8 @@ class MixedTraining:
         for begin in range(0, len(x), self._rows):
             part = x[begin : begin + self._rows]
             self._place("x", part, self._step.ids, BLANK)
-            self._run(self._step.forwards, self._stream)
+            for start in self._step.forwards:
+                start(stream=self._stream)
             yield len(part)
 
     def _write(self, flat: np.ndarray) -> None:
@@ -246,11 +247,12 @@ class MixedTraining:
         return device.to_host(array, self._stream)
 
     def _whole(self, stream: Stream) -> None:
-        self._run(self._step.starts, stream)
+        self._backward(stream)
         self.optimiser.step(self.gradients, self._rate, stream=stream)
 
-    def _run(self, starts: Sequence[Start], stream: Stream) -> None:
-        for start in starts:
+    def _backward(self, stream: Stream) -> None:
+        """Losses, and gradients in their buffer, of what `_fill` was given."""
+        for start in self._step.starts:
             start(stream=stream)
 
     def _place(self, name: str, given: Array, to: Array, fill: float) -> None:
