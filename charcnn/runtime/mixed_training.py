@@ -1,4 +1,4 @@
-"""Training steps of a character-level network on Hopper's tensor cores, in mixed precision.
+"""Training steps of a character-level network on tensor cores, in mixed precision.
 
 Features and their gradients are bf16 and channels last, sums float32. Weights are float32 in one buffer, the masters,
 as products read them; AdamW leaves a copy of 16 bits beside each. Buffers are made once for the largest number of
@@ -26,8 +26,9 @@ from charcnn.ops.adamw import AdamW, ParameterGroup
 from charcnn.ops.common import columns
 from charcnn.ops.common.arrays import pack, unpack
 from charcnn.ops.common.precision import HALF_PRECISIONS
-from charcnn.ops.conv1d.wgmma.products import BY_FEATURES, BY_WEIGHTS, FORWARD, Kind
-from charcnn.ops.conv1d.wgmma.products_layer import Product
+from charcnn.ops.conv1d.mma.products_layer import MmaProduct
+from charcnn.ops.conv1d.products import BY_FEATURES, BY_WEIGHTS, FORWARD, Kind, Product
+from charcnn.ops.conv1d.wgmma.products_layer import WgmmaProduct
 from charcnn.ops.layernorm import training as norms
 from charcnn.ops.layernorm import training_backward as norms_backward
 from charcnn.ops.linear.dropout import dropout as dropout_
@@ -37,6 +38,9 @@ from charcnn.ops.token_conv1d.training_backward import TokenBackward
 from charcnn.runtime.training import FLOAT, KINDS, trained
 
 HALF = HALF_PRECISIONS["bf16"]
+
+PRODUCTS: Mapping[str, type[Product]] = {"mma": MmaProduct, "wgmma": WgmmaProduct}
+"""By technique."""
 
 ALIGNED = 64
 """Values that a parameter's place in a buffer is a multiple of, so that each begins at 128 bytes of its copy."""
@@ -167,18 +171,22 @@ class MixedTraining:
         seed: of dropout.
         recorded: whether a step is recorded as a CUDA graph the first time, and started as one from then on.
         stream: of the steps; a stream of their own where None.
+        technique: of products: "wgmma", on Hopper, or "mma", on any GPU since compute capability 8.0.
 
     Raises:
-        ValueError: a layer does not fit; names it.
+        ValueError: a layer does not fit; names it. No such technique.
         DeviceError: the GPU has no such tensor cores.
     """
 
     def __init__(
         self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, *,
         group: ParameterGroup = ParameterGroup(0), clip: float = 1.0, dropout: float = 0.0, seed: int = 0,  # noqa: B008 - frozen
-        recorded: bool = False, stream: Stream = None,
+        recorded: bool = False, stream: Stream = None, technique: str = "wgmma",
     ) -> None:  # fmt: skip
-        device.require_hopper("wgmma")
+        if technique not in PRODUCTS:
+            raise ValueError(f"{technique=}: need one of {', '.join(PRODUCTS)}")
+        self._product_of = PRODUCTS[technique]
+        self._product_of.require()
         self._nodes, self._blocks, self._rows = nodes, blocks_of(nodes), rows
         self._stream = cuda.stream() if stream is None else device.as_stream(stream)
         self._recorded = recorded and not device.SIMULATED
@@ -405,7 +413,7 @@ class MixedTraining:
 
     def _product(self, kind: Kind, a: Array, b: Array, out: Array, taps: int, **more: Any) -> Callable[..., object]:
         b, out = _flat(b), out if kind.by_tap else _flat(out)
-        product = Product(kind, _flat(a), b, out, HALF, taps=taps, **more)
+        product = self._product_of(kind, _flat(a), b, out, HALF, taps=taps, **more)
         self._products.append(product)
         if product.partial is not None:
             self._sums.append(product.partial)
