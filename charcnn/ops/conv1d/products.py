@@ -4,8 +4,8 @@ Both operands are plain arrays of 16 bits, so that an optimiser writes weights o
 (rows, channels), of all inputs one behind another, and weights (taps, inputs, outputs). A product's taps are as many
 rows apart. `Kind` says which operand is read as its transpose.
 
-A row behind an input's last result holds what means nothing, forward; gradients are 0 there. So no product needs to know
-where an input ends: rows that a window takes from the next input meet zeros.
+A row behind an input's last result holds what means nothing, forward; gradients are 0 there. So no product needs to
+know where an input ends: rows that a window takes from the next input meet zeros.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ def make_copy(rows: int, pieces: int, threads: int) -> tuple[Function, Function]
     fill(to, source, thread, row, end, column, columns) starts to copy it from rows of `columns` numbers, from a row and
     column on; zeros where there is no such row before `end`, or column. drain(at, target, ...) stores what is there.
     """
-    swizzled, copies, step, row_bytes, piece_bytes = make_swizzled(pieces), rows * pieces // threads, threads // pieces, pieces * PIECE, PIECE
+    swizzled, copies, step = make_swizzled(pieces), rows * pieces // threads, threads // pieces
+    row_bytes, piece_bytes = pieces * PIECE, PIECE
     bits, width = 0xFFFFFFFF, PIECE // 2  # rows before the first are none, in plain Python, too
     inline = cuda.jit(device=True, forceinline=True)
 
@@ -125,7 +126,8 @@ def make_multiply(kind: Kind, tile: MmaProductTile, ptx_type: str) -> tuple[Func
     m_tiles, n_tiles, depth_bytes = WARP_M // 16, tile.warp_n // 8, 2 * K_BLOCK
     pieces_a, pieces_b = (2 * BLOCK_M // PIECE, 2 * tile.block_n // PIECE)
     deep, across_a, across_b = (make_swizzled(pieces) for pieces in (depth_bytes // PIECE, pieces_a, pieces_b))
-    a_bytes, warp_m, warp_n, warps_m, piece_bytes, steps = tile.a_bytes, WARP_M, tile.warp_n, WARPS_M, PIECE, K_BLOCK // 16
+    a_bytes, warp_m, warp_n, warps_m = tile.a_bytes, WARP_M, tile.warp_n, WARPS_M
+    steps, piece_bytes = K_BLOCK // 16, PIECE
     read_a, read_b = (ptx.ldmatrix_x4_trans if turned else ptx.ldmatrix_x4 for turned in kind.transposed)
     mma = ptx.mma_sync(ptx_type)
     inline = cuda.jit(device=True, forceinline=True)
@@ -181,9 +183,10 @@ def make_store(tile: MmaProductTile, after: After, ptx_type: str) -> Function:
     """
     pieces = 2 * tile.warp_n // PIECE
     fill, drain = make_copy(WARP_M, pieces, 32)
-    swizzled, wait, pack, unpack = make_swizzled(pieces), ptx.cp_async_wait_group(0), ptx.cvt_f16x2(ptx_type), ptx.cvt_f32x2(ptx_type)
-    leaky, chosen = make_ending(after)
-    biased, masked, row_bytes, m_tiles, n_tiles, piece_bytes = after.biased, after.masked, pieces * PIECE, WARP_M // 16, tile.warp_n // 8, PIECE
+    swizzled, wait = make_swizzled(pieces), ptx.cp_async_wait_group(0)
+    pack, unpack, (leaky, chosen) = ptx.cvt_f16x2(ptx_type), ptx.cvt_f32x2(ptx_type), make_ending(after)
+    biased, masked, m_tiles, n_tiles = after.biased, after.masked, WARP_M // 16, tile.warp_n // 8
+    row_bytes, piece_bytes = pieces * PIECE, PIECE
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
@@ -249,7 +252,8 @@ def make_product_kernel(kind: Kind, tile: MmaProductTile, after: After, ptx_type
     begin, multiply = make_multiply(kind, tile, ptx_type)
     store, store_partial = make_store(tile, after, ptx_type), make_store_partial(tile)
     wait, partial, factored = ptx.cp_async_wait_group(tile.stages - 2), after.partial, after.rectified or after.masked
-    by_tap, towards, ahead, k_size, block_m, block_n = kind.by_tap, kind.step, tile.stages - 1, K_BLOCK, BLOCK_M, tile.block_n
+    by_tap, towards, ahead, k_size = kind.by_tap, kind.step, tile.stages - 1, K_BLOCK
+    block_m, block_n = BLOCK_M, tile.block_n
     stage_bytes, a_bytes, ring_bytes = tile.stage_bytes, tile.a_bytes, tile.stages * tile.stage_bytes
     warp_m, warp_n, warps_m, warp_bytes = WARP_M, tile.warp_n, WARPS_M, 2 * WARP_M * tile.warp_n
     acc_size, a_size = WARP_M * tile.warp_n // 32, WARP_M // 4
@@ -275,8 +279,8 @@ def make_product_kernel(kind: Kind, tile: MmaProductTile, after: After, ptx_type
 
     @jit(launch_bounds=(THREADS, tile.resident))
     def kernel(
-        a, b, y, mask, bias_or_sums, factors, tiles, m_tiles, n_tiles, taps, k_blocks, steps, steps_of_part, m_size, n_size,
-        depth, a_rows,
+        a, b, y, mask, bias_or_sums, factors, tiles, m_tiles, n_tiles, taps, k_blocks, steps, steps_of_part,
+        m_size, n_size, depth, a_rows,
     ):  # fmt: skip
         smem = cuda.shared.array(0, types.uint16, alignment=128)
         acc = cuda.local.array(acc_size, float32)
@@ -306,9 +310,8 @@ def make_product_kernel(kind: Kind, tile: MmaProductTile, after: After, ptx_type
                 wait()
                 cuda.syncthreads()  # the stage is there for all, and nobody still reads what is filled next
                 if i < count:
-                    load(
-                        base + next_slot, a, b, thread, m_first, n_first, tap, k_block * k_size, m_size, n_size, depth, a_rows
-                    )  # fmt: skip
+                    to, depth_at = base + next_slot, k_block * k_size
+                    load(to, a, b, thread, m_first, n_first, tap, depth_at, m_size, n_size, depth, a_rows)
                     next_slot, k_block = advance(next_slot), k_block + 1
                     if not by_tap and k_block == k_blocks:
                         tap, k_block = tap + 1, uint32(0)
@@ -321,8 +324,8 @@ def make_product_kernel(kind: Kind, tile: MmaProductTile, after: After, ptx_type
             # Epilogue.
             row, column = m_first + warp % warps_m * warp_m, n_first + warp // warps_m * warp_n
             if partial:
-                to = bias_or_sums + uint64(rest) * (uint64(m_size) * uint64(n_size * 4))
-                store_partial(acc, to, lane, row, column, m_size, n_size)
+                sums = bias_or_sums + uint64(rest) * (uint64(m_size) * uint64(n_size * 4))
+                store_partial(acc, sums, lane, row, column, m_size, n_size)
             else:
                 cuda.syncthreads()  # all have read the last stage
                 own = base + warp * warp_bytes

@@ -175,8 +175,8 @@ def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: s
     """The kernel (map_a, map_b, map_y, map_mask, bias, ...).
 
     Its arguments are those of `Made`. Operands are tensor maps: of A with boxes of a block's rows, or of 64 columns, of
-    B with boxes of a block's share, of results and of the mask with boxes of a warp's. The last number is rows of B from
-    a tap to the next.
+    B with boxes of a block's share, of results and of the mask with boxes of a warp's. The last number is rows of B
+    from a tap to the next.
 
     Args:
         kind: what is multiplied.
@@ -189,17 +189,19 @@ def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: s
     partial, biased, rectified, masked = after.partial, after.biased, after.rectified, after.masked
     by_tap, towards = kind.by_tap, kind.step
     stages, cluster, math_warpgroups = tile.stages, CLUSTER, MATH_WARPGROUPS
-    init, advance, before = ring.make_init(stages, MATH_WARPGROUPS * CLUSTER), ring.make_advance(stages), ring.make_before(stages)
+    init, advance = ring.make_init(stages, MATH_WARPGROUPS * CLUSTER), ring.make_advance(stages)
+    before = ring.make_before(stages)
     multiply = ptx.wgmma(ptx_type, tile.block_n, transposed=kind.transposed)
     wait_one, wait_all, all_read = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0), ptx.bulk_wait_group_read(0)
     dealloc, alloc = ptx.setmaxnreg(REGISTERS[0], False), ptx.setmaxnreg(REGISTERS[1], True)
-    a_bytes, stage_bytes, staged_at, bias_at, biases = tile.a_bytes, tile.stage_bytes, tile.staged_at, tile.bias_at, tile.biases
+    a_bytes, stage_bytes, staged_at = tile.a_bytes, tile.stage_bytes, tile.staged_at
+    bias_at, biases = tile.bias_at, tile.biases
     full_at, empty_at, mask_at = (tile.barriers_at + at for at in (0, 64, 128))
     block_m, block_n, acc_size, threads, warps = BLOCK_M, tile.block_n, tile.block_n // 2, THREADS, 4 * MATH_WARPGROUPS
     boxes, box_bytes, box_columns, box_rows, row_bytes = tile.boxes, BOX_BYTES, BOX_COLUMNS, BOX_ROWS, ROW_BYTES
     warp_bytes, k_size, half_desc = tile.boxes * BOX_BYTES, K_BLOCK, WGMMA_M * ROW_BYTES // 16
-    # Of a transposed matrix, how far apart blocks of 64 columns lie; of another it means nothing. Addresses in a cluster
-    # have the block's rank in bits that would change it.
+    # Of a transposed matrix, how far apart blocks of 64 columns lie; of another it means nothing. Addresses in a
+    # cluster have the block's rank in bits that would change it.
     address_bits = ptx.DESCRIPTOR_ADDRESS
     low_a, low_b = (K_BLOCK * ROW_BYTES // 16 << 16 if turned else ptx.DESCRIPTOR_LOW for turned in kind.transposed)
     inline = cuda.jit(device=True, forceinline=True)
@@ -223,8 +225,8 @@ def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: s
 
     @jit(launch_bounds=(THREADS, 1))
     def kernel(
-        map_a, map_b, map_y, map_mask, bias_or_sums, factors, tiles, m_tiles, n_tiles, taps, k_blocks, steps, steps_of_part,
-        m_size, n_size, tap_rows,
+        map_a, map_b, map_y, map_mask, bias_or_sums, factors, tiles, m_tiles, n_tiles, taps, k_blocks, steps,
+        steps_of_part, m_size, n_size, tap_rows,
     ):  # fmt: skip
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)

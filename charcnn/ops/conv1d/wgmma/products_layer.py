@@ -24,7 +24,8 @@ class WgmmaProduct(Product):
         self, kind: Kind, after: After, ptx_type: str, a: Array, b: Array, out: Array, mask: Array | None, taps: int
     ) -> Made:
         """See `Product.made`."""
-        tile, (turned_a, turned_b), results = ProductTile.of(tuple(out.shape)[-1], after), kind.transposed, (BOX_COLUMNS, BOX_ROWS)
+        tile, (turned_a, turned_b) = ProductTile.of(tuple(out.shape)[-1], after), kind.transposed
+        results = BOX_COLUMNS, BOX_ROWS
         map_a = _map(a, (BOX_COLUMNS, K_BLOCK if turned_a else BLOCK_M))
         map_b = _map(b, (BOX_COLUMNS, SHARE_ROWS if turned_b else tile.block_n // CLUSTER))
         map_y = map_a if after.partial else _map(out, results)
