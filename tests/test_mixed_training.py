@@ -16,7 +16,7 @@ from charcnn.layers import place
 from charcnn.model import gradient_errors, params
 from charcnn.model.network import run
 from charcnn.ops.adamw import ParameterGroup
-from charcnn.ops.conv1d.wgmma.products import BY_FEATURES, FORWARD
+from charcnn.ops.conv1d.products import BY_FEATURES, FORWARD
 from charcnn.ops.moving_average import follow
 from charcnn.runtime import mixed_step
 from charcnn.runtime.mixed_plan import FlatParams, blocks_of, counted

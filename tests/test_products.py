@@ -1,25 +1,37 @@
-"""Products of training on Hopper's tensor cores: each kind against NumPy, odd sizes, shared depth, junk rows."""
+"""Products of training on tensor cores: each kind against NumPy, odd sizes, shared depth, junk rows."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
 from small_gpu import fresh_kernels
 
+from charcnn.compiling.stand_in import SIZES
 from charcnn.gpu import device
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
-from charcnn.ops.conv1d.wgmma import products, products_layer
-from charcnn.ops.conv1d.wgmma.products import BY_FEATURES, BY_WEIGHTS, FORWARD, After, ProductTile
-from charcnn.ops.conv1d.wgmma.products_layer import Product
+from charcnn.ops.conv1d import products
+from charcnn.ops.conv1d.mma.products import PIECE, MmaProductTile, make_swizzled
+from charcnn.ops.conv1d.mma.products_layer import MmaProduct
+from charcnn.ops.conv1d.products import BY_FEATURES, BY_WEIGHTS, FORWARD, After
+from charcnn.ops.conv1d.wgmma.products import MATH_WARPGROUPS, REGISTERS, ProductTile
+from charcnn.ops.conv1d.wgmma.products_layer import WgmmaProduct
 
 if device.SIMULATED:
     from charcnn.gpu import emulator
 
 BF16 = TENSOR_PRECISIONS["bf16"]
 
-needs_hopper = pytest.mark.skipif(
-    not device.SIMULATED and not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0"
-)
+
+@pytest.fixture(params=[WgmmaProduct, MmaProduct], ids=["wgmma", "mma"])
+def made(request):
+    """A class whose products the GPU can compute."""
+    try:
+        request.param.require()
+    except device.DeviceError as error:
+        pytest.skip(str(error))
+    return request.param
 
 
 def words(values):
@@ -62,7 +74,7 @@ def case(kind, rows, inputs, outputs, taps, seed=0):
     return x, dy, np.stack([longer[tap : tap + rows].T @ floats(dy) for tap in range(taps)])
 
 
-def computed(kind, rows, inputs, outputs, taps, bias=None, rectified=False, mask=None):
+def computed(made, kind, rows, inputs, outputs, taps, bias=None, rectified=False, mask=None):
     a, b, want = case(kind, rows, inputs, outputs, taps)
     poison = np.full(want.shape, np.nan, np.float32) if kind.by_tap else np.full(want.shape, 0x7FFF, np.uint16)
     a, b, out = map(device.to_device, (a, b, poison))
@@ -70,7 +82,7 @@ def computed(kind, rows, inputs, outputs, taps, bias=None, rectified=False, mask
     more |= {} if mask is None else {"mask": device.to_device(mask)}
     if rectified or mask is not None:
         more["factors"] = device.to_device(np.array(FACTORS, np.float32))
-    product = Product(kind, a, b, out, BF16, taps=taps, rectified=rectified, **more)
+    product = made(kind, a, b, out, BF16, taps=taps, rectified=rectified, **more)
     stream = device.as_stream(None)
     product.start(stream)
     got = out.copy_to_host()
@@ -79,49 +91,50 @@ def computed(kind, rows, inputs, outputs, taps, bias=None, rectified=False, mask
     return got.astype(np.float64) if kind.by_tap else floats(got), want
 
 
+def rows(made):
+    """More than one tile's."""
+    return made.cluster * made.block_m + 44
+
+
 def near(got, want, tolerance):
     assert np.linalg.norm(got - want) <= tolerance * np.linalg.norm(want)
 
 
-@needs_hopper
 @pytest.mark.parametrize(("outputs", "inputs", "taps"), [(64, 72, 3), (136, 72, 2), (8, 200, 1)])
-def test_forward_with_bias_and_relu(outputs, inputs, taps):
+def test_forward_with_bias_and_relu(made, outputs, inputs, taps):
     bias = np.random.default_rng(1).standard_normal(outputs).astype(np.float32)
-    got, want = computed(FORWARD, 300, inputs, outputs, taps, bias, rectified=True)
+    got, want = computed(made, FORWARD, rows(made), inputs, outputs, taps, bias, rectified=True)
     near(got, leaky(want + bias), BF16.tolerance / 2)
 
 
-@needs_hopper
 @pytest.mark.parametrize(("outputs", "inputs", "taps"), [(72, 64, 3), (40, 136, 2)])
-def test_by_features_where_the_mask_is_above_0(outputs, inputs, taps):
-    mask = words(np.random.default_rng(1).standard_normal((300, inputs)))
+def test_by_features_where_the_mask_is_above_0(made, outputs, inputs, taps):
+    mask = words(np.random.default_rng(1).standard_normal((rows(made), inputs)))
     mask[::3, ::2] = 0  # what dropout took
-    got, want = computed(BY_FEATURES, 300, inputs, outputs, taps, mask=mask)
+    got, want = computed(made, BY_FEATURES, rows(made), inputs, outputs, taps, mask=mask)
     near(got, chosen(want, floats(mask)), BF16.tolerance / 2)
     assert not got[floats(mask) == 0].any()
 
 
-@needs_hopper
 @pytest.mark.parametrize(("rows", "outputs", "inputs", "taps"), [(150, 64, 72, 3), (200, 136, 40, 1)])
-def test_by_weights(rows, outputs, inputs, taps):
-    near(*computed(BY_WEIGHTS, rows, inputs, outputs, taps), 2e-6)
+def test_by_weights(made, rows, outputs, inputs, taps):
+    near(*computed(made, BY_WEIGHTS, rows, inputs, outputs, taps), 2e-6)
 
 
-@needs_hopper
-def test_a_shared_depth_is_added_up(monkeypatch):
-    monkeypatch.setattr(products_layer, "_depth", lambda *_: 2)
+def test_a_shared_depth_is_added_up(made, monkeypatch):
+    monkeypatch.setattr(products, "_depth", lambda *_: 2)
     bias = np.random.default_rng(1).standard_normal(40).astype(np.float32)
-    got, want = computed(FORWARD, 40, 264, 40, 1, bias, rectified=True)
+    got, want = computed(made, FORWARD, 40, 264, 40, 1, bias, rectified=True)
     near(got, leaky(want + bias), BF16.tolerance / 2)
     mask = words(np.random.default_rng(1).standard_normal((40, 24)))
-    got, want = computed(BY_FEATURES, 40, 24, 264, 1, mask=mask)
+    got, want = computed(made, BY_FEATURES, 40, 24, 264, 1, mask=mask)
     near(got, chosen(want, floats(mask)), BF16.tolerance / 2)
-    near(*computed(BY_WEIGHTS, 300, 24, 40, 2), 2e-6)
+    near(*computed(made, BY_WEIGHTS, 300, 24, 40, 2), 2e-6)
 
 
 def test_depth_is_shared_where_blocks_are_idle():
-    assert products_layer._depth(tiles=5376, steps=28, clusters=66, nbytes=1 << 29, by_tap=False) == 28
-    few = products_layer._depth(tiles=4, steps=136, clusters=66, nbytes=1 << 20, by_tap=False)
+    assert products._depth(tiles=5376, steps=28, clusters=66, nbytes=1 << 29, by_tap=False) == 28
+    few = products._depth(tiles=4, steps=136, clusters=66, nbytes=1 << 20, by_tap=False)
     assert 4 * -(-136 // few) > 33  # half of the clusters or more
 
 
@@ -131,25 +144,44 @@ def test_what_shared_memory_holds():
             tile = ProductTile.of(columns, after)
             assert tile.smem_bytes <= device.SHARED_LIMIT
             assert tile.stage_bytes % 1024 == tile.a_bytes % 1024 == tile.staged_at % 1024 == 0
-    copy, math = products.REGISTERS
-    assert 128 * (copy + products.MATH_WARPGROUPS * math) <= 65_536
+    copy, math = REGISTERS
+    assert 128 * (copy + MATH_WARPGROUPS * math) <= 65_536
+    for columns in (8, 128, 256, 1024):
+        tile = MmaProductTile.of(columns)
+        assert tile.smem_bytes <= SIZES[8, 6][1]
+        assert tile.resident * (tile.smem_bytes + 1024) <= SIZES[8, 6][1] + 1024
 
 
-def test_channels_that_a_tensor_map_cannot_have():
-    if not device.SIMULATED and not device.has_tensor_cores(hopper=True):
-        pytest.skip("needs a GPU of compute capability 9.0")
+@pytest.mark.parametrize("pieces", [2, 4, 8, 16, 32])
+def test_eight_rows_that_are_read_at_once_are_in_all_banks(pieces):
+    swizzled = make_swizzled(pieces)
+    swizzled = getattr(swizzled, "py_func", swizzled)
+    for row, piece in itertools.product((0, 8, 16), range(pieces)):
+        at = [(row + i) * pieces + swizzled(row + i, piece) for i in range(8)]
+        assert {one * PIECE % 128 for one in at} == {PIECE * i for i in range(8)}
+    assert {swizzled(5, piece) for piece in range(pieces)} == {*range(pieces)}
+
+
+def test_what_does_not_fit(made):
     a, b, out = (device.to_device(np.zeros(shape, np.uint16)) for shape in ((8, 12), (12, 8), (8, 8)))
     with pytest.raises(ValueError, match=r"a has 12 channels: need a multiple of 8"):
-        Product(FORWARD, a, b, out, BF16)
+        made(FORWARD, a, b, out, BF16)
+    a = device.to_device(np.zeros((8, 16), np.uint16))
+    with pytest.raises(ValueError, match=r"b has shape \(12, 8\): need \(32, 8\)"):
+        made(FORWARD, a, b, out, BF16, taps=2)
+    with pytest.raises(ValueError, match=r"mask has shape \(8, 16\): need \(8, 8\)"):
+        made(BY_FEATURES, out, out, out, BF16, mask=a, factors=out)
+    with pytest.raises(ValueError, match=r"a has shape \(8, 16\): need \(8, 8\)"):
+        made(BY_WEIGHTS, a, out, out, BF16)
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to emulate")
 @pytest.mark.parametrize("kind", [FORWARD, BY_FEATURES, BY_WEIGHTS], ids=lambda kind: kind.name)
-def test_no_race_in_emulation(kind, monkeypatch):
+def test_no_race_in_emulation(made, kind, monkeypatch):
     fresh_kernels(monkeypatch)
     monkeypatch.setattr(device, "multiprocessors", lambda: 2)
     bias = np.zeros(40, np.float32) if kind is FORWARD else None
-    mask = words(np.random.default_rng(1).standard_normal((300, 40))) if kind is BY_FEATURES else None
+    mask = words(np.random.default_rng(1).standard_normal((rows(made), 40))) if kind is BY_FEATURES else None
     with emulator.checking(seed=3):
-        got, want = computed(kind, 300, 40, 40, 2, bias=bias, mask=mask)
+        got, want = computed(made, kind, rows(made), 40, 40, 2, bias=bias, mask=mask)
     near(got, want if mask is None else chosen(want, floats(mask)), BF16.tolerance / 2)

@@ -151,6 +151,7 @@ LEVELS = (
 TRAINING_LEVELS = (
     TrainingLevel("t0", "cpu"),
     TrainingLevel("t1", "cuda", gpus=1),
+    TrainingLevel("t2", "cuda", gpus=1, precisions=("bf16",), ampere=True),
     TrainingLevel("t3", "cuda", gpus=1, precisions=("bf16",), hopper=True),
     TrainingLevel("t4", "cuda", gpus=1, precisions=("bf16",), hopper=True),
 )

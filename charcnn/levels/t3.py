@@ -1,14 +1,13 @@
-"""Training level 3: tensor cores, in mixed precision.
+"""Training level 3: Hopper's tensor cores.
 
-Since level t1: features, their gradients and the weights that are multiplied are bf16, channels last; weights to which
-AdamW adds, gradients of weights and all sums are float32. One kernel has all three products of a layer: TMA and wgmma
-take operands that lie as they are, or transposed. ReLU, its gradient and biases belong to it. Block 1 multiplies
-nothing, forward or back.
+Since level t2: wgmma multiplies what TMA copies, in place of mma.sync and cp.async. A thread of its own starts the
+copies; four warps multiply together, from shared memory, with no ldmatrix before. Two blocks share what they read of
+B. TMA also stores results, while the next tile is multiplied.
 """
 
 from charcnn.runtime.mixed_training import MixedTraining
 
-TITLE = "Training on Hopper's tensor cores: bf16 products forward and back, float32 weights"
+TITLE = "Training on Hopper's tensor cores: wgmma, and copies by TMA"
 
 
 def build(params, config, *, batch=256):

@@ -20,8 +20,7 @@ from charcnn.layers import Node, Shape
 from charcnn.ops import maxpool1d_training as pools
 from charcnn.ops.common import columns
 from charcnn.ops.common.precision import HALF_PRECISIONS
-from charcnn.ops.conv1d.wgmma.products import BY_FEATURES, BY_WEIGHTS, FORWARD, Kind
-from charcnn.ops.conv1d.wgmma.products_layer import Product
+from charcnn.ops.conv1d.products import BY_FEATURES, BY_WEIGHTS, FORWARD, Kind, Product
 from charcnn.ops.layernorm import training as norms
 from charcnn.ops.layernorm import training_backward as norms_backward
 from charcnn.ops.linear.dropout import dropout as dropout_
@@ -79,14 +78,16 @@ class MixedStep:
         masters, slopes: float32 weights and their gradients, by name, as `FlatParams.parts` gives them.
         halves: the weights in bf16.
         made: int64 (1,), how many steps were made, from which dropout's masks follow.
+        product: how products are computed.
         dropout, seed, multi_label: as of `mixed_training.MixedTraining`.
     """
 
     def __init__(
         self, nodes: Sequence[Node], rows: int, masters: Mapping[str, Array], slopes: Mapping[str, Array],
-        halves: Mapping[str, Array], made: Array, *, dropout: float, seed: int, multi_label: bool,
+        halves: Mapping[str, Array], made: Array, product: type[Product], *, dropout: float, seed: int,
+        multi_label: bool,
     ) -> None:  # fmt: skip
-        self._rows, self._blocks, self._made = rows, blocks_of(nodes), made
+        self._rows, self._blocks, self._made, self._product_of = rows, blocks_of(nodes), made, product
         self._masters, self._slopes, self._halves = masters, slopes, halves
         self._dropout, self._seed, self._multi_label = dropout, seed, multi_label
         classes = math.prod(self._blocks[-1].node.out_shape)
@@ -219,7 +220,7 @@ class MixedStep:
 
     def _product(self, kind: Kind, a: Array, b: Array, out: Array, taps: int, **more: Any) -> Start:
         b, out = _flat(b), out if kind.by_tap else _flat(out)
-        product = Product(kind, _flat(a), b, out, HALF, taps=taps, **more)
+        product = self._product_of(kind, _flat(a), b, out, HALF, taps=taps, **more)
         self.workspace.append(product)
         if product.partial is not None:
             self._sums.append(product.partial)

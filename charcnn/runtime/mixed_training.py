@@ -1,4 +1,4 @@
-"""Training steps of a character-level network on Hopper's tensor cores, in mixed precision.
+"""Training steps of a character-level network on tensor cores, in mixed precision.
 
 Features and their gradients are bf16 and channels last, sums float32. Weights are float32 in one buffer, the masters,
 as products read them; AdamW leaves a copy of 16 bits beside each. Buffers are made once for the largest number of
@@ -17,10 +17,16 @@ from charcnn.gpu import device, graph
 from charcnn.gpu.arrays import check, expect
 from charcnn.layers import Node
 from charcnn.ops.adamw import AdamW, ParameterGroup
+from charcnn.ops.conv1d.mma.products_layer import MmaProduct
+from charcnn.ops.conv1d.products import Product
+from charcnn.ops.conv1d.wgmma.products_layer import WgmmaProduct
 from charcnn.ops.moving_average import follow
 from charcnn.runtime.mixed_plan import FlatParams, counted
 from charcnn.runtime.mixed_step import HALF, MixedStep
 from charcnn.runtime.training import KINDS
+
+PRODUCTS: Mapping[str, type[Product]] = {"mma": MmaProduct, "wgmma": WgmmaProduct}
+"""By technique."""
 
 INFINITY = 0x7F80
 """In bf16, the greatest word of what is above 0: behind it are NaN, and what has a sign."""
@@ -48,9 +54,10 @@ class MixedTraining:
         stream: of the steps; a stream of their own where None.
         answering: gives of weights by name a function from inputs (N, length) to logits (N, classes), NumPy, by which
             `answers` computes; None: the forward pass of a step, whose features are bf16.
+        technique: of products: "wgmma", on Hopper, or "mma", on any GPU since compute capability 8.0.
 
     Raises:
-        ValueError: a layer does not fit; names it.
+        ValueError: a layer does not fit; names it. There is no such technique.
         DeviceError: the GPU has no such tensor cores.
     """
 
@@ -58,8 +65,12 @@ class MixedTraining:
         self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, *,
         group: ParameterGroup = ParameterGroup(0), clip: float = 1.0, dropout: float = 0.0, seed: int = 0,  # noqa: B008 - frozen
         multi_label: bool = False, recorded: bool = False, stream: Stream = None, answering: Answering | None = None,
+        technique: str = "wgmma",
     ) -> None:  # fmt: skip
-        device.require_hopper("wgmma")
+        if technique not in PRODUCTS:
+            raise ValueError(f"{technique=}: need one of {', '.join(PRODUCTS)}")
+        product = PRODUCTS[technique]
+        product.require()
         self._nodes, self._rows = nodes, rows
         self._stream = cuda.stream() if stream is None else device.as_stream(stream)
         self._recorded = recorded and not device.SIMULATED
@@ -73,8 +84,8 @@ class MixedTraining:
         self.optimiser = AdamW(self.weights, [sized], clip=clip, shadow=self._copies, stream=self._stream)
         masters, slopes, halves = map(self._layout.parts, (self.weights, self.gradients, self._copies))
         self._step = MixedStep(
-            nodes, rows, masters, slopes, halves, self.optimiser.made, dropout=dropout, seed=seed,
-            multi_label=multi_label,
+            nodes, rows, masters, slopes, halves, self.optimiser.made, product, dropout=dropout,
+            seed=seed, multi_label=multi_label,
         )  # fmt: skip
         self._rate, self._classes = device.to_device(np.ones(1)), int(self._step.targets.shape[1])
         self._given, self._weighted, self._set_rate, self._set_leak = 0, False, 1.0, 0.0

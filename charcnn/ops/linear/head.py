@@ -22,7 +22,7 @@ from charcnn.ops.common import columns
 from charcnn.ops.common.columns import AHEAD, fold_of, lanes_of, placed, placed_factors, slabs_of
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.common.moments import LANES
-from charcnn.ops.conv1d.wgmma.products import After, make_ending
+from charcnn.ops.conv1d.products import After, make_ending
 from charcnn.ops.maxpool1d_training import slope_of
 
 CLASSES = 64

@@ -1,12 +1,5 @@
-"""The products of training on Hopper's tensor cores: forward, by features and by weights, from arrays as they lie.
-
-They differ from matmul.py's in that TMA reads both operands from plain arrays of 16 bits, so that an optimiser writes
-weights once, and nothing is packed: features (rows, channels), of all inputs one behind another, and weights (taps,
-inputs, outputs). A product's taps are as many rows apart. `Kind` says which operand is read as its transpose.
-
-A row behind an input's last result holds what means nothing, forward; gradients are 0 there. So no product needs to
-know where an input ends: rows that a window takes from the next input meet zeros.
-"""
+"""The kernel of training's products on Hopper's tensor cores. It differs from matmul.py's in that TMA reads both
+operands from plain arrays of 16 bits."""
 
 from __future__ import annotations
 
@@ -21,6 +14,7 @@ from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.common import ring
+from charcnn.ops.conv1d.products import After, Kind, block_n_of, make_ending
 from charcnn.ops.conv1d.wgmma.config import K_BLOCK, ROW_BYTES, WGMMA_M
 from charcnn.ops.conv1d.wgmma.matmul import BOX_BYTES, BOX_COLUMNS, BOX_ROWS
 
@@ -44,43 +38,6 @@ BARRIER_BYTES = 256
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What is multiplied with what."""
-
-    name: str
-    transposed: tuple[bool, bool]
-    """Whether A, and B, have a row for each number in depth."""
-    step: int
-    """Rows of A from a tap to the next."""
-    by_tap: bool = False
-    """Whether each tap has results of its own; else they are added up."""
-
-
-FORWARD = Kind("forward", (False, True), 1)
-"""Features (rows, inputs) by weights: y[r] = sum of x[r + tap] weight[tap]."""
-
-BY_FEATURES = Kind("by_features", (False, False), -1)
-"""Gradients (rows, outputs) by transposed weights: dx[r] = sum of dy[r - tap] weight[tap]^T."""
-
-BY_WEIGHTS = Kind("by_weights", (True, True), 1, by_tap=True)
-"""Transposed features by gradients: dweight[tap] = sum of x[r + tap]^T dy[r]."""
-
-
-@dataclass(frozen=True)
-class After:
-    """What becomes of sums."""
-
-    biased: bool = False
-    rectified: bool = False
-    """Whether leaky ReLU is taken: below 0, its slope times the value."""
-    masked: bool = False
-    """Whether they are multiplied by one factor where another array is above 0, by a second where it is below, and by 0
-    where it is 0: what leaky ReLU and dropout gave, whose gradient this is then."""
-    partial: bool = False
-    """Whether they are stored in float32, as parts of sums; else in 16 bits."""
-
-
-@dataclass(frozen=True)
 class ProductTile:
     """What a block's shared memory holds: stages of A and B, results, biases, mbarriers."""
 
@@ -94,7 +51,7 @@ class ProductTile:
     @classmethod
     def of(cls, columns: int, after: After) -> ProductTile:
         """For so many columns."""
-        block_n = min((n for n in (64, 128) if n >= columns), default=256)
+        block_n = block_n_of(columns)
         biases = -(-columns // block_n) * block_n if after.biased else 0
         return cls(block_n, 4 if after.partial else 3, not after.partial, biases)
 
@@ -165,28 +122,6 @@ def make_loads(kind: Kind, tile: ProductTile) -> tuple[Function, Function]:
     return load_a, load_b
 
 
-@cache
-def make_ending(after: After) -> tuple[Function, Function]:
-    """Device functions leaky(value, slope) and chosen(value, mask, above, below), of what comes after sums.
-
-    Where there is no such thing, they give the value as it is.
-    """
-    rectified, masked = after.rectified, after.masked
-
-    @cuda.jit(device=True, forceinline=True)
-    def leaky(value, slope):
-        return value if value > float32(0) or not rectified else value * slope
-
-    @cuda.jit(device=True, forceinline=True)
-    def chosen(value, mask, above, below):
-        if masked:
-            factor = above if mask > float32(0) else below
-            value = float32(0) if mask == float32(0) else value * factor
-        return value
-
-    return leaky, chosen
-
-
 def make_store(tile: ProductTile, after: After, ptx_type: str) -> Function:
     """The device function store(acc, at, bias_at, factors): a lane's results of two rows to its warp's boxes."""
     pack, unpack = ptx.cvt_f16x2(ptx_type), ptx.cvt_f32x2(ptx_type)
@@ -239,11 +174,9 @@ def make_store_partial(tile: ProductTile) -> Function:
 def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: str) -> Kernel:
     """The kernel (map_a, map_b, map_y, map_mask, bias, ...).
 
-    Its arguments: addresses of tensor maps, of A with boxes of a block's rows, or of 64 columns, of B with boxes of a
-    block's share, of results and of the mask with boxes of a warp's; of a float32 bias, or of where float32 sums go;
-    of two float32, a factor of what is above 0 and the slope of leaky ReLU, or a factor of what is below; then tiles
-    in all, a cluster's as one, tiles of rows and of columns; taps, k blocks of one, steps of a product and
-    how many of them are added up at a time; rows and columns of results, and rows of B from a tap to the next.
+    Its arguments are those of `Made`. Operands are tensor maps: of A with boxes of a block's rows, or of 64 columns, of
+    B with boxes of a block's share, of results and of the mask with boxes of a warp's. The last number is rows of B
+    from a tap to the next.
 
     Args:
         kind: what is multiplied.
@@ -256,27 +189,19 @@ def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: s
     partial, biased, rectified, masked = after.partial, after.biased, after.rectified, after.masked
     by_tap, towards = kind.by_tap, kind.step
     stages, cluster, math_warpgroups = tile.stages, CLUSTER, MATH_WARPGROUPS
-    init, advance, before = (
-        ring.make_init(stages, MATH_WARPGROUPS * CLUSTER),
-        ring.make_advance(stages),
-        ring.make_before(stages),
-    )
+    init, advance = ring.make_init(stages, MATH_WARPGROUPS * CLUSTER), ring.make_advance(stages)
+    before = ring.make_before(stages)
     multiply = ptx.wgmma(ptx_type, tile.block_n, transposed=kind.transposed)
     wait_one, wait_all, all_read = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0), ptx.bulk_wait_group_read(0)
     dealloc, alloc = ptx.setmaxnreg(REGISTERS[0], False), ptx.setmaxnreg(REGISTERS[1], True)
-    a_bytes, stage_bytes, staged_at, bias_at, biases = (
-        tile.a_bytes,
-        tile.stage_bytes,
-        tile.staged_at,
-        tile.bias_at,
-        tile.biases,
-    )
+    a_bytes, stage_bytes, staged_at = tile.a_bytes, tile.stage_bytes, tile.staged_at
+    bias_at, biases = tile.bias_at, tile.biases
     full_at, empty_at, mask_at = (tile.barriers_at + at for at in (0, 64, 128))
     block_m, block_n, acc_size, threads, warps = BLOCK_M, tile.block_n, tile.block_n // 2, THREADS, 4 * MATH_WARPGROUPS
     boxes, box_bytes, box_columns, box_rows, row_bytes = tile.boxes, BOX_BYTES, BOX_COLUMNS, BOX_ROWS, ROW_BYTES
     warp_bytes, k_size, half_desc = tile.boxes * BOX_BYTES, K_BLOCK, WGMMA_M * ROW_BYTES // 16
-    # Of a transposed matrix, how far apart blocks of 64 columns lie; of another it means nothing. In a cluster,
-    # addresses have the block's rank in bits that would change it.
+    # Of a transposed matrix, how far apart blocks of 64 columns lie; of another it means nothing. Addresses in a
+    # cluster have the block's rank in bits that would change it.
     address_bits = ptx.DESCRIPTOR_ADDRESS
     low_a, low_b = (K_BLOCK * ROW_BYTES // 16 << 16 if turned else ptx.DESCRIPTOR_LOW for turned in kind.transposed)
     inline = cuda.jit(device=True, forceinline=True)
