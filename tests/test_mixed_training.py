@@ -18,7 +18,7 @@ from charcnn.model.network import run
 from charcnn.ops.adamw import ParameterGroup
 from charcnn.ops.conv1d.products import BY_FEATURES, FORWARD
 from charcnn.ops.moving_average import follow
-from charcnn.runtime import mixed_step
+from charcnn.runtime import mixed_training
 from charcnn.runtime.mixed_plan import FlatParams, blocks_of, counted
 from charcnn.runtime.mixed_training import MixedTraining
 
@@ -80,6 +80,10 @@ class PlainProduct:
         self._kind, self._taps, self._rectified = kind, taps, rectified
         self._a, self._b, self._out, self._bias, self._mask, self._factors = a, b, out, bias, mask, factors
 
+    @staticmethod
+    def require():
+        """Nothing."""
+
     def start(self, stream):
         a, b, taps = floats(self._a), floats(self._b), self._taps
         rows, behind = len(a), np.zeros((self._taps, a.shape[1]))
@@ -118,7 +122,7 @@ def floats(array):
 def products(monkeypatch):
     """On a GPU its own."""
     if device.SIMULATED:
-        monkeypatch.setattr(mixed_step, "Product", PlainProduct)
+        monkeypatch.setitem(mixed_training.PRODUCTS, "wgmma", PlainProduct)
 
 
 GROUP = ParameterGroup(0, lr=1e-2)

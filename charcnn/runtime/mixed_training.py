@@ -25,7 +25,7 @@ from charcnn.runtime.mixed_plan import FlatParams, counted
 from charcnn.runtime.mixed_step import HALF, MixedStep
 from charcnn.runtime.training import KINDS
 
-PRODUCTS: Mapping[str, type[Product]] = {"mma": MmaProduct, "wgmma": WgmmaProduct}
+PRODUCTS: dict[str, type[Product]] = {"mma": MmaProduct, "wgmma": WgmmaProduct}
 """By technique."""
 
 INFINITY = 0x7F80
