@@ -27,7 +27,7 @@ from charcnn.ops.common import columns
 from charcnn.ops.common.arrays import pack, unpack
 from charcnn.ops.common.precision import HALF_PRECISIONS
 from charcnn.ops.conv1d.mma.products_layer import MmaProduct
-from charcnn.ops.conv1d.products import BY_FEATURES, BY_WEIGHTS, FORWARD, Kind, Product
+from charcnn.ops.conv1d.products import BY_FEATURES, BY_WEIGHTS, FORWARD, Kind, TrainingProduct
 from charcnn.ops.conv1d.wgmma.products_layer import WgmmaProduct
 from charcnn.ops.layernorm import training as norms
 from charcnn.ops.layernorm import training_backward as norms_backward
@@ -39,7 +39,7 @@ from charcnn.runtime.training import FLOAT, KINDS, trained
 
 HALF = HALF_PRECISIONS["bf16"]
 
-PRODUCTS: Mapping[str, type[Product]] = {"mma": MmaProduct, "wgmma": WgmmaProduct}
+PRODUCTS: Mapping[str, type[TrainingProduct]] = {"mma": MmaProduct, "wgmma": WgmmaProduct}
 """By technique."""
 
 ALIGNED = 64
@@ -213,7 +213,7 @@ class MixedTraining:
         self._dropout, self._seed = dropout, seed
         self._factors = device.to_device(self._factors_of(0.0))
         self._set = 1.0, 0.0
-        self._sums, self._products = list[tuple[Array, Array]](), list[Product]()
+        self._sums, self._products = list[tuple[Array, Array]](), list[TrainingProduct]()
         self._starts = self._planned()
         self._graph: graph.Graph | None = None
 
