@@ -9,7 +9,9 @@ import pytest
 from small_gpu import fresh_kernels
 
 from charcnn.compiling.stand_in import SIZES
+from charcnn.config import Config
 from charcnn.gpu import device
+from charcnn.model import gradient_errors, params
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d import products
 from charcnn.ops.conv1d.mma.products import PIECE, MmaProductTile, make_swizzled
@@ -17,6 +19,7 @@ from charcnn.ops.conv1d.mma.products_layer import MmaProduct
 from charcnn.ops.conv1d.products import BY_FEATURES, BY_WEIGHTS, FORWARD, After
 from charcnn.ops.conv1d.wgmma.products import MATH_WARPGROUPS, REGISTERS, ProductTile
 from charcnn.ops.conv1d.wgmma.products_layer import WgmmaProduct
+from charcnn.runtime.mixed_training import MixedTraining
 
 if device.SIMULATED:
     from charcnn.gpu import emulator
@@ -185,3 +188,27 @@ def test_no_race_in_emulation(made, kind, monkeypatch):
     with emulator.checking(seed=3):
         got, want = computed(made, kind, rows(made), 40, 40, 2, bias=bias, mask=mask)
     near(got, want if mask is None else chosen(want, floats(mask)), BF16.tolerance / 2)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("made", [MmaProduct], indirect=True)
+def test_a_step_of_a_network(made, monkeypatch):
+    """The loss and all gradients within what rounding allows; a network as small as products can be."""
+    if device.SIMULATED:
+        fresh_kernels(monkeypatch)
+        monkeypatch.setattr(device, "multiprocessors", lambda: 2)
+    config, draw = Config(length=123, channels=8, units=8, classes=3), np.random.default_rng(0)
+    ids = draw.integers(0, config.alphabet + 1, (2, config.length), np.uint8)
+    targets, weights = draw.dirichlet(np.ones(3), 2).astype(np.float32), params.init(config, 1)
+    training = MixedTraining(config.nodes, weights, 2, technique="mma")
+    assert {type(product) for product in training._products} == {made}
+    loss, found = training.loss_and_gradients(ids, targets)
+    exact, sigma = gradient_errors.expected(config.nodes, ids, targets, weights, "bf16")
+    errors = gradient_errors.in_sigmas({"loss": np.array(loss), **found}, exact, sigma)
+    assert errors.keys() == {"loss", *weights}
+    assert max(errors.values()) <= gradient_errors.BOUNDS["bf16"], errors
+
+
+def test_a_technique_that_there_is_not():
+    with pytest.raises(ValueError, match=r"technique='tma': need one of mma, wgmma"):
+        MixedTraining((), {}, 1, technique="tma")

@@ -20,7 +20,7 @@ from charcnn.layers import Node, Shape
 from charcnn.ops import maxpool1d_training as pools
 from charcnn.ops.common import columns
 from charcnn.ops.common.precision import HALF_PRECISIONS
-from charcnn.ops.conv1d.products import BY_FEATURES, BY_WEIGHTS, FORWARD, Kind, Product
+from charcnn.ops.conv1d.products import BY_FEATURES, BY_WEIGHTS, FORWARD, Kind, TrainingProduct
 from charcnn.ops.layernorm import training as norms
 from charcnn.ops.layernorm import training_backward as norms_backward
 from charcnn.ops.linear.dropout import dropout as dropout_
@@ -84,7 +84,7 @@ class MixedStep:
 
     def __init__(
         self, nodes: Sequence[Node], rows: int, masters: Mapping[str, Array], slopes: Mapping[str, Array],
-        halves: Mapping[str, Array], made: Array, product: type[Product], *, dropout: float, seed: int,
+        halves: Mapping[str, Array], made: Array, product: type[TrainingProduct], *, dropout: float, seed: int,
         multi_label: bool,
     ) -> None:  # fmt: skip
         self._rows, self._blocks, self._made, self._product_of = rows, blocks_of(nodes), made, product
@@ -95,7 +95,7 @@ class MixedStep:
         self.targets, self.logits = (device.empty((rows, classes), np.float32) for _ in range(2))
         self.counts, self.losses = (device.empty((rows,), np.float32) for _ in range(2))
         self.share, self.factors = device.empty((1,), np.float32), device.to_device(self.factors_of(0.0))
-        self.features, self.workspace = list[Array](), list[Array | Product]()
+        self.features, self.workspace = list[Array](), list[Array | TrainingProduct]()
         self._sums, self._dropped = list[tuple[Array, Array]](), list[Start]()
         self.stages, self.starts, self.forwards = list[Stage](), list[Start](), list[Start]()
         self._plan()

@@ -18,14 +18,14 @@ from charcnn.gpu.arrays import check, expect
 from charcnn.layers import Node
 from charcnn.ops.adamw import AdamW, ParameterGroup
 from charcnn.ops.conv1d.mma.products_layer import MmaProduct
-from charcnn.ops.conv1d.products import Product
+from charcnn.ops.conv1d.products import TrainingProduct
 from charcnn.ops.conv1d.wgmma.products_layer import WgmmaProduct
 from charcnn.ops.moving_average import follow
 from charcnn.runtime.mixed_plan import FlatParams, counted
 from charcnn.runtime.mixed_step import HALF, MixedStep
 from charcnn.runtime.training import KINDS
 
-PRODUCTS: dict[str, type[Product]] = {"mma": MmaProduct, "wgmma": WgmmaProduct}
+PRODUCTS: dict[str, type[TrainingProduct]] = {"mma": MmaProduct, "wgmma": WgmmaProduct}
 """By technique."""
 
 INFINITY = 0x7F80

@@ -95,7 +95,7 @@ def make_ending(after: After) -> tuple[Function, Function]:
     return leaky, chosen
 
 
-class Partial(NamedTuple):
+class PartialSums(NamedTuple):
     """Sums that lie in parts, and where their sum goes; both float32."""
 
     parts: Array
@@ -124,7 +124,7 @@ def block_n_of(columns: int) -> int:
     return min((n for n in (64, 128) if n >= columns), default=256)
 
 
-class Product(ABC):
+class TrainingProduct(ABC):
     """One product of a training step, on the current GPU: arrays stay where they are, and each start computes anew.
 
     Args:
@@ -181,18 +181,18 @@ class Product(ABC):
         tiles = m_tiles * n_tiles * outer
         steps_of_part = _depth(tiles, steps, clusters, 4 * outer * m * n, kind.by_tap)
         parts = -(-steps // steps_of_part)
-        self.partial: Partial | None = None
+        self.partial: PartialSums | None = None
         """Sums of parts that somebody is to add up, by weights."""
         self._finish: tuple[Kernel, int, tuple[object, ...]] | None = None
         sums = out
         if parts > 1:
             sums = device.empty((parts, outer * m * n), np.float32)
             if kind.by_tap:
-                self.partial = Partial(sums, out.reshape(out.size))
+                self.partial = PartialSums(sums, out.reshape(out.size))
             else:
                 given = (out if array is None else array for array in (sums, bias, mask, factors, out))
                 arguments = [np.uint64(device.address(array)) for array in given]
-                sizes = np.uint32(parts), np.uint32(n), np.uint32(m * n)
+                sizes = map(np.uint32, (parts, n, m * n))
                 blocks = min(-(-m * n // (2 * 256)), 8 * device.multiprocessors())
                 self._finish = make_finish_kernel(after, of.ptx_type), blocks, (*arguments, *sizes)
                 after = After(partial=True)

@@ -14,7 +14,7 @@ from numba import cuda, float32, types
 
 from charcnn.aliases import Function, Kernel
 from charcnn.gpu import ptx
-from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.conv1d.products import After, Kind, block_n_of, make_ending
@@ -261,7 +261,7 @@ def make_product_kernel(kind: Kind, tile: MmaProductTile, after: After, ptx_type
 
     @inline
     def advance(slot):
-        return slot + stage_bytes if slot + stage_bytes < ring_bytes else uint32(0)
+        return (slot + stage_bytes) % ring_bytes
 
     @inline
     def load(to, a, b, thread, m_first, n_first, tap, depth_at, m_size, n_size, depth, a_rows):
@@ -286,7 +286,7 @@ def make_product_kernel(kind: Kind, tile: MmaProductTile, after: After, ptx_type
         acc = cuda.local.array(acc_size, float32)
         of_a, of_b = cuda.local.array(a_size, types.uint32), cuda.local.array(4, types.uint32)
         base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
-        warp, lane = thread >> 5, thread & 31
+        warp, lane, zero = thread >> 5, thread & 31, thread & 0
         from_a, from_b = begin(base, warp, lane)
         above, below = float32(1), float32(0)
         if factored:
@@ -296,7 +296,7 @@ def make_product_kernel(kind: Kind, tile: MmaProductTile, after: After, ptx_type
         while at_tile < tiles:
             n_tile, rest = at_tile % n_tiles, at_tile // n_tiles
             m_tile, rest = rest % m_tiles, rest // m_tiles
-            own_tap, part = (rest % taps, rest // taps) if by_tap else (uint32(0), rest)
+            own_tap, part = (rest % taps, rest // taps) if by_tap else (zero, rest)
             m_first, n_first = m_tile * block_m, n_tile * block_n
             step = part * steps_of_part
             count = min(steps_of_part, steps - step)
@@ -305,7 +305,7 @@ def make_product_kernel(kind: Kind, tile: MmaProductTile, after: After, ptx_type
                 acc[i] = float32(0)
 
             # Main loop: a stage is copied while those before it are multiplied.
-            i, slot, next_slot = uint32(0), uint32(0), uint32(0)
+            i, slot, next_slot = zero, zero, zero
             while i < count + ahead:
                 wait()
                 cuda.syncthreads()  # the stage is there for all, and nobody still reads what is filled next
@@ -314,7 +314,7 @@ def make_product_kernel(kind: Kind, tile: MmaProductTile, after: After, ptx_type
                     load(to, a, b, thread, m_first, n_first, tap, depth_at, m_size, n_size, depth, a_rows)
                     next_slot, k_block = advance(next_slot), k_block + 1
                     if not by_tap and k_block == k_blocks:
-                        tap, k_block = tap + 1, uint32(0)
+                        tap, k_block = tap + 1, zero
                 ptx.cp_async_commit_group()
                 if i >= ahead:
                     multiply(acc, of_a, of_b, from_a + slot, from_b + slot)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from charcnn.aliases import Array
 from charcnn.gpu import device, tensor_map
-from charcnn.ops.conv1d.products import After, Kind, Made, Product
+from charcnn.ops.conv1d.products import After, Kind, Made, TrainingProduct
 from charcnn.ops.conv1d.wgmma.config import K_BLOCK
 from charcnn.ops.conv1d.wgmma.matmul import BOX_COLUMNS, BOX_ROWS
 from charcnn.ops.conv1d.wgmma.products import BLOCK_M, CLUSTER, SHARE_ROWS, THREADS, ProductTile, make_product_kernel
 
 
-class WgmmaProduct(Product):
+class WgmmaProduct(TrainingProduct):
     """A product by wgmma, with copies by TMA."""
 
     block_m, k_block, threads, cluster = BLOCK_M, K_BLOCK, THREADS, CLUSTER
@@ -23,7 +23,7 @@ class WgmmaProduct(Product):
     def made(
         self, kind: Kind, after: After, ptx_type: str, a: Array, b: Array, out: Array, mask: Array | None, taps: int
     ) -> Made:
-        """See `Product.made`."""
+        """See `TrainingProduct.made`."""
         tile, (turned_a, turned_b) = ProductTile.of(tuple(out.shape)[-1], after), kind.transposed
         results = BOX_COLUMNS, BOX_ROWS
         map_a = _map(a, (BOX_COLUMNS, K_BLOCK if turned_a else BLOCK_M))
