@@ -20,7 +20,6 @@ from charcnn.aliases import Array, DType, Stream
 from charcnn.gpu import device, graph
 from charcnn.gpu.arrays import expect
 from charcnn.layers import Node, Shape
-from charcnn.model import gradients
 from charcnn.ops import maxpool1d_training as pools
 from charcnn.ops.adamw import AdamW, ParameterGroup
 from charcnn.ops.common import columns
@@ -33,31 +32,13 @@ from charcnn.ops.layernorm import training_backward as norms_backward
 from charcnn.ops.linear.head import head
 from charcnn.ops.token_conv1d.training import TokenForward
 from charcnn.ops.token_conv1d.training_backward import TokenBackward
+from charcnn.runtime.blocks import Block, blocks_of
 from charcnn.runtime.training import FLOAT, KINDS, trained
 
 HALF = HALF_PRECISIONS["bf16"]
 
 ALIGNED = 64
 """Values that a parameter's place in a buffer is a multiple of, so that each begins at 128 bytes of its copy."""
-
-
-class Block(NamedTuple):
-    """A convolution or linear layer, and what follows it."""
-
-    node: Node
-    norm: Node | None
-    pooled: bool
-    rectified: bool
-
-    @property
-    def name(self) -> str:
-        """The layer's."""
-        return self.node.layer.name
-
-    @property
-    def taps(self) -> int:
-        """Of a convolution."""
-        return self.node.layer.kernel_size if isinstance(self.node.layer, layers.Conv1d) else 1
 
 
 class Stage(NamedTuple):
@@ -86,39 +67,6 @@ class Sizes(NamedTuple):
     channels: int
     windows: int
     """Of pooling, or 0."""
-
-
-def blocks_of(nodes: Sequence[Node]) -> list[Block]:
-    """A network of token ids as blocks.
-
-    Raises:
-        ValueError: it is not made of a convolution of one-hot columns that ends in pooling, of convolutions with ReLU,
-            whose LayerNorm and pooling of 3 come together, and of linear layers with ReLU but for the last; names the
-            layer.
-    """
-    rest, found = [node for node in gradients.logits_of(nodes) if not isinstance(node.layer, layers.Flatten)], []
-    if not isinstance(rest[0].layer, layers.OneHot):
-        raise ValueError(f"{rest[0].layer.label}: need token ids, which a network's first layer turns to columns")
-    at = 1
-    while at < len(rest):
-        node, norm, pooled = rest[at], None, False
-        if not isinstance(node.layer, layers.Conv1d | layers.Linear):
-            raise ValueError(f"{node.layer.label}: need a convolution or linear layer here")
-        at += 1
-        if at < len(rest) and isinstance(rest[at].layer, layers.LayerNorm):
-            norm, at = rest[at], at + 1
-        rectified = at < len(rest) and isinstance(rest[at].layer, layers.Relu)
-        at += rectified
-        if at < len(rest) and isinstance(rest[at].layer, layers.MaxPool1d):
-            pooled, at = True, at + 1
-            if rest[at - 1].layer.size != pools.WINDOW:
-                raise ValueError(f"{rest[at - 1].layer.label}: need windows of {pools.WINDOW}")
-        if rectified == (at == len(rest)) or (norm is not None and not pooled) or (pooled and not rectified):
-            raise ValueError(f"{node.layer.label}: need ReLU behind it, and pooling behind LayerNorm; nothing last")
-        found.append(Block(node, norm, pooled, rectified))
-    if not found or not found[0].pooled or isinstance(found[-1].node.layer, layers.Conv1d):
-        raise ValueError("nodes: need a first convolution with pooling, and a linear layer last")
-    return found
 
 
 def sizes_of(blocks: Sequence[Block]) -> list[Sizes]:
