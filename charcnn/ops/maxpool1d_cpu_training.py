@@ -29,25 +29,21 @@ def passed(dy, result, leak):
 
 
 @njit(cache=True, nogil=True)
-def take_row(row, q, best, place):
-    """Of a window's row q (C,) the maxima of each channel, and where they were; the first of equals, or NaN."""
-    if q == 0:
-        for c in range(row.size):
-            best[c], place[c] = row[c], 0
-    else:
-        for c in range(row.size):
-            better = row[c] > best[c] or (row[c] != row[c] and best[c] == best[c])
-            best[c] = row[c] if better else best[c]
-            place[c] = q if better else place[c]
+def take_window(rows, leak, pooled, place):
+    """Of three rows (3, C) the maxima of each channel, rectified, and which it was: the first of equals, or NaN."""
+    for c in range(pooled.size):
+        best, of = rows[0, c], np.uint8(0)
+        for q in (np.uint8(1), np.uint8(2)):
+            better = not rows[q, c] <= best and best == best
+            best = rows[q, c] if better else best
+            of = q if better else of
+        pooled[c], place[c] = rectified(best, leak), of
 
 
 @njit(cache=True, nogil=True)
 def _pool_input(y, leak, pooled, place):
     for w in range(len(pooled)):
-        for q in range(WINDOW):
-            take_row(y[w * WINDOW + q], q, pooled[w], place[w])
-        for c in range(pooled.shape[1]):
-            pooled[w, c] = rectified(pooled[w, c], leak)
+        take_window(y[w * WINDOW : (w + 1) * WINDOW], leak, pooled[w], place[w])
 
 
 @njit(cache=True, nogil=True, parallel=True)

@@ -44,9 +44,9 @@ def _compiled(tile):
     ROWS, VECTORS, WIDTH, PANEL, VECTORISED = tile.rows, tile.vectors, tile.width, tile.panel, tile.needs is not None
 
     @njit(cache=True, nogil=True)
-    def multiply_panel(x, turned, first_chunk, last_chunk, length, dweight):
-        (units, taps, wide), size = dweight.shape, turned.shape[2]
-        each, rows = -(-length // size), -(-units // ROWS) * ROWS
+    def multiply_panel(x, turned, first_chunk, last_chunk, length, left, dweight):
+        (units, taps, channels), size = dweight.shape, turned.shape[2]
+        wide, each, rows = min(PANEL, channels - left), -(-length // size), -(-units // ROWS) * ROWS
         starts, flat = np.empty(rows, np.int64), turned.ravel()
         for r in range(rows):  # what a tile has past the last row computes that row again
             starts[r] = min(r, units - 1) * size
@@ -56,7 +56,7 @@ def _compiled(tile):
             depth, begin = min(size, length - first), chunk * units * size
             for t in range(depth + taps - 1):
                 for c in range(wide):
-                    features[t, c] = x[n, first + t, c]
+                    features[t, c] = x[n, first + t, left + c]
             for k in range(taps):
                 if VECTORISED:
                     read = features.ctypes.data + 4 * k * PANEL
@@ -69,15 +69,15 @@ def _compiled(tile):
         for r in range(units):
             for k in range(taps):
                 for c in range(wide):
-                    dweight[r, k, c] = sums[k, r, c]
+                    dweight[r, k, left + c] = sums[k, r, c]
 
     @njit(cache=True, nogil=True, parallel=True)
     def multiply(x, turned, length, partial):
         parts, chunks = len(partial), len(turned)
         for task in prange(-(-x.shape[2] // PANEL) * parts):
-            part, own = task % parts, slice(task // parts * PANEL, task // parts * PANEL + PANEL)
+            part, left = task % parts, task // parts * PANEL
             begin, end = part * chunks // parts, (part + 1) * chunks // parts
-            multiply_panel(x[:, :, own], turned, begin, end, length, partial[part, :, :, own])
+            multiply_panel(x, turned, begin, end, length, left, partial[part])
 
     return multiply
 

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit, prange
 
 from charcnn.ops.common import threads
-from charcnn.ops.maxpool1d_cpu_training import passed, rectified, take_row
+from charcnn.ops.maxpool1d_cpu_training import passed, rectified, take_window
 from charcnn.ops.maxpool1d_training import WINDOW
 
 
@@ -28,18 +28,21 @@ def _moments(y, eps):
 
 
 @njit(cache=True, nogil=True)
+def _normalised(y, mean, rate, gamma, beta, row):
+    for c in range(row.size):
+        row[c] = (y[c] - mean) * rate * gamma[c] + beta[c]
+
+
+@njit(cache=True, nogil=True)
 def _forward_input(y, gamma, beta, eps, leak, pooled, place, moments):
-    row = np.empty(y.shape[1], np.float32)
+    rows = np.empty((WINDOW, y.shape[1]), np.float32)
     moments[0], moments[1] = _moments(y.ravel(), eps)
     mean, rate = moments
     for w in range(len(pooled)):
         for q in range(WINDOW):
             t = w * WINDOW + q
-            for c in range(row.size):
-                row[c] = (y[t, c] - mean) * rate * gamma[t, c] + beta[t, c]
-            take_row(row, q, pooled[w], place[w])
-        for c in range(row.size):
-            pooled[w, c] = rectified(pooled[w, c], leak)
+            _normalised(y[t], mean, rate, gamma[t], beta[t], rows[q])
+        take_window(rows, leak, pooled[w], place[w])
 
 
 @njit(cache=True, nogil=True, parallel=True)
@@ -49,23 +52,29 @@ def _forward(y, gamma, beta, eps, leak, pooled, place, moments):
 
 
 @njit(cache=True, nogil=True)
-def _affine_window(dy, pooled, place, leak, y, moments, dgamma, dbeta):
+def _affine_row(dy, pooled, place, q, leak, y, mean, rate, dgamma, dbeta):
+    for c in range(dy.size):
+        given = passed(dy[c], pooled[c], leak) if place[c] == q else np.float32(0)
+        dbeta[c] += given
+        dgamma[c] += given * ((y[c] - mean) * rate)
+
+
+@njit(cache=True, nogil=True)
+def _affine_window(dy, pooled, place, leak, y, moments, w, dgamma, dbeta):
     dgamma[:] = 0
     dbeta[:] = 0
     for n in range(len(dy)):
         mean, rate = moments[n]
         for q in range(WINDOW):
-            for c in range(dy.shape[1]):
-                given = passed(dy[n, c], pooled[n, c], leak) if place[n, c] == q else np.float32(0)
-                dbeta[q, c] += given
-                dgamma[q, c] += given * ((y[n, q, c] - mean) * rate)
+            t = w * WINDOW + q
+            _affine_row(dy[n, w], pooled[n, w], place[n, w], q, leak, y[n, t], mean, rate, dgamma[q], dbeta[q])
 
 
 @njit(cache=True, nogil=True, parallel=True)
 def _affine_backward(dy, pooled, place, leak, y, moments, dgamma, dbeta):
     for w in prange(dy.shape[1]):
         own = slice(w * WINDOW, (w + 1) * WINDOW)
-        _affine_window(dy[:, w], pooled[:, w], place[:, w], leak, y[:, own], moments, dgamma[own], dbeta[own])
+        _affine_window(dy, pooled, place, leak, y, moments, w, dgamma[own], dbeta[own])
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
@@ -77,6 +86,14 @@ def _scaled_row(dy, pooled, place, q, leak, gamma, y, mean, rate):
         total += given
         product += given * ((y[c] - mean) * rate)
     return total, product
+
+
+@njit(cache=True, nogil=True)
+def _row_backward(dy, pooled, place, q, leak, gamma, y, mean, rate, shift, slope, sums):
+    for c in range(dy.size):
+        given = passed(dy[c], pooled[c], leak) * gamma[c] if place[c] == q else np.float32(0)
+        y[c] = rate * (given - shift - (y[c] - mean) * rate * slope)
+        sums[c] += y[c]
 
 
 @njit(cache=True, nogil=True)
@@ -92,10 +109,7 @@ def _backward_input(dy, pooled, place, leak, gamma, moments, y, sums):
     for t in range(len(y)):
         w = min(t // WINDOW, len(dy) - 1)
         q = t - w * WINDOW  # beyond the last window it is none of its positions
-        for c in range(sums.size):
-            given = passed(dy[w, c], pooled[w, c], leak) * gamma[t, c] if place[w, c] == q else np.float32(0)
-            y[t, c] = rate * (given - shift - (y[t, c] - mean) * rate * slope)
-            sums[c] += y[t, c]
+        _row_backward(dy[w], pooled[w], place[w], q, leak, gamma[t], y[t], mean, rate, shift, slope, sums)
 
 
 @njit(cache=True, nogil=True, parallel=True)

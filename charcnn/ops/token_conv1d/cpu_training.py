@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit, prange
 
 from charcnn.ops.common import threads
-from charcnn.ops.maxpool1d_cpu_training import passed, rectified, take_row
+from charcnn.ops.maxpool1d_cpu_training import passed, rectified, take_window
 from charcnn.ops.maxpool1d_training import WINDOW
 
 SLICE = 128
@@ -38,23 +38,20 @@ def _gather(ids, weight, bias, first, zeros, row):
 
 @njit(cache=True, nogil=True)
 def _forward_slice(ids, weight, bias, leak, first, pooled, place):
-    zeros, row = np.zeros(SLICE, np.float32), np.empty(pooled.shape[1], np.float32)
-    for w in range(pooled.shape[0]):
-        best = pooled[w]
+    size = min(SLICE, weight.shape[2] - first)
+    zeros, rows = np.zeros(size, np.float32), np.empty((WINDOW, size), np.float32)
+    for w in range(len(pooled)):
         for q in range(WINDOW):
-            _gather(ids[w * WINDOW + q :], weight, bias, first, zeros, row)
-            take_row(row, q, best, place[w])
-        for c in range(best.size):
-            best[c] = rectified(best[c], leak)
+            _gather(ids[w * WINDOW + q :], weight, bias, first, zeros, rows[q])
+        take_window(rows, leak, pooled[w, first : first + size], place[w, first : first + size])
 
 
 @njit(cache=True, nogil=True, parallel=True)
 def _forward(ids, weight, bias, leak, pooled, place):
     slices = -(-weight.shape[2] // SLICE)
     for task in prange(ids.shape[0] * slices):
-        n, first = task // slices, task % slices * SLICE
-        own = slice(first, min(first + SLICE, weight.shape[2]))
-        _forward_slice(ids[n], weight, bias, leak, first, pooled[n, :, own], place[n, :, own])
+        n, slice_ = task // slices, task % slices
+        _forward_slice(ids[n], weight, bias, leak, slice_ * SLICE, pooled[n], place[n])
 
 
 @njit(cache=True, nogil=True)
@@ -68,24 +65,18 @@ def _scatter(ids, row, sums):
 
 
 @njit(cache=True, nogil=True)
-def _scatter_window(ids, dy, pooled, place, leak, row, sums, total):
+def _passed(dy, pooled, leak, row, total):
+    """What ReLU lets pass of a window's gradients; how many are not 0."""
     count = 0
     for c in range(row.size):
         row[c] = passed(dy[c], pooled[c], leak)
-        count += row[c] != 0
-    if count == 0:
-        return
-    for c in range(row.size):
         total[c] += row[c]
-    if count <= FEW:
-        for c in range(row.size):
-            if row[c] != 0:
-                for k in range(sums.shape[0]):
-                    character = ids[place[c] + k]
-                    if character < sums.shape[1]:
-                        sums[k, character, c] += row[c]
-        return
-    won = np.empty_like(row)
+        count += row[c] != 0
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _scatter_window(ids, row, place, won, sums):
     for q in range(WINDOW):
         for c in range(row.size):
             won[c] = row[c] if place[c] == q else np.float32(0)
@@ -93,32 +84,47 @@ def _scatter_window(ids, dy, pooled, place, leak, row, sums, total):
 
 
 @njit(cache=True, nogil=True)
-def _backward_slice(dy, pooled, place, leak, ids, sums, total):
-    total[:] = 0
-    found = np.zeros(sums.shape, np.float32)  # side by side, so that it stays in cache
-    row = np.empty(sums.shape[2], np.float32)
-    for n in range(len(dy)):
+def _scatter_few(ids, row, place, sums):
+    for c in range(row.size):
+        if row[c] != 0:
+            for k in range(sums.shape[0]):
+                character = ids[place[c] + k]
+                if character < sums.shape[1]:
+                    sums[k, character, c] += row[c]
+
+
+@njit(cache=True, nogil=True)
+def _backward_slice(dy, pooled, place, leak, ids, begin, end, first, partial, totals):
+    taps, depth, channels = partial.shape
+    stop = min(first + NARROW, channels)
+    found = np.zeros((taps, depth, stop - first), np.float32)  # side by side, so that it stays in cache
+    row, won, total = np.empty(stop - first, np.float32), np.empty(stop - first, np.float32), np.zeros(stop - first)
+    for n in range(begin, end):
         for w in range(dy.shape[1]):
-            if pooled.size > 0:
-                _scatter_window(
-                    ids[n, w * WINDOW :], dy[n, w], pooled[n, w], place[n, w], leak, row, found, total
-                )  # fmt: skip
-            else:
-                _scatter(ids[n, w:], dy[n, w], found)
-    sums[:] = found
+            given = dy[n, w, first:stop]
+            if pooled.size == 0:
+                _scatter(ids[n, w:], given, found)
+                continue
+            count = _passed(given, pooled[n, w, first:stop], leak, row, total)
+            read, at = ids[n, w * WINDOW :], place[n, w, first:stop]
+            if count > FEW:
+                _scatter_window(read, row, at, won, found)
+            elif count > 0:
+                _scatter_few(read, row, at, found)
+    for k in range(taps):
+        for character in range(depth):
+            partial[k, character, first:stop] = found[k, character]
+    totals[first:stop] = total
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def _backward(dy, pooled, place, leak, ids, partial, sums):
+def _backward(dy, pooled, place, leak, ids, partial, totals):
     parts, channels = partial.shape[0], partial.shape[3]
     slices = -(-channels // NARROW)
     for task in prange(parts * slices):
         part, first = task // slices, task % slices * NARROW
-        of, own = slice(part * len(ids) // parts, (part + 1) * len(ids) // parts), slice(first, first + NARROW)
-        _backward_slice(
-            dy[of, :, own], pooled[of, :, own], place[of, :, own], leak, ids[of], partial[part, :, :, own],
-            sums[part, own],
-        )  # fmt: skip
+        begin, end = part * len(ids) // parts, (part + 1) * len(ids) // parts
+        _backward_slice(dy, pooled, place, leak, ids, begin, end, first, partial[part], totals[part])
 
 
 def forward(
