@@ -15,10 +15,10 @@ from charcnn.ops.maxpool1d_training import WINDOW
 SLICE = 128
 """Channels of a task forward."""
 
-NARROW, TASKS = 32, 32
+NARROW, TASKS = 64, 32
 """Channels of a task backward; and how many tasks there are at least, where there are as many inputs. Fixed."""
 
-FEW = 10
+FEW = 16
 """Up to so many gradients of a window are added one by one."""
 
 
@@ -67,11 +67,13 @@ def _scatter(ids, row, sums):
 @njit(cache=True, nogil=True)
 def _passed(dy, pooled, leak, row, total):
     """What ReLU lets pass of a window's gradients; how many are not 0."""
-    count = 0
+    count = np.int32(0)
     for c in range(row.size):
         row[c] = passed(dy[c], pooled[c], leak)
-        total[c] += row[c]
-        count += row[c] != 0
+        count += np.int32(row[c] != 0)
+    if count > 0:
+        for c in range(row.size):
+            total[c] += row[c]
     return count
 
 
