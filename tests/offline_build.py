@@ -365,18 +365,18 @@ def main() -> None:
     parser.add_argument("--capability", default="9.0a", metavar="C", help="compute capability (default 9.0a)")
     known = "JSON, variant -> function -> digest: functions with the same digest are not compiled, and get no costs"
     parser.add_argument("--known", type=Path, metavar="FILE", help=known)
-    also = "of these, also compile part K of N: each function is in one of the parts 0 to N - 1"
+    also = "of these, also compile part K of N, or with no --known that alone: each function is in one of 0 to N - 1"
     parser.add_argument("--share", type=share, default=(0, 0), metavar="K/N", help=also)
     arguments = parser.parse_args()
     target = Target.named(arguments.capability)
     launches = launched(arguments.variants, target)
-    known = json.loads(arguments.known.read_text()) if arguments.known else {}
     part, parts = arguments.share
+    known = json.loads(arguments.known.read_text()) if arguments.known else None if parts else {}
     entries = digests(launches.values(), target)
     due = {
         entry
         for entry, digest in entries.items()
-        if known.get(entry[0], {}).get(entry[1]) != digest
+        if (known is not None and known.get(entry[0], {}).get(entry[1]) != digest)
         or (parts and int(source_digest.short("".join(entry)), 16) % parts == part)
     }
     kernels = list(dict.fromkeys((launch.kernel, launch.kinds) for launch in launches.values() if launch.entry in due))

@@ -140,20 +140,23 @@ def of_training(name: str, target: Target, recorder: Recorder) -> None:
             zeros(3, 256),
         )
         maxpool1d_training.pool_forward(y, 330, pooled, place)
-        maxpool1d_training.pool_backward(pooled, place, y, part)
+        factors = zeros(2)
+        maxpool1d_training.pool_backward(pooled, place, factors, y, part)
         columns.column_sums(y, part)
         columns.Sums([(part, zeros(256))]).start()
         y, pooled, place = features(2, 104, 256), features(2, 34, 256), zeros(2, 34, 256, dtype=np.uint8)
         gamma, pair = zeros(102, 256), zeros(2, 2)
-        training.norm_pool_forward(y, gamma, gamma, pooled, place, pooled, pair, 1e-5)
+        training.norm_pool_forward(y, gamma, gamma, factors, pooled, place, pooled, pair, 1e-5)
         partial, inputs = (zeros(*shape) for shape in training_backward.columns_shapes(2, 102, 256))
-        training_backward.norm_columns(pooled, place, pooled, gamma, inputs, partial, pair)
+        training_backward.norm_columns(pooled, place, factors, pooled, gamma, inputs, partial, pair)
         parts = zeros(training_backward.backward_parts(2, 104, 256), 256)
-        training_backward.norm_pool_backward(pooled, place, y, pair, pair, gamma, y, parts)
+        training_backward.norm_pool_backward(pooled, place, factors, y, pair, pair, gamma, y, parts)
         for classes in (4, 14, 63):
             h, logits, vector = features(2, 1024), zeros(2, classes), zeros(2)
             weights = zeros(1, 1024, classes), zeros(1, classes)
-            head.head(h, weights[0][0], weights[1][0], logits, vector, vector, h, logits, *weights)
+            given = h, weights[0][0], weights[1][0], logits, vector, vector[:1], factors
+            for several in (False, True):
+                head.head(*given, vector, logits, h, logits, *weights, multi_label=several)
 
 
 LAUNCHED = {

@@ -64,8 +64,13 @@ def shown(row):
 
 
 def more_of(row, drawn=False):
-    """Marks: bf16 is one word in fp16's kernels on tensor cores; `direct` has a kernel of most sizes that are drawn."""
+    """Marks: bf16 is one word in fp16's kernels on tensor cores; `direct` has a kernel of most sizes that are drawn.
+
+    So have Winograd's rows on a CPU, for seconds each, of which those with ReLU differ by one flag. Rows that differ
+    from a leading one by a function of each sum have its draws.
+    """
     many = row.technique in ("direct", "direct_mma") and drawn and compiled(row)
+    many = many or (drawn and (row.name == "conv2d_relu_winograd_rows_cpu" or bool(repeats(row) and pointwise(row))))
     return [pytest.mark.exhaustive] if many or (row.tensor_cores and row.label.endswith("bf16")) else []
 
 

@@ -38,22 +38,25 @@ def small(monkeypatch):
     monkeypatch.setattr(device, "has_capability", lambda least: True)
 
 
-def test_every_technique_is_checked_timed_and_shown(small, monkeypatch, tmp_path):
-    assert attention.main(["--shapes", "1", "--results-dir", str(tmp_path)]) == 0
+@pytest.mark.parametrize("precisions", ["fp16", pytest.param("fp16,bf16", marks=pytest.mark.exhaustive)])
+def test_every_technique_is_checked_timed_and_shown(precisions, small, monkeypatch, tmp_path):
+    words = ["--shapes", "1", "--precisions", precisions, "--results-dir", str(tmp_path)]
+    assert attention.main(words) == 0
     (file,) = tmp_path.iterdir()
     raw = json.loads(file.read_text())
     assert (raw["schema"], raw["ours"]) == ("attention", "as CUDA graphs")
     made = [(row["made"], row["precision"]) for row in raw["attention"]]
     assert made == [
         *((name, "float32") for name in attention.LADDER),
-        *((name, precision) for precision in ("fp16", "bf16") for name in ("mma", "wgmma", "cuDNN")),
+        *((name, precision) for precision in precisions.split(",") for name in ("mma", "wgmma", "cuDNN")),
     ]
     for row in raw["attention"]:
         assert 0 < row["error"] <= attention.TOLERANCES[row["precision"]]
         assert row["tflop_per_second"] == pytest.approx(4 * 2 * 5 * 5 * 32 / row["microseconds"] / 1e6)
     monkeypatch.setattr(block, "results", lambda: Results((file,), attention={file: raw}))
-    text = block.attention(tmp_path / "page.md", "bf16")
-    rates = {row["made"]: row["tflop_per_second"] for row in raw["attention"] if row["precision"] != "fp16"}
+    last = precisions.split(",")[-1]
+    text = block.attention(tmp_path / "page.md", last)
+    rates = {row["made"]: row["tflop_per_second"] for row in raw["attention"] if row["precision"] in ("float32", last)}
     best, other = max(rates[name] for name in block.OWN), rates["cuDNN"]
     assert "| S = 5, N = 2, 1 × 32 | – | " in text
     assert f"| {best / other:.2f} |" in text

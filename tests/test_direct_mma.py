@@ -69,7 +69,7 @@ def by_turns(name, precision):
     return precision == "fp16x3" or [*CASES].index(name) % len(PRECISIONS) == [*PRECISIONS].index(precision)
 
 
-@quick(by_turns)
+@quick(by_turns, everywhere=True)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", CASES)
 def test_against_the_reference(name, precision, machine):
@@ -127,6 +127,7 @@ def test_arrays_that_start_at_no_multiple_of_16_bytes(bytes_off, machine, monkey
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @quick(lambda name, precision: (name, precision) == ("course", "fp16x3"))
+@quick(lambda name, precision: name == "course" or precision == "fp16x3", everywhere=True)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_not_finite_stays_where_it_is(name, precision, machine):
@@ -141,6 +142,7 @@ def test_what_is_not_finite_stays_where_it_is(name, precision, machine):
 
 
 @quick(lambda power, of: (power, of) == (100, "weight"))
+@quick(lambda power: abs(power) == 100, everywhere=True)
 @pytest.mark.parametrize("of", ["weight", "x"])
 @pytest.mark.parametrize("power", [-100, -9, 9, 100])
 def test_magnitudes(power, of, machine):

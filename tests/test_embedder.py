@@ -42,7 +42,9 @@ def right(of: charcnn.Embedder, texts: list[str]) -> np.ndarray:
     return run(of.config.nodes, ids_of(texts, of.config.tokens), of.params)
 
 
-@pytest.mark.parametrize("technique", ["loops", "cpu_gemm", "strong", "mma"])
+@pytest.mark.parametrize(
+    "technique", ["loops", "cpu_gemm", "strong", pytest.param("mma", marks=pytest.mark.exhaustive)]
+)
 def test_embeddings_are_the_reference_s(folder: Path, technique: str) -> None:
     of = made(folder, technique=technique, batch=2)
     found = of.encode(SHORT)
@@ -193,7 +195,7 @@ def test_real_weights_give_the_embeddings_of_pytorch() -> None:
 
 
 @needs_mpi
-@pytest.mark.parametrize("mode", ["static", "async", "farm"])
+@pytest.mark.parametrize("mode", ["static", pytest.param("async", marks=pytest.mark.exhaustive), "farm"])
 def test_ranks_write_the_bytes_of_one_process(folder: Path, mode: str) -> None:
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(WORDS[4:], rng.integers(1, 15))) for _ in range(75)]

@@ -190,6 +190,7 @@ AT_ONCE = (
     "coalesced",
     "lags",
     "pairs",
+    "flash",
 )
 ROWS = [
     row

@@ -134,7 +134,13 @@ def test_causal_attention_sees_nothing_behind() -> None:
     assert abs(features(other, x, held, Exact())[:4] - whole[:4]).max() > 1e-3
 
 
-PRECISE = [(row.name, precision) for row in ENCODER_TECHNIQUES for precision in row.precisions]
+OTHERS_SHOW = ("mma", "bf16"), ("mma", "tf32"), ("wgmma", "fp16")  # each of these precisions, by the other's products
+
+PRECISE = [
+    pytest.param(row.name, precision, marks=[pytest.mark.exhaustive] * ((row.name, precision) in OTHERS_SHOW))
+    for row in ENCODER_TECHNIQUES
+    for precision in row.precisions
+]
 
 
 @pytest.mark.parametrize(("technique", "precision"), PRECISE)

@@ -170,7 +170,9 @@ TINY = {
 
 
 @simulated
-@pytest.mark.parametrize("name", ["one tile", "odd", pytest.param("many taps", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "name", ["odd", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("one tile", "many taps"))]
+)
 @steps
 def test_against_the_reference(layer, step, name, machine):
     check(layer, step, *drawn(*TINY[layer][name]))

@@ -107,14 +107,15 @@ def test_a_network_learns_several_labels(learned, charcnn):
     assert value["subset_accuracy"] == pytest.approx(said["accuracy"], abs=0.02)
 
 
-def test_options_that_do_not_go_together(learned, capsys):
+def test_options_that_do_not_go_together(tmp_path, capsys):
     from charcnn.cli import train
     from charcnn.training import loop
     from charcnn.training.recipe import Recipe
 
     parser = argparse.ArgumentParser()
     train.add_arguments(parser)
-    words = ["--data", str(learned / "train.csv"), "--out", str(learned / "x.safetensors"), "--label-separator", ";"]
+    (tmp_path / "train.csv").write_text("label,text\na;b,one\na,two\n")
+    words = ["--data", str(tmp_path / "train.csv"), "--out", str(tmp_path / "x.safetensors"), "--label-separator", ";"]
     assert train.run(parser.parse_args(words)) == UNUSABLE
     assert "--label-separator ;: needs --multi-label" in capsys.readouterr().err
     examples = data.Examples(np.zeros((4, 123), np.uint8), np.ones((4, 4), np.uint8))

@@ -81,8 +81,20 @@ def test_sass():
         (["CpuConv"], "CpuConv: it runs on the CPU: need one of Launched, "),
         (["Conv"], "Conv: there is no such layer: need one of Launched, "),
         (["MmaConv", "sm_80", "--precision", "fp32"], "--precision fp32: MmaConv has fp16, bf16, tf32, fp16x3,"),
-        (["MmaConv", "sm_80", "--precision", "fp8"], "MmaConv: no level or network launches it in fp8 on a GPU"),
         (["MmaConv", "sm_80", "--batch", "0"], "--batch 0: need at least 1"),
+    ],
+)
+def test_words_that_do_not_fit(words, message, capsys):
+    assert main(["show", *words]) == UNUSABLE
+    said = capsys.readouterr().err
+    assert said.startswith(f"charcnn show: {message}")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["MmaConv", "sm_80", "--precision", "fp8"], "MmaConv: no level or network launches it in fp8 on a GPU"),
         pytest.param(["MmaConv", "sm_11"], "compute capability 'sm_11': need one of sm_75, ", marks=compiler),
         pytest.param(
             ["WgmmaStepConv1d", "sm_90a", "--kernel", "10"],

@@ -60,27 +60,42 @@ def ncl(array):
 
 
 def places_of(y):
-    """By windows of three along axis 1: where y's maximum is, of equals the first; 3 where it is not positive."""
+    """By windows of three along axis 1: where y's maximum is, of equals the first, BELOW where it is not positive."""
     windows = y[:, : y.shape[1] // 3 * 3].reshape(len(y), -1, 3, y.shape[2])
-    return np.where(windows.max(axis=2) <= 0, 3, windows.argmax(axis=2)).astype(np.uint8), windows.max(axis=2)
+    best = windows.max(axis=2)
+    return (windows.argmax(axis=2) | np.where(best <= 0, pools.BELOW, 0)).astype(np.uint8), best
 
 
-def taken(dy, place):
-    """dy at its place, (N, 3 P, C)."""
-    windows = np.where(place[:, :, None] == np.arange(3)[:, None], dy[:, :, None], 0)
+def taken(dy, place, slope):
+    """dy at its place, times the slope where the maximum is not positive: (N, 3 P, C)."""
+    dy = np.where(place & pools.BELOW, slope * dy, dy)
+    windows = np.where((place & 3)[:, :, None] == np.arange(3)[:, None], dy[:, :, None], 0)
     return windows.reshape(len(dy), -1, dy.shape[2])
+
+
+def leaky(values, slope):
+    return np.where(values > 0, values, slope * values)
+
+
+SLOPES = pytest.mark.parametrize("slope", [0.0, 0.25])
+"""ReLU, and one that is exact in bf16."""
+
+
+def factors_of(slope, above=1.0):
+    return cuda.to_device(np.array([above, slope], np.float32))
 
 
 SIZES = [(1, 3, 3, 8), (2, 11, 13, 24), (3, 12, 12, 64), (2, 10, 10, 264)]
 """N, L, S, C: one window; rows that are in none, or are not valid; octets that do not fill a warp, or fill more."""
 
 
+@SLOPES
 @pytest.mark.parametrize(("n", "length", "rows", "channels"), SIZES)
-def test_pools(n, length, rows, channels):
+def test_pools(n, length, rows, channels, slope):
     rng = np.random.default_rng(length)
-    y = drawn(rng, n, rows, channels)
-    y[y >= 0x8000] = 0
-    y[:, :3, 0] = 0
+    y = wide(drawn(rng, n, rows, channels))
+    y[:, :3, 0], y[:, :3, 1] = 0, -1
+    y = bf16(leaky(y, slope))
     windows = length // 3
     pooled, place = filled((n, windows + 2, channels), np.uint16), filled((n, windows, channels), np.uint8)
     pools.pool_forward(cuda.to_device(poisoned(y, length)), length, pooled, place)
@@ -91,12 +106,13 @@ def test_pools(n, length, rows, channels):
     dy = poisoned(drawn(rng, n, windows + 2, channels), windows)
     parts = 3
     dx, partial = filled((n, rows, channels), np.uint16), filled((parts, channels), np.float32)
-    pools.pool_backward(cuda.to_device(dy), place, dx, partial)
+    pools.pool_backward(cuda.to_device(dy), place, factors_of(slope), dx, partial)
     x, given = wide(y[:, : windows * 3]), wide(dy[:, :windows])
     exact = reference.maxpool1d_backward(ncl(given), ncl(x), 3).transpose(0, 2, 1)
-    exact = np.where(x <= 0, 0, exact)
+    exact = np.where(x <= 0, slope * exact, exact)
     found = wide(fetched(dx))
     assert (found[:, : windows * 3] == exact).all()
+    assert (fetched(dx)[:, : windows * 3] != 0x8000)[exact == 0].all(), "no -0"
     assert (found[:, windows * 3 :] == 0).all()
     assert (fetched(partial).sum(axis=0) == exact.sum(axis=(0, 1))).all()  # quarters add up exactly
 
@@ -107,7 +123,7 @@ def test_nan_stays():
     pooled, place = filled((1, 1, 8), np.uint16), filled((1, 1, 8), np.uint8)
     pools.pool_forward(cuda.to_device(y), 3, pooled, place)
     assert np.isnan(wide(fetched(pooled))).all()
-    assert (fetched(place) == 1).all()
+    assert (fetched(place) < pools.BELOW).all()
 
 
 @pytest.mark.parametrize(("rows", "channels"), [(1, 8), (37, 40), (9, 512)])
@@ -141,8 +157,9 @@ def added(partial, shape):
     return fetched(out)
 
 
+@SLOPES
 @pytest.mark.parametrize(("n", "length", "rows", "channels"), SIZES)
-def test_norm(monkeypatch, n, length, rows, channels):
+def test_norm(monkeypatch, n, length, rows, channels, slope):
     monkeypatch.setattr(training_backward, "INPUTS", 2)  # so that three inputs are split
     rng, windows, eps = np.random.default_rng(length), length // 3, 1e-3
     y, dy = poisoned(drawn(rng, n, rows, channels), length), poisoned(drawn(rng, n, windows + 1, channels), windows)
@@ -151,7 +168,8 @@ def test_norm(monkeypatch, n, length, rows, channels):
     on = {name: cuda.to_device(array) for name, array in (("y", y), ("dy", dy), ("gamma", gamma), ("beta", beta))}
     pooled, place = filled((n, windows + 1, channels), np.uint16), filled((n, windows, channels), np.uint8)
     normalised, moments = filled((n, windows, channels), np.uint16), filled((n, 2), np.float32)
-    training.norm_pool_forward(on["y"], on["gamma"], on["beta"], pooled, place, normalised, moments, eps)
+    factors = factors_of(slope)
+    training.norm_pool_forward(on["y"], on["gamma"], on["beta"], factors, pooled, place, normalised, moments, eps)
 
     x = wide(y[:, :length])
     mean = x.mean(axis=(1, 2), keepdims=True)
@@ -162,19 +180,18 @@ def test_norm(monkeypatch, n, length, rows, channels):
     found_place = fetched(place)
     assert np.mean(found_place != expected_place) < 0.02, "all but numbers that are nearly equal"
     np.testing.assert_allclose(fetched(moments), np.stack([mean, rate], 1)[..., 0, 0], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(wide(fetched(pooled))[:, :windows], np.maximum(maxima, 0), rtol=2**-8, atol=1e-5)
-    at = np.minimum(found_place, 2).astype(np.int64)
+    np.testing.assert_allclose(wide(fetched(pooled))[:, :windows], leaky(maxima, slope), rtol=2**-8, atol=1e-5)
+    at = (found_place & 3).astype(np.int64)
     held = np.take_along_axis(normal[:, : 3 * windows].reshape(n, windows, 3, channels), at[:, :, None], 2)[:, :, 0]
-    lives = found_place < 3
-    np.testing.assert_allclose(wide(fetched(normalised))[lives], held[lives], rtol=2**-8, atol=1e-5)
+    np.testing.assert_allclose(wide(fetched(normalised)), held, rtol=2**-8, atol=1e-5)
     assert (fetched(pooled)[:, windows:] == 0xFFFF).all()
 
     part_shape, input_shape = training_backward.columns_shapes(n, length, channels)
     partial, inputs = filled(part_shape, np.float32), filled(input_shape, np.float32)
     sums = filled((n, 2), np.float32)
-    training_backward.norm_columns(on["dy"], place, normalised, on["gamma"], inputs, partial, sums)
+    training_backward.norm_columns(on["dy"], place, factors, normalised, on["gamma"], inputs, partial, sums)
     g = np.zeros_like(x)
-    g[:, : 3 * windows] = taken(wide(dy[:, :windows]), found_place)
+    g[:, : 3 * windows] = taken(wide(dy[:, :windows]), found_place, slope)
     dx, dgamma, dbeta = reference.layernorm_backward(g, x, gamma.astype(np.float64), eps=eps)
     for part, expected in ((partial[0], dgamma), (partial[1], dbeta)):
         np.testing.assert_allclose(added(part, gamma.shape), expected, atol=2e-2)
@@ -186,36 +203,67 @@ def test_norm(monkeypatch, n, length, rows, channels):
     got, parts = filled(y.shape, np.uint16), training_backward.backward_parts(n, rows, channels)
     partial = filled((parts, channels), np.float32)
     exact_sums = cuda.to_device(exact.astype(np.float32))
-    training_backward.norm_pool_backward(on["dy"], place, on["y"], moments, exact_sums, on["gamma"], got, partial)
+    read = on["y"], moments, exact_sums, on["gamma"]
+    training_backward.norm_pool_backward(on["dy"], place, factors, *read, got, partial)
     np.testing.assert_allclose(wide(fetched(got))[:, :length], dx, rtol=2**-8, atol=2e-5)
     assert (fetched(got)[:, length:] == 0).all()
     np.testing.assert_allclose(added(partial, (channels,)), dx.sum(axis=(0, 1)), atol=1e-4)
 
 
+def binary(logits, targets):
+    """Losses of several labels, and their gradients by the logits."""
+    losses = np.logaddexp(0, logits) - targets * logits
+    return losses.mean(axis=1), (1 / (1 + np.exp(-logits)) - targets) / targets.shape[1]
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
 @pytest.mark.parametrize(
     ("n", "units", "classes"), [(1, 8, 1), (5, 40, 2), (3, 264, 4), (4, 72, 14), (2, 520, 20), (2, 16, 62), (1, 8, 64)]
 )
-def test_head(n, units, classes):
-    rng, parts = np.random.default_rng(classes), 2
+def test_head(n, units, classes, multi_label):
+    rng, parts, share, (above, slope) = np.random.default_rng(classes), 2, 0.375, (1.25, 0.5)
     h = drawn(rng, n, units)
-    h[h >= 0x8000] = 0
     weight = rng.standard_normal((units, classes), np.float32)
-    bias, share = rng.standard_normal(classes, np.float32), rng.random(n, np.float32)
+    bias, weights = rng.standard_normal(classes, np.float32), rng.random(n, np.float32)
     targets = rng.random((n, classes), np.float32)  # whose sum is not 1
     losses, dh, dlogits = filled((n,), np.float32), filled((n, units), np.uint16), filled((n, classes), np.float32)
     dweight, dbias = filled((parts, units, classes), np.float32), filled((parts, classes), np.float32)
-    given = map(cuda.to_device, (h, weight, bias, targets, share))
-    head(*given, losses, dh, dlogits, dweight, dbias)
+    found_logits = filled((n, classes), np.float32)
+    given = map(cuda.to_device, (h, weight, bias, targets, weights, np.array([share], np.float32)))
+    written = losses, found_logits, dh, dlogits, dweight, dbias
+    head(*given, factors_of(slope, above), *written, multi_label=multi_label)
 
     x, w, t = wide(h), weight.astype(np.float64), targets.astype(np.float64)
     logits = x @ w + bias
-    d = reference.softmax_cross_entropy_backward(share.astype(np.float64), logits, t)
+    np.testing.assert_allclose(fetched(found_logits), logits, rtol=1e-5, atol=1e-4)
+    if multi_label:
+        exact, d = binary(logits, t)
+        d *= share * weights[:, None]
+    else:
+        exact = -(t * np.log(reference.softmax(logits))).sum(axis=1)
+        d = share * weights[:, None] * (t.sum(axis=1, keepdims=True) * reference.softmax(logits) - t)
     exact_h, exact_weight, exact_bias = reference.linear_backward(d, x, np.ascontiguousarray(w.T))
-    np.testing.assert_allclose(fetched(losses), reference.softmax_cross_entropy(logits, t), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(fetched(losses), weights * exact, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(fetched(dlogits), d, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(wide(fetched(dh)), np.where(x > 0, exact_h, 0), rtol=2**-7, atol=1e-4)
+    factor = np.where(x > 0, above, np.where(x < 0, slope, 0))
+    np.testing.assert_allclose(wide(fetched(dh)), factor * exact_h, rtol=2**-7, atol=1e-4)
     np.testing.assert_allclose(added(dweight, weight.shape), exact_weight.T, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(added(dbias, bias.shape), exact_bias, rtol=1e-4, atol=1e-5)
+
+
+def test_several_labels_of_large_logits():
+    """Neither overflows nor loses what is small: logits of +-100 and +-1000, right and wrong."""
+    logits = np.array([[100, -100, 1000, -1000]], np.float32)
+    for targets in (np.array([[1, 0, 1, 0]], np.float32), np.array([[0, 1, 0, 1]], np.float32)):
+        shapes = (1,), (1, 4), (1, 4), (1, 8, 4), (1, 4)
+        losses, found, dlogits, dweight, dbias = (filled(shape, np.float32) for shape in shapes)
+        h, one = np.zeros((1, 8), np.uint16), np.ones(1, np.float32)
+        given = map(cuda.to_device, (h, np.zeros((8, 4), np.float32), logits[0], targets, one, one))
+        written = losses, found, filled(h.shape, np.uint16), dlogits, dweight, dbias
+        head(*given, factors_of(0), *written, multi_label=True)
+        exact = np.where(targets == (logits > 0), 0, abs(logits)).mean()
+        np.testing.assert_allclose(fetched(losses), exact, rtol=1e-6, atol=1e-30)
+        np.testing.assert_allclose(fetched(dlogits), ((logits > 0) - targets) / 4, rtol=1e-6, atol=1e-30)
 
 
 def test_what_does_not_fit():
@@ -235,8 +283,10 @@ def test_what_does_not_fit():
         pools.pool_forward(on(200)[1:193].reshape(2, 6, 16), 6, pooled, place)
     with pytest.raises(ValueError, match=r"^partial has shape \(2, 16\): need \(parts, 15\), or 15 in axes$"):
         columns.Sums([(on(2, 16, dtype=np.float32), on(15, dtype=np.float32))])
+    with pytest.raises(ValueError, match=r"^factors has shape \(3,\): need \(2,\)$"):
+        pools.pool_backward(pooled, place, on(3, dtype=np.float32), y, on(1, 16, dtype=np.float32))
     gamma, wide_y = on(1000, 256, dtype=np.float32), np.broadcast_to(np.uint16(0), (1, 1000, 256))
     with pytest.raises(ValueError, match=r"^y has length=1000 positions of C=256: need at most [\d,]+ values$"):
-        training.norm_pool_forward(wide_y, gamma, gamma, on(1, 333, 256), place, pooled, gamma, 1e-5)
+        training.norm_pool_forward(wide_y, gamma, gamma, gamma, on(1, 333, 256), place, pooled, gamma, 1e-5)
     with pytest.raises(ValueError, match=rf"^weight has 65 classes: need 1 to {CLASSES}$"):
-        head(y[0], on(16, 65, dtype=np.float32), *[gamma] * 8)
+        head(y[0], on(16, 65, dtype=np.float32), *[gamma] * 11)

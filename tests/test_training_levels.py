@@ -14,7 +14,7 @@ from conftest import runs_here
 from charcnn import SMALL, TINY, layers
 from charcnn.catalog import TRAINING_LEVELS, training_level
 from charcnn.layers import place
-from charcnn.levels.runner.training import FAILED
+from charcnn.levels.runner import training as runner
 from charcnn.model import gradient_errors, gradients, params
 from charcnn.model.rounding import ROUNDINGS
 from charcnn.ops import reference
@@ -103,10 +103,10 @@ def test_the_command(row, tmp_path):
 
 
 @EACH
-def test_texts_without_labels(row, tmp_path):
+def test_texts_without_labels(row, tmp_path, ended):
     file = tmp_path / "texts.txt"
     file.write_text("one\ntwo\n")
-    done = command(row.name, "--config", "tiny", "--text", file)
+    done = ended(runner.main, row.module.build, ["--config", "tiny", "--text", str(file)])
     assert done.returncode == 2
     assert done.stderr.strip().endswith("has no labels: need some to train on")
 
@@ -114,7 +114,6 @@ def test_texts_without_labels(row, tmp_path):
 def test_a_wrong_gradient_fails(monkeypatch, tmp_path):
     """One value of one weight's, off by a thousandth of the largest."""
     from charcnn.levels import t0
-    from charcnn.levels.runner import training as runner
 
     right = Training.loss_and_gradients
 
@@ -128,7 +127,7 @@ def test_a_wrong_gradient_fails(monkeypatch, tmp_path):
     file = tmp_path / "report.json"
     with pytest.raises(SystemExit) as ended:
         runner.main(t0.build, ["--config", "tiny", "--inputs", "3", "--json", str(file)])
-    assert ended.value.code == FAILED
+    assert ended.value.code == runner.FAILED
     assert json.loads(file.read_text())["validation"]["worst"] == "conv3.weight"
 
 

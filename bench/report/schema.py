@@ -180,6 +180,7 @@ SCHEMAS = (
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
     "compare", "amx", "models", "wgmma_trace", "calls", "attention",
     "attention_trace", "bert", "gemm", "collectives", "shared_layers", "whole",
+    "training",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits, cores and dot; pictures the traces."""
 
@@ -251,3 +252,20 @@ def offloads() -> tuple[tuple[Path, dict[str, Any]], ...]:
                 raise ReportError(f"{file.name}: its validation failed")
         found.append((file, raw))
     return tuple(found)
+
+
+@cache
+def trainings() -> dict[Path, list[dict[str, Any]]]:
+    """The runs of bench/training.py, by file of bench/results/training.
+
+    Raises:
+        ReportError: a run in the simulator, or at another config.
+    """
+    found = {}
+    for file in sorted((RESULTS / "training").glob("*.json")):
+        found[file] = read(file)["runs"]
+        for run in found[file]:
+            check_config(file, run, "it")
+            if run["simulated"]:
+                raise ReportError(f"{file.name}: was measured in the simulator")
+    return found

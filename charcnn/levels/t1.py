@@ -1,8 +1,9 @@
 """Training level 1: every operator on the GPU.
 
-Since level t0: forward pass, gradients and AdamW are CUDA kernels, one thread a value that is written. Each value is
-one sum in a fixed order, without atomics, so that a training has the same bits every time. Ids and targets go to the
-GPU, and only losses that are asked for come back. The norm that clips the gradients is used where it was computed.
+Since level t0: forward pass, gradients and AdamW are CUDA kernels, one thread a value that is written, or of AdamW four
+values. Each is one sum in a fixed order, without atomics, so that a training has the same bits every time. Ids and
+targets go to the GPU, and only losses that are asked for come back. The norm that clips the gradients is used where it
+was computed.
 """
 
 from charcnn.runtime.training import Training

@@ -1,7 +1,7 @@
 """Training level 3: tensor cores, in mixed precision.
 
 Since level t1: features, their gradients and the weights that are multiplied are bf16, channels last; weights to which
-AdamW adds, gradients of weights and all sums are float32. One kernel has all three products of a layer, as TMA and wgmma
+AdamW adds, gradients of weights and all sums are float32. One kernel has all three products of a layer: TMA and wgmma
 take operands that lie as they are, or transposed. ReLU, its gradient and biases belong to it. Block 1 multiplies
 nothing, forward or back.
 """

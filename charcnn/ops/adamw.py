@@ -211,7 +211,8 @@ class LossScale:
 class AdamW:
     """The optimiser of the weights in one buffer, on a CPU's cores or on a GPU, where the buffer lies.
 
-    On a GPU all that changes from step to step lies there: a step without a loss scale may be recorded in a CUDA graph.
+    On a GPU all that changes from step to step lies there, `made`, int64 (1,), the steps that were made, too: a step
+    without a loss scale may be recorded in a CUDA graph.
 
     Args:
         weights: float32 (size,), NumPy or on the device; each step writes them.
@@ -252,17 +253,21 @@ class AdamW:
             self._options = device.to_device(np.array(options, np.float64).reshape(-1, 5), on)
             self._by = device.to_device(np.empty((len(options), 6), np.float32), on)
             self._rate = device.to_device(np.ones(1, np.float64), on)
-            self._steps = device.to_device(np.zeros(1, np.int64), on)
-            if shadow is not None:
-                start(_shadow_kernel, -(-weights.size // 128), 128, on, weights, shadow)
+            self.made = device.to_device(np.zeros(1, np.int64), on)
+            self.refresh()
         else:
             self.first, self.second = np.zeros((2, weights.size), np.float32)
-            self._partial, self._steps = np.empty(-(-weights.size // PART)), np.zeros(1, np.int64)
+            self._partial, self.made = np.empty(-(-weights.size // PART)), np.zeros(1, np.int64)
 
     @property
     def steps(self) -> int:
         """Steps that were made; on a GPU it waits for them."""
-        return int((device.to_host(self._steps, self._stream) if self._cuda else self._steps)[0])
+        return int((device.to_host(self.made, self._stream) if self._cuda else self.made)[0])
+
+    def refresh(self) -> None:
+        """Write the shadow, where there is one, anew: after somebody else wrote the weights."""
+        if self.shadow is not None:
+            start(_shadow_kernel, -(-self.weights.size // 128), 128, self._stream, self.weights, self.shadow)
 
     def step(self, gradients: Array, rate: float | Array = 1.0, *, stream: Stream = None) -> bool:
         """Move the weights, where no loss scale finds that gradients are not finite; whether it was done.
@@ -300,7 +305,7 @@ class AdamW:
     def restore(self, state: Record) -> None:
         """Take what `state` gave."""
         steps = np.array([state["steps"]], np.int64)
-        for array, saved in ((self.first, state["first"]), (self.second, state["second"]), (self._steps, steps)):
+        for array, saved in ((self.first, state["first"]), (self.second, state["second"]), (self.made, steps)):
             expect("state", saved, tuple(array.shape))
             if self._cuda:
                 array.copy_to_device(saved)
@@ -326,7 +331,7 @@ class AdamW:
     def _move(self, gradients: Array, factor: float, rate: float | Array, on: Stream) -> None:
         if self._cuda:
             return self._move_on_gpu(gradients, rate, on)
-        self._steps += 1
+        self.made += 1
         begin, steps = 0, self.steps
         for group in self.groups:
             part = slice(begin, begin + group.size)
@@ -345,7 +350,7 @@ class AdamW:
         else:
             start(_rate_kernel, 1, 1, on, self._rate, np.float64(rate))
             rate = self._rate
-        start(_scalars_kernel, 1, 32, on, self._options, rate, self._steps, self._by)
+        start(_scalars_kernel, 1, 32, on, self._options, rate, self.made, self._by)
         shadow = self.weights if self.shadow is None else self.shadow
         arrays = self.weights, gradients, self.first, self.second, shadow
         places = tuple(np.uint64(device.address(array)) for array in arrays)

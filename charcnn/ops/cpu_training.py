@@ -43,7 +43,9 @@ def _drop(x, key, least, scale, out):
 def _follow(values, towards, share):
     for task in prange(-(-values.size // PART)):
         for i in range(task * PART, min((task + 1) * PART, values.size)):
-            values[i] += share * (towards[i] - values[i])
+            apart = towards[i] - values[i]  # as torch.lerp has it: exact at both ends
+            near = share < np.float32(0.5)
+            values[i] = values[i] + share * apart if near else towards[i] - apart * (np.float32(1) - share)
 
 
 def drop(x: np.ndarray, share: float, key: np.uint64, out: np.ndarray) -> None:

@@ -1,7 +1,6 @@
 """maxpool1d of bf16 features, channels last, that keeps which position won, and its gradient. Windows of three.
 
-A thread has eight channels of a window. Features have had ReLU: as integers their bits have the numbers' order, and NaN
-is the greatest. So nothing is converted.
+A thread has eight channels of a window. Features have had leaky ReLU, which the gradient goes back through, too.
 """
 
 from __future__ import annotations
@@ -17,36 +16,53 @@ from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_idx_x, block_idx_y, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit, start
 from charcnn.ops.common import columns
-from charcnn.ops.common.columns import fold_of, lanes_of, placed, slabs_of, store_eight
+from charcnn.ops.common.columns import fold_of, lanes_of, placed, placed_factors, slabs_of, store_eight
 from charcnn.ops.common.mma_layout import OCTET
 
 WINDOW = 3
 
-NOWHERE = 3
-"""The place of a window whose maximum is not positive: ReLU lets no gradient pass."""
+BELOW = 4
+"""The bit of a place that says that the window's maximum is not above 0: the gradient is multiplied by ReLU's slope."""
+
+_unpack = ptx.cvt_f32x2("bf16")
 
 
 @cuda.jit(device=True, forceinline=True)
-def _first(a, b, c, mask):
-    """Of three numbers' bits under a mask the greatest, and which it is, the first of equals; signs do not count."""
-    best, second, third, place = a & mask, b & mask, c & mask, 0
-    if second > best:
-        best, place = second, 1
-    if third > best:
-        best, place = third, 2
-    return best, place if best > 0 else NOWHERE
+def _first(a, b, c):
+    """Of three numbers the greatest, or NaN, and its place, of equals the first, with BELOW."""
+    best = ptx.max_nan_f32(ptx.max_nan_f32(a, b), c)
+    place = 0 if a == best else 1 if b == best else 2
+    return best, place | BELOW if best <= float32(0) else place
+
+
+@cuda.jit(device=True, forceinline=True)
+def slope_of(factors):
+    """What leaky ReLU multiplies by below 0, from the address of two factors."""
+    return ptx.ld_global_f32(factors + uint64(4))
 
 
 @cuda.jit(device=True, forceinline=True)
 def place_at(words, w):
-    """The places of two channels, from two words that hold eight, a byte each."""
+    """Which of their windows two channels' maxima are, from two words that hold eight places, a byte each."""
     both = words[w // 2] >> (16 * (w % 2))
     return both & 3, (both >> 8) & 3
+
+
+@cuda.jit(device=True, forceinline=True)
+def gradients_at(word, words, w, slope):
+    """Two channels' gradients before leaky ReLU, from a word that holds those behind it, and the words of places."""
+    (low, high), both = _unpack(word), words[w // 2] >> (16 * (w % 2))
+    if both & BELOW:
+        low = low * slope + float32(0)  # so that there is no -0
+    if both & (BELOW << 8):
+        high = high * slope + float32(0)
+    return low, high
 
 
 @cache
 def _pool_kernel(lanes: int, threads: int) -> Kernel:
     window, octet, held = WINDOW, OCTET, WINDOW * 4
+    pack, unpack = ptx.cvt_f16x2("bf16"), _unpack
 
     @jit(launch_bounds=threads)
     def kernel(y, pooled, place, total, windows, rows, pooled_rows, channels):
@@ -65,9 +81,9 @@ def _pool_kernel(lanes: int, threads: int) -> Kernel:
         places[0] = 0
         places[1] = 0
         for w in range(4):
-            low, low_place = _first(read[w], read[w + 4], read[w + 8], 0x7FFF)
-            high, high_place = _first(read[w], read[w + 4], read[w + 8], 0x7FFF0000)
-            best[w] = low | high
+            (a, b), (c, d), (e, f) = unpack(read[w]), unpack(read[w + 4]), unpack(read[w + 8])
+            (low, low_place), (high, high_place) = _first(a, c, e), _first(b, d, f)
+            best[w] = pack(low, high)
             places[w // 2] |= (low_place | (high_place << 8)) << (16 * (w % 2))
         at = (uint64(n) * uint64(pooled_rows) + uint64(j)) * uint64(channels) + uint64(channel)
         ptx.st_global_v4_b32(pooled + at * uint64(2), best[0], best[1], best[2], best[3])
@@ -80,11 +96,11 @@ def pool_forward(y: Array, length: int, pooled: Array, place: Array, stream: Str
     """maxpool1d of three positions.
 
     Args:
-        y: bf16 as uint16, (N, S, C), none negative; C a multiple of 8. Rows from `length` on are not read.
+        y: bf16 as uint16, (N, S, C); C a multiple of 8. Rows from `length` on are not read.
         length: valid positions, at most S; they have P = length // 3 windows.
         pooled: bf16 (N, Q, C), Q >= P, written where valid.
-        place: uint8 (N, P, C), written: which position of the window has the maximum, of equals the first; 3 where that
-            is 0.
+        place: uint8 (N, P, C), written: which position of the window has the maximum, of equals the first, 0 to 2, and
+            BELOW where that is not above 0.
         stream: a CUDA stream.
 
     Raises:
@@ -123,14 +139,14 @@ def check_rows(name: str, array: Array, windows: int) -> None:
 @cache
 def _pool_backward_kernel(lanes: int, threads: int) -> Kernel:
     window, octet, held, rows_at_once = WINDOW, OCTET, OCTET * threads, threads // lanes
-    unpack, fold, nowhere = ptx.cvt_f32x2("bf16"), fold_of(OCTET, threads), NOWHERE
+    pack, fold = ptx.cvt_f16x2("bf16"), fold_of(OCTET, threads)
 
     @jit(launch_bounds=threads)
-    def kernel(dy, place, dx, partial, total, windows, row_windows, rows, pooled_rows, channels):
+    def kernel(dy, place, factors, dx, partial, total, windows, row_windows, rows, pooled_rows, channels):
         smem, sums = cuda.shared.array(held, float32), cuda.local.array(octet, float32)
         read, places = cuda.local.array(4, types.uint32), cuda.local.array(2, types.uint32)
         moved = cuda.local.array(4, types.uint32)
-        thread = thread_idx_x()
+        thread, slope = thread_idx_x(), slope_of(factors)
         channel = (block_idx_y() * lanes + thread % lanes) * octet
         inside = channel < channels
         for c in range(octet):
@@ -146,11 +162,10 @@ def _pool_backward_kernel(lanes: int, threads: int) -> Kernel:
             at = uint64(n * windows + j_place) * uint64(channels) + uint64(channel)
             places[0], places[1] = ptx.ld_global_v2_b32(place + at)
             for w in range(4):
-                low_place, high_place = place_at(places, w)
-                kept = 0xFFFF if low_place != nowhere else 0
-                low, high = unpack(read[w] & (kept | (0xFFFF0000 if high_place != nowhere else 0)))
+                low, high = gradients_at(read[w], places, w, slope)
                 sums[2 * w] += low
                 sums[2 * w + 1] += high
+                read[w] = pack(low, high)
             for q in range(window):
                 for w in range(4):
                     low_place, high_place = place_at(places, w)
@@ -168,14 +183,18 @@ def _pool_backward_kernel(lanes: int, threads: int) -> Kernel:
     return kernel
 
 
-def pool_backward(dy: Array, place: Array, dx: Array, partial: Array, stream: Stream = None) -> None:
-    """The gradient of `pool_forward`, and in parts its sums by channel, which are the bias's gradient.
+def pool_backward(
+    dy: Array, place: Array, factors: Array, dx: Array, partial: Array, stream: Stream = None
+) -> None:  # fmt: skip
+    """The gradient of what leaky ReLU and `pool_forward` took, and in parts its sums by channel, the bias's gradient.
 
     Args:
         dy: bf16 as uint16, (N, Q, C), Q >= P; rows from P on are not read.
         place: uint8 (N, P, C), as `pool_forward` wrote it.
-        dx: bf16 (N, S, C), written whole: dy at its place, else 0.
-        partial: float32 (parts, C), written; `columns.parts_of(N * S // 3, C)` says how many are good.
+        factors: float32 (2,) that each launch reads: 1, and the slope below 0, which is 0 of ReLU.
+        dx: bf16 (N, S, C), written whole: dy at its place, times the slope where BELOW is set, else 0.
+        partial: float32 (parts, C), written: sums before they are rounded to bf16; `columns.parts_of(N * S // 3, C)`
+            says how many parts are good.
         stream: a CUDA stream.
 
     Raises:
@@ -187,6 +206,7 @@ def pool_backward(dy: Array, place: Array, dx: Array, partial: Array, stream: St
     addresses = (
         placed("dy", dy, (n, dy.shape[1], channels)),
         placed("place", place, (n, windows, channels), np.uint8),
+        placed_factors(factors),
         placed("dx", dx, dx.shape),
         placed("partial", partial, (parts, channels), np.float32),
     )

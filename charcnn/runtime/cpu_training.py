@@ -25,7 +25,7 @@ from charcnn.ops.conv1d.cpu_by_weights import by_weights
 from charcnn.ops.layernorm import cpu_training as norms
 from charcnn.ops.token_conv1d import cpu
 from charcnn.ops.token_conv1d import cpu_training as tokens
-from charcnn.runtime.blocks import Block, blocks_of
+from charcnn.runtime.mixed_plan import Block, blocks_of
 from charcnn.runtime.training import trained
 
 NONE, NO_PLACES = np.empty((0, 0, 0), np.float32), np.empty((0, 0, 0), np.uint8)
@@ -33,7 +33,7 @@ NONE, NO_PLACES = np.empty((0, 0, 0), np.float32), np.empty((0, 0, 0), np.uint8)
 Arrays = dict[str, np.ndarray]
 
 
-class Layout(NamedTuple):
+class Laid(NamedTuple):
     """How a parameter lies in a buffer: its axes as they are taken, their order there, and how they are seen then."""
 
     axes: Shape
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
     laid: Shape
 
 
-class Stage(NamedTuple):
+class Features(NamedTuple):
     """A block's features: what a step writes, each with a row an input. An array is empty where it has none."""
 
     y: np.ndarray
@@ -52,9 +52,9 @@ class Stage(NamedTuple):
     dropped: np.ndarray
     """What a linear layer reads behind dropout."""
 
-    def of(self, n: int) -> Stage:
+    def of(self, n: int) -> Features:
         """Those of the first inputs."""
-        return Stage(*(array[:n] for array in self))
+        return Features(*(array[:n] for array in self))
 
     @property
     def result(self) -> np.ndarray:
@@ -79,13 +79,15 @@ class CpuTraining:
             cross-entropy.
 
     Raises:
-        ValueError: a layer does not fit; names it.
+        ValueError: a layer or a parameter does not fit, or a number is out of its range; names it.
     """
 
     def __init__(
         self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, *, group: ParameterGroup, clip: float,
         dropout: float = 0.0, seed: int = 0, multi_label: bool = False,
     ) -> None:  # fmt: skip
+        if rows < 1:
+            raise ValueError(f"{rows=}: need 1 or more")
         if not 0 <= dropout < 1:
             raise ValueError(f"{dropout=}: need at least 0 and less than 1")
         self._blocks, self._rows, self._dropout, self._seed = blocks_of(nodes), rows, dropout, seed
@@ -118,7 +120,11 @@ class CpuTraining:
         return self._named(self._averaged)
 
     def load(self, params: Mapping[str, np.ndarray]) -> None:
-        """Take other weights; the average and the optimiser's moments stay."""
+        """Take other weights; the average and the optimiser's moments stay.
+
+        Raises:
+            ValueError: a parameter is missing, or has another shape; names it.
+        """
         self.weights[:] = self._laid(params)
 
     def average(self, follows: float) -> None:
@@ -189,11 +195,15 @@ class CpuTraining:
         """All that the next step depends on: arrays, and the number of steps."""
         optimiser = self.optimiser.state()
         del optimiser["loss_scale"]
-        return {"weights": self.weights.copy(), "averaged": self._averaged.copy(), **optimiser}
+        return {"weights": self.weights.copy(), "average": self._averaged.copy(), **optimiser}
 
     def restore(self, state: Record) -> None:
-        """Take what `state` gave."""
-        for array, name in ((self.weights, "weights"), (self._averaged, "averaged")):
+        """Take what `state` gave.
+
+        Raises:
+            ValueError: it is of another network.
+        """
+        for array, name in ((self.weights, "weights"), (self._averaged, "average")):
             expect(name, state[name], array.shape)
             array[:] = state[name]
         self.optimiser.restore(state)
@@ -208,7 +218,7 @@ class CpuTraining:
         check("x", x, np.uint8)
         return x
 
-    def _forward(self, ids: np.ndarray, held: Arrays, leak: float = 0.0, step: int | None = None) -> list[Stage]:
+    def _forward(self, ids: np.ndarray, held: Arrays, leak: float = 0.0, step: int | None = None) -> list[Features]:
         """The stages of some inputs; of a step of this number with dropout."""
         stages, read = [stage.of(len(ids)) for stage in self._stages], ids
         for at, (block, stage) in enumerate(zip(self._blocks, stages, strict=True)):
@@ -230,7 +240,7 @@ class CpuTraining:
             read = stage.result
         return stages
 
-    def _dropped(self, at: int, stage: Stage, read: np.ndarray, step: int | None) -> np.ndarray:
+    def _dropped(self, at: int, stage: Features, read: np.ndarray, step: int | None) -> np.ndarray:
         read = read.reshape(len(read), 1, -1)
         if step is None or not self._dropout:
             return read
@@ -238,7 +248,7 @@ class CpuTraining:
         return stage.dropped
 
     def _multiply(
-        self, block: Block, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stage: Stage, leak: float
+        self, block: Block, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stage: Features, leak: float
     ) -> None:
         after = block.rectified and not block.pooled
         tile = tile_of_columns(len(bias), BATCH) if block.linear else None
@@ -265,7 +275,7 @@ class CpuTraining:
         self._token_backward(ids, stages[0], dy, leak)
         return losses * share
 
-    def _block_backward(self, at: int, stages: list[Stage], dy: np.ndarray, leak: float, step: int) -> np.ndarray:
+    def _block_backward(self, at: int, stages: list[Features], dy: np.ndarray, leak: float, step: int) -> np.ndarray:
         """From the gradient of a block's result to that of what it read."""
         block, stage, x = self._blocks[at], stages[at], stages[at - 1].result
         dy, n = self._result_backward(block, stage, dy, leak), len(dy)
@@ -281,7 +291,7 @@ class CpuTraining:
             training.drop(dx, self._dropout, training.key_of(self._seed, step, at), dx)
         return dx.reshape(x.shape)
 
-    def _result_backward(self, block: Block, stage: Stage, dy: np.ndarray, leak: float) -> np.ndarray:
+    def _result_backward(self, block: Block, stage: Features, dy: np.ndarray, leak: float) -> np.ndarray:
         """From the gradient of a block's result to that of its product."""
         dbias = self._slopes[f"{block.name}.bias"]
         if block.norm is not None:
@@ -296,7 +306,7 @@ class CpuTraining:
             return dy
         return stage.y
 
-    def _token_backward(self, ids: np.ndarray, stage: Stage, dy: np.ndarray, leak: float) -> None:
+    def _token_backward(self, ids: np.ndarray, stage: Features, dy: np.ndarray, leak: float) -> None:
         block = self._blocks[0]
         weight, bias = (self._slopes[f"{block.name}.{part}"] for part in ("weight", "bias"))
         if block.norm is None:
@@ -307,11 +317,11 @@ class CpuTraining:
 
     # Arrays.
 
-    def _stage(self, block: Block) -> Stage:
+    def _stage(self, block: Block) -> Features:
         rows, (channels, length) = self._rows, (*block.node.out_shape, 1)[:2]
         first, normed = block is self._blocks[0], block.norm is not None
         windows = length // pools.WINDOW if block.pooled else 0
-        return Stage(
+        return Features(
             NONE if first and not normed else np.empty((rows, length, channels), np.float32),
             np.empty((rows, windows, channels), np.float32),
             np.empty((rows, windows, channels), np.uint8),
@@ -323,6 +333,8 @@ class CpuTraining:
         """Parameters as the engine holds them."""
         flat = np.empty(sum(map(math.prod, self._shapes.values())), np.float32)
         for name, part in self._parts(flat).items():
+            if name not in params:
+                raise ValueError(f"params lack {name}: need float32 {self._shapes[name]}")
             array, how = np.asarray(params[name]), self._layouts[name]
             expect(name, array, self._shapes[name])
             part[...] = array.reshape(how.axes).transpose(how.order).reshape(how.laid)
@@ -347,21 +359,21 @@ class CpuTraining:
         return found
 
 
-def _layouts(blocks: Sequence[Block], shapes: Mapping[str, Shape]) -> dict[str, Layout]:
-    found, before = dict[str, Layout](), 0
+def _layouts(blocks: Sequence[Block], shapes: Mapping[str, Shape]) -> dict[str, Laid]:
+    found, before = dict[str, Laid](), 0
     for block in blocks:
         name, (units, channels, *_) = f"{block.name}.weight", shapes[f"{block.name}.weight"]
         if block.linear:  # reads (L, C), as the last convolution writes it
             axes = units, before, channels // before
-            found[name] = Layout(axes, (0, 2, 1), (units, 1, channels))
+            found[name] = Laid(axes, (0, 2, 1), (units, 1, channels))
         else:
             order = (0, 2, 1) if found else (2, 1, 0)
-            found[name] = Layout(shapes[name], order, tuple(shapes[name][axis] for axis in order))
-        found[f"{block.name}.bias"] = Layout((units,), (0,), (units,))
+            found[name] = Laid(shapes[name], order, tuple(shapes[name][axis] for axis in order))
+        found[f"{block.name}.bias"] = Laid((units,), (0,), (units,))
         if block.norm is not None:
             for part in ("weight", "bias"):
                 shape = shapes[f"{block.norm.layer.name}.{part}"]
-                found[f"{block.norm.layer.name}.{part}"] = Layout(shape, (1, 0), shape[::-1])
+                found[f"{block.norm.layer.name}.{part}"] = Laid(shape, (1, 0), shape[::-1])
         before = units
     return found
 

@@ -120,7 +120,7 @@ class Training:
         """Move the weights by the mean loss of some inputs.
 
         Args:
-            x: at most as many inputs as there are rows, NumPy.
+            x: at most as many inputs as there are rows, NumPy, or already where the operators compute.
             targets: float32 (N, classes): what each class is to have.
             rate: factor of the learning rate.
 

@@ -137,8 +137,8 @@ class TrainableNetwork(torch.nn.Module):
         seen: Callable[[str, torch.Tensor], None] | None = None,
     ) -> torch.Tensor:
         steps, last = self._steps, ""
-        if partners is None and ids.device.type == "cpu" and self.dtype == torch.float32:
-            x, last, steps = self._gathered(ids), steps[0][0].layer.name, steps[1:]
+        if partners is None and self.gathers(ids):
+            x, last, steps = self.gathered(ids), steps[0][0].layer.name, steps[1:]
         else:
             x = F.embedding(ids.int(), self.one_hot)
             if partners is not None and share is not None:
@@ -161,14 +161,21 @@ class TrainableNetwork(torch.nn.Module):
                 seen(last, x)
         return x.float()
 
-    def _gathered(self, ids: torch.Tensor) -> torch.Tensor:
-        """The first convolution on a CPU: a sum of as many rows of its weights as the kernel is long, no products."""
-        weight = self._of("conv1.weight")[:, :, 0].permute(2, 1, 0)  # (kernel size, alphabet, channels)
-        size, alphabet, channels = weight.shape
-        rows = F.pad(weight, (0, 0, 0, 1)).reshape(-1, channels)  # a blank's are 0
-        at = ids.unfold(1, size, 1).int() + torch.arange(0, len(rows), alphabet + 1, dtype=torch.int32)
-        sums = F.embedding_bag(at.reshape(-1, size), rows, mode="sum") + self._of("conv1.bias")
+    def gathers(self, ids: torch.Tensor) -> bool:
+        """Whether `gathered` computes the first convolution of these ids: on a CPU in float32."""
+        return ids.device.type == "cpu" and self.dtype == torch.float32
+
+    def gathered(self, ids: torch.Tensor) -> torch.Tensor:
+        """The first convolution without products: a sum of as many rows of its weights as the kernel is long."""
+        rows = self.rows()
+        size, characters, channels = rows.shape
+        at = ids.unfold(1, size, 1).int() + torch.arange(0, size * characters, characters, dtype=torch.int32)
+        sums = F.embedding_bag(at.reshape(-1, size), rows.flatten(0, 1), mode="sum") + self._of("conv1.bias")
         return sums.reshape(len(ids), -1, channels).transpose(1, 2).unsqueeze(2)
+
+    def rows(self) -> torch.Tensor:
+        """Weights of the first convolution (kernel size, alphabet + 1, channels); a blank's, the last ones, are 0."""
+        return F.pad(self._of("conv1.weight")[:, :, 0].permute(2, 1, 0), (0, 0, 0, 1))
 
     def _of(self, name: str) -> torch.nn.Parameter:
         return getattr(self, attribute(name))

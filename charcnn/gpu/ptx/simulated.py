@@ -69,7 +69,7 @@ def on_pairs(operation: Function, ptx_type: str = "f16") -> Callable[..., int]:
     return body
 
 
-def greater_halves(a: Any, b: Any) -> int:
+def greater_halves(a: int, b: int) -> int:
     """`ptx.set_gt_u32_f16x2`."""
     return int((floats_of("f16", a) > floats_of("f16", b)) @ np.array([0xFFFF, 0xFFFF0000], np.int64))
 

@@ -77,8 +77,8 @@ def wgmma(
     and of `columns` rows, 128 bytes each, in shared memory with 128-byte swizzle.
 
     PTX: for each quarter wgmma.mma_async.sync.aligned.m64nNkK.f32.type.type, both operands in shared memory, K-major
-    or transposed, and wgmma.commit_group; sections "wgmma.mma_async" and "Matrix Descriptor Format". Since compute capability 9.0
-    (sm_90a).
+    or transposed, and wgmma.commit_group; sections "wgmma.mma_async" and "Matrix Descriptor Format". Since compute
+    capability 9.0 (sm_90a).
     """
     depth = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32}[ptx_type]
     major = "".join(f", {int(one)}" for one in transposed) if depth == 16 else ""  # other types cannot be

@@ -82,9 +82,7 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
     return found
 
 
-def measured(
-    level: catalog.TrainingLevel, build: Build, job: Job, asked: argparse.Namespace
-) -> Record:
+def measured(level: catalog.TrainingLevel, build: Build, job: Job, asked: argparse.Namespace) -> Record:
     """Train some steps, the first of which is not timed, check before and after, and say what was found.
 
     Raises:

@@ -56,18 +56,23 @@ def parts_of(rows: int, channels: int) -> int:
     return max(1, min(_BLOCKS // slabs_of(channels), -(-rows * lanes_of(channels) // (THREADS * AHEAD))))
 
 
-def placed(name: str, array: Array, shape: Shape, dtype: DType = np.uint16) -> np.uint64:
+def placed(name: str, array: Array, shape: Shape, dtype: DType = np.uint16, multiple: int = 16) -> np.uint64:
     """The address of an array on the GPU.
 
     Raises:
-        ValueError: its dtype, shape or layout does not fit, or it begins at no multiple of 16 bytes.
+        ValueError: its dtype, shape or layout does not fit, or it begins at no multiple of so many bytes.
     """
     check(name, array, dtype)
     expect(name, array, shape)
     address = device.address(array)
-    if address % 16:
-        raise ValueError(f"{name} begins at {address:#x}: need a multiple of 16 bytes")
+    if address % multiple:
+        raise ValueError(f"{name} begins at {address:#x}: need a multiple of {multiple} bytes")
     return np.uint64(address)
+
+
+def placed_factors(factors: Array) -> np.uint64:
+    """The address of float32 (2,), the factors above 0 and below, as `placed` gives it."""
+    return placed("factors", factors, (2,), np.float32, 8)
 
 
 @cuda.jit(device=True, forceinline=True)

@@ -1,4 +1,4 @@
-"""LayerNorm, ReLU and maxpool1d of three positions, channels last, in bf16: forward.
+"""LayerNorm, leaky ReLU and maxpool1d of three positions, channels last, in bf16: forward.
 
 An input is normalised over all its positions and channels. What the gradient needs is kept: which position won, and the
 normalised value there, but not the other two of each window. `training_backward` goes back.
@@ -18,10 +18,10 @@ from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_idx_x, thread_idx_x
 from charcnn.gpu.launch import jit, start
 from charcnn.ops.common import columns
-from charcnn.ops.common.columns import lanes_of, placed
+from charcnn.ops.common.columns import lanes_of, placed, placed_factors
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.common.moments import block_sum
-from charcnn.ops.maxpool1d_training import NOWHERE, WINDOW, check_length, check_rows
+from charcnn.ops.maxpool1d_training import BELOW, WINDOW, check_length, check_rows, slope_of
 
 STATIC = 4096
 """Bytes of shared memory that are left for sums, beside an input's values."""
@@ -39,11 +39,13 @@ def load_eight(array, at, values, to):
 @cache
 def _norm_pool_kernel(threads: int) -> Kernel:
     # A block has an input, all of its values in shared memory; each thread's sums are of the octets that it copied.
-    window, octet, nowhere, held, eights = WINDOW, OCTET, NOWHERE, WINDOW * 4, WINDOW * OCTET
+    window, octet, not_above, held, eights = WINDOW, OCTET, BELOW, WINDOW * 4, WINDOW * OCTET
     unpack, pack, alignment = ptx.cvt_f32x2("bf16"), ptx.cvt_f16x2("bf16"), ptx.ALIGNMENT
 
     @jit(launch_bounds=threads)
-    def kernel(y, gamma, beta, pooled, place, normalised, moments, length, rows, pooled_rows, channels, size, eps):
+    def kernel(
+        y, gamma, beta, factors, pooled, place, normalised, moments, length, rows, pooled_rows, channels, size, eps,
+    ):  # fmt: skip
         smem, tree = cuda.shared.array(0, types.uint32, alignment=alignment), cuda.shared.array(threads, float32)
         read = cuda.local.array(held, types.uint32)
         scale, offset = cuda.local.array(eights, float32), cuda.local.array(eights, float32)
@@ -71,7 +73,7 @@ def _norm_pool_kernel(threads: int) -> Kernel:
         rate = float32(1) / math.sqrt(block_sum(total, tree) / size + eps)
         if thread == 0:
             ptx.st_global_v2_f32(moments + uint64(n) * uint64(8), mean, rate)
-        across = channels // octet
+        across, slope = channels // octet, slope_of(factors)
         windows = length // window
         for i in range(thread, windows * across, threads):
             j, channel = i // across, i % across * octet
@@ -97,8 +99,8 @@ def _norm_pool_kernel(threads: int) -> Kernel:
                 for h in range(2):
                     c = 2 * w + h
                     if best[c] <= float32(0):  # of NaN false, so that it stays
-                        best[c] = float32(0)
-                        places[w // 2] |= nowhere << (16 * (w % 2) + 8 * h)
+                        best[c] = best[c] * slope + float32(0)  # so that there is no -0
+                        places[w // 2] |= not_above << (16 * (w % 2) + 8 * h)
             at = (uint64(n) * uint64(windows) + uint64(j)) * uint64(channels) + uint64(channel)
             ptx.st_global_v2_b32(place + at, places[0], places[1])
             ptx.st_global_v4_b32(
@@ -115,17 +117,18 @@ def _norm_pool_kernel(threads: int) -> Kernel:
 
 
 def norm_pool_forward(
-    y: Array, gamma: Array, beta: Array, pooled: Array, place: Array, normalised: Array, moments: Array, eps: float,
-    stream: Stream = None,
+    y: Array, gamma: Array, beta: Array, factors: Array, pooled: Array, place: Array, normalised: Array,
+    moments: Array, eps: float, stream: Stream = None,
 ) -> None:  # fmt: skip
-    """maxpool1d of three positions of relu(layernorm(y)).
+    """maxpool1d of three positions of leaky ReLU of layernorm(y).
 
     Args:
         y: bf16 as uint16, (N, S, C), C a multiple of 8; rows from L on are not read.
         gamma, beta: float32 (L, C).
+        factors: float32 (2,) that each launch reads: 1, and the slope below 0, which is 0 of ReLU.
         pooled: bf16 (N, Q, C), Q >= P = L // 3, written where valid.
         place: uint8 (N, P, C), written: which position of the window has the maximum after gamma and beta, of equals
-            the first; 3 where it is not positive.
+            the first, 0 to 2, and `maxpool1d_training.BELOW` where that is not above 0.
         normalised: bf16 (N, P, C), written: that position's value before gamma and beta.
         moments: float32 (N, 2), written: mean, and 1 / sqrt(variance + eps).
         eps: added to the variance.
@@ -144,6 +147,7 @@ def norm_pool_forward(
         placed("y", y, y.shape),
         placed("gamma", gamma, (length, channels), np.float32),
         placed("beta", beta, (length, channels), np.float32),
+        placed_factors(factors),
         placed("pooled", pooled, (n, pooled.shape[1], channels)),
         placed("place", place, (n, windows, channels), np.uint8),
         placed("normalised", normalised, (n, windows, channels)),

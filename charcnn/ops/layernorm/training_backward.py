@@ -1,6 +1,7 @@
-"""Back through maxpool1d of three positions, ReLU and LayerNorm: gradients of gamma, beta, and of what was normalised.
+"""Back through maxpool1d of three positions, leaky ReLU and LayerNorm: gradients of gamma, beta, and of features.
 
-With g the gradient where a window's maximum was, x the normalised values, M values an input and sums over all of them:
+With g the gradient where a window's maximum was, times leaky ReLU's slope where that is not above 0, x the normalised
+values, M values an input and sums over all of them:
 dx = rate (g gamma - sum(g gamma) / M - x sum(g gamma x) / M), where g is 0 but at one position of a window at most.
 A thread has eight channels of a window, of many inputs, so that gamma and sums over inputs stay in registers.
 """
@@ -18,10 +19,10 @@ from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_idx_x, block_idx_y, block_idx_z, grid_dim_x, grid_dim_y, thread_idx_x
 from charcnn.gpu.launch import jit, start
 from charcnn.ops.common import columns
-from charcnn.ops.common.columns import fold_of, lanes_of, placed, slabs_of, store_eight
+from charcnn.ops.common.columns import fold_of, lanes_of, placed, placed_factors, slabs_of, store_eight
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.common.moments import LANES
-from charcnn.ops.maxpool1d_training import WINDOW, check_length, check_rows, place_at
+from charcnn.ops.maxpool1d_training import WINDOW, check_length, check_rows, gradients_at, place_at, slope_of
 
 BLOCKS = 528
 """Blocks of up to 128 threads for which a GPU of 132 multiprocessors has registers."""
@@ -94,13 +95,13 @@ def _norm_columns_kernel(lanes: int, threads: int) -> Kernel:
 
     @jit(launch_bounds=(threads, 4))
     def kernel(
-        dy, place, normalised, gamma, input_parts, partial, inputs, splits, share, length, windows, pooled_rows,
-        channels,
+        dy, place, factors, normalised, gamma, input_parts, partial, inputs, splits, share, length, windows,
+        pooled_rows, channels,
     ):  # fmt: skip
         scale, by_gamma = cuda.local.array(eights, float32), cuda.local.array(eights, float32)
         by_beta, places = cuda.local.array(eights, float32), cuda.local.array(2, types.uint32)
         smem, read = cuda.shared.array(held, types.uint32, alignment), cuda.local.array(8, types.uint32)
-        thread, split, across = thread_idx_x(), block_idx_z(), block_idx_y()
+        thread, split, across, slope = thread_idx_x(), block_idx_z(), block_idx_y(), slope_of(factors)
         window = block_idx_x() * window_rows + thread // lanes
         channel = (across * lanes + thread % lanes) * octet
         inside = 1 if window < windows and channel < channels else 0
@@ -135,7 +136,8 @@ def _norm_columns_kernel(lanes: int, threads: int) -> Kernel:
             slot = (slot + 1) % slots
             total, product = float32(0), float32(0)
             for w in range(4):
-                gradients, normals, where = unpack(read[w]), unpack(read[4 + w]), place_at(places, w)
+                gradients, where = gradients_at(read[w], places, w, slope), place_at(places, w)
+                normals = unpack(read[4 + w])
                 for h in range(2):
                     c = 2 * w + h
                     g, x, p = (gradients[1], normals[1], where[1]) if h else (gradients[0], normals[0], where[0])
@@ -188,21 +190,22 @@ def _input_sums_kernel(threads: int) -> Kernel:
 
 
 def norm_columns(
-    dy: Array, place: Array, normalised: Array, gamma: Array, input_parts: Array, partial: Array, sums: Array,
-    stream: Stream = None,
+    dy: Array, place: Array, factors: Array, normalised: Array, gamma: Array, input_parts: Array, partial: Array,
+    sums: Array, stream: Stream = None,
 ) -> None:  # fmt: skip
     """Gradients of gamma and beta, in parts that `columns.Sums` adds up, and each input's two sums.
 
     Args:
         dy: bf16 as uint16, (N, Q, C), Q >= P; rows from P on are not read.
         place: uint8 (N, P, C), as forward wrote it.
+        factors: float32 (2,), as forward took it.
         normalised: bf16 (N, P, C), likewise.
         gamma: float32 (L, C), P = L // 3.
         input_parts: float32 of `columns_shapes`, scratch.
         partial: float32 (2, parts, L, C) of `columns_shapes`, written: partial[0] of gamma's gradient, partial[1] of
             beta's; zeros where no window has the position.
         sums: float32 (N, 2), written: of g gamma, and of g gamma times the normalised values, where g is dy at its
-            place.
+            place, times the slope where the maximum is not above 0.
         stream: a CUDA stream.
 
     Raises:
@@ -216,6 +219,7 @@ def norm_columns(
     addresses = (
         placed("dy", dy, (n, dy.shape[1], channels)),
         placed("place", place, (n, length // WINDOW, channels), np.uint8),
+        placed_factors(factors),
         placed("normalised", normalised, (n, windows, channels)),
         placed("gamma", gamma, (length, channels), np.float32),
         parts,
@@ -237,13 +241,13 @@ def _norm_backward_kernel(lanes: int, threads: int) -> Kernel:
 
     @jit(launch_bounds=(threads, 4))
     def kernel(
-        dy, place, y, moments, sums, gamma, dx, partial, inputs, share, length, windows, rows, pooled_rows, channels,
-        size,
+        dy, place, factors, y, moments, sums, gamma, dx, partial, inputs, share, length, windows, rows, pooled_rows,
+        channels, size,
     ):  # fmt: skip
         smem, total = cuda.shared.array(held, float32), cuda.local.array(octet, float32)
         scale, read = cuda.local.array(eights, float32), cuda.local.array(read_words, types.uint32)
         places, moved = cuda.local.array(2, types.uint32), cuda.local.array(4, types.uint32)
-        thread, split = thread_idx_x(), block_idx_z()
+        thread, split, leak = thread_idx_x(), block_idx_z(), slope_of(factors)
         window = block_idx_x() * window_rows + thread // lanes
         channel = (block_idx_y() * lanes + thread % lanes) * octet
         inside = 1 if window < windows and channel < channels else 0
@@ -273,7 +277,7 @@ def _norm_backward_kernel(lanes: int, threads: int) -> Kernel:
             for q in range(positions):
                 valid = window * positions + q < length
                 for w in range(4):
-                    (low, high), (low_y, high_y) = unpack(read[w]), unpack(read[4 * q + 4 + w])
+                    (low, high), (low_y, high_y) = gradients_at(read[w], places, w, leak), unpack(read[4 * q + 4 + w])
                     low_place, high_place = place_at(places, w)
                     c = 2 * w
                     low = rate * scale[q * octet + c] * low if low_place == q else float32(0)
@@ -296,13 +300,13 @@ def _norm_backward_kernel(lanes: int, threads: int) -> Kernel:
 
 
 def norm_pool_backward(
-    dy: Array, place: Array, y: Array, moments: Array, sums: Array, gamma: Array, dx: Array, partial: Array,
-    stream: Stream = None,
+    dy: Array, place: Array, factors: Array, y: Array, moments: Array, sums: Array, gamma: Array, dx: Array,
+    partial: Array, stream: Stream = None,
 ) -> None:  # fmt: skip
     """The gradient of y, which LayerNorm took, and in parts its sums by channel, which are the bias's gradient.
 
     Args:
-        dy, place, gamma: as `norm_columns` takes them.
+        dy, place, factors, gamma: as `norm_columns` takes them.
         y: bf16 as uint16, (N, S, C), as forward took it.
         moments: float32 (N, 2), as forward wrote them.
         sums: float32 (N, 2), as `norm_columns` wrote them.
@@ -320,6 +324,7 @@ def norm_pool_backward(
     addresses = (
         placed("dy", dy, (n, dy.shape[1], channels)),
         placed("place", place, (n, windows, channels), np.uint8),
+        placed_factors(factors),
         placed("y", y, y.shape),
         placed("moments", moments, (n, 2), np.float32),
         placed("sums", sums, (n, 2), np.float32),

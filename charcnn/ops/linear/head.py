@@ -1,4 +1,5 @@
-"""A network's last layer and its loss, forward and back: a product with few classes, and softmax cross-entropy.
+"""A network's last layer and its loss, forward and back: a product with few classes, and the cross-entropy of one or
+of several labels.
 
 Two kernels. A warp of the first has a row: its logits, its loss, and the gradient of what it read, with the weights
 from caches. The second adds up the weight's gradient: a thread has four classes of eight units, of some rows.
@@ -18,9 +19,11 @@ from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_idx_x, block_idx_y, block_idx_z, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit, start
 from charcnn.ops.common import columns
-from charcnn.ops.common.columns import AHEAD, fold_of, lanes_of, placed, slabs_of
+from charcnn.ops.common.columns import AHEAD, fold_of, lanes_of, placed, placed_factors, slabs_of
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.common.moments import LANES
+from charcnn.ops.conv1d.wgmma.products import After, make_ending
+from charcnn.ops.maxpool1d_training import slope_of
 
 CLASSES = 64
 """The most that four lanes hold the logits of."""
@@ -86,15 +89,17 @@ def _over(first: int, last: int) -> tuple[Kernel, Kernel]:
 
 
 @cache
-def _head_kernel(classes: int, groups: int, ahead: int, threads: int) -> Kernel:
+def _head_kernel(classes: int, groups: int, ahead: int, threads: int, multi_label: bool) -> Kernel:
     # Lanes are `groups` times as many as octets that are read at once: each has a part of the classes.
     tiles, lanes, held, octet, quad = -(-classes // (QUAD * groups)), LANES, 4 * ahead, OCTET, QUAD
     padded, unpack, pack, (load, store) = QUAD * tiles, ptx.cvt_f32x2("bf16"), ptx.cvt_f16x2("bf16"), _quad_of(classes)
     (over_octets, _), (over_classes, greatest_of) = _over(LANES // 2, groups), _over(groups // 2, 1)
-    apart = LANES // groups
+    apart, mean, (_, chosen) = LANES // groups, np.float32(1 / classes), make_ending(After(masked=True))
 
     @jit(launch_bounds=(threads, 4 if classes <= FEW else 1))
-    def kernel(h, weight, bias, targets, share, losses, dh, dlogits, rows, units):
+    def kernel(
+        h, weight, bias, targets, weights, share, factors, losses, answers, dh, dlogits, rows, units,
+    ):  # fmt: skip
         logits, wanted = cuda.local.array(padded, float32), cuda.local.array(padded, float32)
         four, read = cuda.local.array(quad, float32), cuda.local.array(held, types.uint32)
         moved = cuda.local.array(octet, float32)
@@ -132,30 +137,43 @@ def _head_kernel(classes: int, groups: int, ahead: int, threads: int) -> Kernel:
                 logits[t * quad + c] = over_octets(logits[t * quad + c]) + four[c]
                 if (tile + t) * quad + c < classes:
                     greatest = ptx.max_nan_f32(greatest, logits[t * quad + c])
+            if own_octet == 0:
+                store(answers, uint64(row) * uint64(classes), tile + t, logits, t * quad)
         greatest = greatest_of(greatest)
 
         # The loss, and the logits' gradient in their place.
-        total, all_wanted = float32(0), float32(0)
+        own_weight, loss = ptx.ld_global_f32(weights + uint64(row) * uint64(4)), float32(0)
+        factor, total, all_wanted = own_weight * ptx.ld_global_f32(share), float32(0), float32(0)
+        logarithm = float32(0)
+        if not multi_label:
+            for t in range(tiles):
+                for c in range(quad):
+                    if (tile + t) * quad + c < classes:
+                        total += math.exp(logits[t * quad + c] - greatest)
+                        all_wanted += wanted[t * quad + c]
+            total, all_wanted = over_classes(total), over_classes(all_wanted)
+            logarithm = math.log(total)
         for t in range(tiles):
             for c in range(quad):
                 if (tile + t) * quad + c < classes:
-                    total += math.exp(logits[t * quad + c] - greatest)
-                    all_wanted += wanted[t * quad + c]
-        total, all_wanted = over_classes(total), over_classes(all_wanted)
-        loss, logarithm, factor = float32(0), math.log(total), ptx.ld_global_f32(share + uint64(row) * uint64(4))
-        for t in range(tiles):
-            for c in range(quad):
-                if (tile + t) * quad + c < classes:
-                    below = logits[t * quad + c] - greatest
-                    loss += wanted[t * quad + c] * (logarithm - below)
-                    logits[t * quad + c] = factor * (math.exp(below) / total * all_wanted - wanted[t * quad + c])
+                    value, target = logits[t * quad + c], wanted[t * quad + c]
+                    if multi_label:
+                        small = math.exp(-abs(value))
+                        loss += (max(value, float32(0)) - value * target + math.log1p(small)) * mean
+                        sigmoid = (float32(1) if value >= float32(0) else small) / (float32(1) + small)
+                        logits[t * quad + c] = factor * (sigmoid - target) * mean
+                    else:
+                        below = value - greatest
+                        loss += target * (logarithm - below)
+                        logits[t * quad + c] = factor * (math.exp(below) / total * all_wanted - target)
             if own_octet == 0:
                 store(dlogits, uint64(row) * uint64(classes), tile + t, logits, t * quad)
-        loss = over_classes(loss)
+        loss = over_classes(loss) * own_weight
         if lane == 0:
             ptx.st_global_f32(losses + uint64(row) * uint64(4), loss)
 
-        # Back to the units, where ReLU let them pass.
+        # Back to the units, and through dropout and leaky ReLU.
+        above, under = ptx.ld_global_f32(factors), slope_of(factors)
         for first in range(0, octets, apart):
             o = min(first + own_octet, octets - 1)  # lanes behind the last one help to add up
             at = (begin + uint64(o * octet)) * uint64(2)
@@ -169,7 +187,7 @@ def _head_kernel(classes: int, groups: int, ahead: int, threads: int) -> Kernel:
                         for c in range(quad):
                             value += logits[t * quad + c] * four[c]
                     value = over_classes(value)
-                    moved[2 * w + s] = float32(0) if (pair[1] if s else pair[0]) <= float32(0) else value
+                    moved[2 * w + s] = chosen(value, pair[1] if s else pair[0], above, under)
             if lane % groups == 0 and first + own_octet < octets:
                 ptx.st_global_v4_b32(
                     dh + at, pack(moved[0], moved[1]), pack(moved[2], moved[3]), pack(moved[4], moved[5]),
@@ -227,22 +245,27 @@ def _head_weight_kernel(classes: int, lanes: int, threads: int) -> Kernel:
 
 
 def head(
-    h: Array, weight: Array, bias: Array, targets: Array, share: Array, losses: Array, dh: Array, dlogits: Array,
-    dweight: Array, dbias: Array, stream: Stream = None,
+    h: Array, weight: Array, bias: Array, targets: Array, weights: Array, share: Array, factors: Array,
+    losses: Array, logits: Array, dh: Array, dlogits: Array, dweight: Array, dbias: Array, *,
+    multi_label: bool = False, stream: Stream = None,
 ) -> None:  # fmt: skip
     """softmax_cross_entropy of linear(h, weight, bias), and its gradients.
 
     Args:
-        h: bf16 as uint16, (N, U), what ReLU gave; U a multiple of 8.
+        h: bf16 as uint16, (N, U), what leaky ReLU and dropout gave; U a multiple of 8.
         weight: float32 (U, classes), up to CLASSES of them.
         bias: float32 (classes,).
         targets: float32 (N, classes), as the loss takes them.
-        share: float32 (N,): what each loss counts in the sum whose gradients these are.
+        weights: float32 (N,): factors of the losses.
+        share: float32 (1,): what each loss counts in the sum whose gradients these are.
+        factors: float32 (2,) that each launch reads: by what dh is multiplied where h is above 0, and below.
         losses: float32 (N,), written.
+        logits: float32 (N, classes), written.
         dh: bf16 (N, U), written: 0 where h is.
         dlogits: float32 (N, classes), written.
         dweight, dbias: float32 (parts, U, classes) and (parts, classes), written: `columns.Sums` adds them up, and
             `columns.parts_of(N, U)` says how many parts are good.
+        multi_label: whether the loss is, instead, the mean over classes of the binary cross-entropy of their sigmoids.
         stream: a CUDA stream.
 
     Raises:
@@ -256,8 +279,11 @@ def head(
         placed("weight", weight, (units, classes), np.float32),
         placed("bias", bias, (classes,), np.float32),
         placed("targets", targets, (n, classes), np.float32),
-        placed("share", share, (n,), np.float32),
+        placed("weights", weights, (n,), np.float32),
+        placed("share", share, (1,), np.float32),
+        placed_factors(factors),
         placed("losses", losses, (n,), np.float32),
+        placed("logits", logits, (n, classes), np.float32),
         placed("dh", dh, (n, units)),
     )
     back = placed("dlogits", dlogits, (n, classes), np.float32)
@@ -267,7 +293,7 @@ def head(
     )
     lanes, threads, on = lanes_of(units), columns.THREADS, device.as_stream(stream)
     groups, numbers = 1 << (-(-classes // A_LANE) - 1).bit_length(), (*map(np.uint32, (n, units)),)
-    kernel = _head_kernel(classes, groups, AHEAD if classes <= FEW else 1, threads)
+    kernel = _head_kernel(classes, groups, AHEAD if classes <= FEW else 1, threads, multi_label)
     start(kernel, -(-n * LANES // threads), threads, on, *given, back, *numbers)
     grid = parts, slabs_of(units), -(-classes // QUAD)
     start(_head_weight_kernel(classes, lanes, threads), grid, threads, on, given[0], back, *partial, *numbers)

@@ -14,21 +14,19 @@ from functools import cache
 import numpy as np
 from numba import cuda, float32, types
 
-from charcnn.aliases import Array, Kernel, Stream
+from charcnn.aliases import Array, DType, Kernel, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, block_idx_y, extents, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
+from charcnn.ops.maxpool1d_training import BELOW
 from charcnn.ops.token_conv1d.training_tables import OCTET, TrainingTables
 from charcnn.ops.token_conv1d.warp_gather.config import ALIGNED, RUN, THREADS, WARP, WORDS
 from charcnn.ops.token_conv1d.warp_gather.launch import run_length
 
 POOL = 3
 """Positions of a window."""
-
-NOWHERE = 3
-"""The place of a window whose maximum ReLU makes 0."""
 
 SMALL_THREADS = device.block_size(256)
 """Of a block of the kernels beside the gather."""
@@ -68,9 +66,12 @@ def _gather_kernel(kernel_size: int, alphabet: int, lane_count: int, layernorm: 
     end_mask = (1 << 8 * (span % WORDS)) - 1 if span % WORDS else 0xFFFFFFFF
     taps, rows, lanes, pool = map(uint32, (kernel_size, alphabet + 1, lane_count, POOL))
     none, full, step = map(uint32, (0, 16, THREADS))
-    windows, warps, warp_size, row_bytes = WARP // lane_count, THREADS // WARP, WARP, row
+    windows, last_window, warps, warp_size = map(
+        uint32, (WARP // lane_count, WARP // lane_count - 1, THREADS // WARP, WARP)
+    )
+    row_bytes = row
     slab_bytes, blanks, octet = (alphabet + 1) * row, alphabet * 0x01010101, OCTET
-    first, second, nowhere = 0x00010001, 0x00020002, NOWHERE * 0x00010001
+    first, second, below, every = 0x00010001, 0x00020002, BELOW * 0x00010001, 0xFFFFFFFF
     of_byte, evens = 0x4440, 0x6420
     add, multiply, multiply_add, greater = ptx.add_f16x2, ptx.mul_f16x2, ptx.fma_f16x2, ptx.set_gt_u32_f16x2
     pack, peak, rounded = ptx.cvt_f16x2("f16"), ptx.max_nan_f16x2("f16"), ptx.cvt_bf16x2_f16x2
@@ -83,7 +84,7 @@ def _gather_kernel(kernel_size: int, alphabet: int, lane_count: int, layernorm: 
         words[j], words[j + 1], words[j + 2], words[j + 3] = pack(a, b), pack(c, d), pack(e, f), pack(g, h)
 
     @jit(launch_bounds=(THREADS, 1))
-    def kernel(quads, table, bias, moments, gamma, beta, y, place, normalised, per):
+    def kernel(quads, table, bias, moments, gamma, beta, factors, y, place, normalised, per):
         kept = cuda.shared.array(0, types.uint32, ALIGNED)  # (K, depth + 1, channels)
         gammas = cuda.local.array(affine, types.uint32)
         betas = cuda.local.array(affine, types.uint32)
@@ -98,7 +99,7 @@ def _gather_kernel(kernel_size: int, alphabet: int, lane_count: int, layernorm: 
         thread = thread_idx_x()
         lane, local = thread % warp_size % lanes, thread % warp_size // lanes
         inputs, channels, pooled, reach = extents(quads)[0], extents(bias)[0], extents(place)[1], extents(y)[1]
-        channel = (block_idx_y() * lanes + lane) * octet
+        channel, slope = (block_idx_y() * lanes + lane) * octet, pack(factors[1], factors[1])
         origin = ptx.cvta_to_shared(kept) + lane * 16
 
         i = thread
@@ -117,7 +118,7 @@ def _gather_kernel(kernel_size: int, alphabet: int, lane_count: int, layernorm: 
         cuda.syncthreads()
 
         # Runs of `per` inputs at some windows. Those of a block's warps lie far apart: all have blank ends of texts.
-        tiles, runs = (pooled + (windows - 1)) // windows, (inputs + (per - 1)) // per
+        tiles, runs = (pooled + last_window) // windows, (inputs + (per - 1)) // per
         run = thread // warp_size * grid_dim_x() + block_idx_x()
         while run < tiles * runs:
             window, n = run % tiles * windows + local, run // tiles * per
@@ -177,8 +178,8 @@ def _gather_kernel(kernel_size: int, alphabet: int, lane_count: int, layernorm: 
                                 best[c] = peak(best[c], value)
                                 chosen[c] = chosen[c] ^ ((chosen[c] ^ x) & mask)
                                 places[c] = places[c] ^ ((places[c] ^ (first if j == 1 else second)) & mask)
-                        places[c] = nowhere ^ ((places[c] ^ nowhere) & greater(best[c], 0))
-                        best[c], chosen[c] = rounded(peak(best[c], 0)), rounded(chosen[c])
+                        places[c] = places[c] | (greater(best[c], 0) ^ every) & below
+                        best[c], chosen[c] = rounded(peak(best[c], multiply(best[c], slope))), rounded(chosen[c])
                     ptx.st_global_v4_b32(y, to, best[0], best[1], best[2], best[3])
                     low, high = ptx.prmt(places[0], places[1], evens), ptx.prmt(places[2], places[3], evens)
                     ptx.st_global_v2_b32(place, at, low, high)
@@ -241,6 +242,7 @@ class TokenForward:
         weight: Array,
         bias: Array,
         affine: tuple[Array, Array] | None,
+        factors: Array,
         pooled: Array,
         place: Array,
         normalised: Array = None,
@@ -257,9 +259,10 @@ class TokenForward:
             ids: uint8 (N, L_in); an id >= depth is a blank.
             weight, bias: float32 (K, depth, C) and (C,).
             affine: gamma and beta, float32 (L, C), L = L_in - K + 1; None without LayerNorm.
+            factors: float32 (2,), of which the second is the slope of leaky ReLU, from 0 to less than 1.
             pooled: written, bfloat16 as uint16 (N, S, C), S >= P: rows from P on are left as they are.
-            place: written, uint8 (N, P, C): which of the window has the maximum, of equals the first; 3 where that is
-                not above 0.
+            place: written, uint8 (N, P, C): which of the window has the maximum, of equals the first, and BELOW more
+                where that is not above 0.
             normalised: written, bfloat16 as uint16 (N, P, C): the maximum before gamma and beta; None without
                 LayerNorm.
             moments: written, float32 (N, 2): mean and 1 / sqrt(variance + eps); None without LayerNorm.
@@ -275,8 +278,9 @@ class TokenForward:
         shapes.expect("ids", ids, (n, length))
         reach = shapes.ranked("pooled", pooled, "N, S, C")[1]
         shapes.expect("pooled", pooled, (n, max(reach, self.windows), channels))
-        written, dtypes = {"place": place}, {"place": np.uint8}
-        given = {"ids": ids}
+        shapes.expect("factors", factors, (2,))
+        written, given = {"place": place}, {"ids": ids, "factors": factors}
+        dtypes: dict[str, DType] = {"place": np.uint8, "normalised": np.uint16}
         shapes.expect("place", place, (n, self.windows, channels))
         if affine is not None:
             for name, array in zip(("gamma", "beta"), affine, strict=True):
@@ -285,13 +289,12 @@ class TokenForward:
             shapes.expect("normalised", normalised, (n, self.windows, channels))
             shapes.expect("moments", moments, (n, 2))
             written |= {"normalised": normalised, "moments": moments}
-            dtypes["normalised"] = np.uint16
         call = Call(
             pooled, stream, pooled.shape, np.uint16, dtypes, named="pooled", written=tuple(written), **given, **written
         )
         tables.update(weight, bias, stream=stream)
         blocks = -(-n * length // SMALL_THREADS)
-        call.launch(_quads_kernel, blocks, SMALL_THREADS, ids, self.quads, np.uint32(depth))
+        call.launch(_quads_kernel, blocks, SMALL_THREADS, ids, self.quads, *map(np.uint32, (depth,)))
         if self.layernorm:
             tables(ids, out=self._stat, stream=stream)
             blocks = -(-n // SMALL_THREADS)
@@ -302,6 +305,6 @@ class TokenForward:
         per = run_length(n, tiles, blocks * THREADS // WARP, RUN)
         call.launch(
             _gather_kernel(kernel_size, depth, lanes, self.layernorm), (blocks, slices), THREADS, self.quads,
-            tables.words, bias, *((moments, *affine) if affine else (bias, bias, bias)), pooled, place,
-            normalised if affine else pooled, np.uint32(per), shared=16 * kernel_size * (depth + 1) * lanes,
+            tables.words, bias, *((moments, *affine) if affine else (bias, bias, bias)), factors, pooled, place,
+            normalised if affine else pooled, *map(np.uint32, (per,)), shared=16 * kernel_size * (depth + 1) * lanes,
         )  # fmt: skip

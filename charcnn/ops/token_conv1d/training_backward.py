@@ -1,14 +1,9 @@
 """The gradient of block 1's weight and bias where it trains, from dy of its pooled features.
 
-No gradient of the convolution's results is formed. With M values of an input normalised together, g the dy at a
-window's place, and v = rate g gamma there, that gradient is
-
-    dx[l, c] = v - rate sums[0] / M - rate sums[1] / M xhat[l, c]        xhat = rate (y - mean)
-
-A weight's gradient adds up dx where its tap met its character. Of v that is a scatter. The rest depends on ids alone
-but for y, a sum of weights, one a tap: so it takes how often each two taps met each two characters, each input counted
-w = rate^2 sums[1] / M times, and a product of these counts and the weights. The counts are whole numbers of fixed
-steps: their order does not count. The bias is one more row, of a character that is always there.
+No gradient of the convolution's results is formed. What passes through the maxima is scattered (`training_scatter`).
+What LayerNorm's mean and variance add depends on the ids alone, but for sums of weights: it takes weighted counts of
+which characters any two taps met, times the weights. The README.md of this folder derives it. Counts are whole numbers
+of fixed steps, so that their order does not matter.
 """
 
 from __future__ import annotations
@@ -22,28 +17,14 @@ from numba import cuda, float32, float64, int64, types
 from charcnn.aliases import Array, Kernel, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import int32, uint32, uint64
-from charcnn.gpu.indices import block_idx_x, block_idx_y, block_idx_z, extents, grid_dim_x, thread_idx_x
+from charcnn.gpu.indices import block_idx_x, block_idx_y, extents, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
+from charcnn.ops.token_conv1d import training_scatter
 from charcnn.ops.token_conv1d.gather import ALIGNED, RESERVED
-from charcnn.ops.token_conv1d.training import NOWHERE, POOL, TokenForward
-from charcnn.ops.token_conv1d.training_tables import OCTET, SIDE
-
-SLICE = 32
-"""Channels of a block of the scatter, one a lane: lanes that pick different rows meet in no bank."""
-
-TAPS = 4
-"""Of a warp: what a word of characters has."""
-
-GROUP = 4
-"""Windows whose gammas a lane has in registers."""
-
-STAGE = 8
-"""Inputs whose windows of a group are copied at once, while those before are added up."""
-
-ROWS = STAGE * GROUP
-
-GAMMAS = POOL * GROUP
+from charcnn.ops.token_conv1d.training import TokenForward
+from charcnn.ops.token_conv1d.training_scatter import GROUP, SLICE, STAGE, TAPS, quads_of, static_bytes
+from charcnn.ops.token_conv1d.training_tables import SIDE
 
 DIGIT = 13
 """Bits of the lower of two digits of a weight of counts, which are added up apart, in 32 bits."""
@@ -68,144 +49,6 @@ LEAST, INFINITE = WEIGHT_BITS + 126, 0x7F800000
 
 AT_ONCE = 8
 """Partial sums that a thread asks for before it needs the first."""
-
-
-def _static_bytes(quads: int) -> int:
-    """Of shared memory, of a block of the scatter, beside its table."""
-    return 2 * (3 * ROWS * SLICE + 4 * (STAGE * quads + GAMMAS * SLICE + STAGE)) + 64
-
-
-def _quads(warps: int) -> int:
-    """Words of characters that a group's windows read of an input, a position each."""
-    return POOL * (GROUP - 1) + NOWHERE + TAPS * (warps - 1) + 1
-
-
-@cache
-def _scatter_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm: bool) -> Kernel:
-    # A block has SLICE channels of the rows of `warp_count` times TAPS taps, and a run of items: a group of windows of
-    # STAGE inputs. A warp alone adds to its taps' rows, in order. It reads those of two windows before it writes any;
-    # where both are the same row, the second sum begins with the first one.
-    quad_count, threads = _quads(warp_count), SLICE * warp_count
-    held, kept_quads, kept_gammas, kept_rates = 2 * ROWS * SLICE, 2 * STAGE * quad_count, 2 * GAMMAS * SLICE, 2 * STAGE
-    taps, rows, step, lanes, none = map(uint32, (kernel_size, alphabet + 1, threads, SLICE, 0))
-    one, two, four = map(uint32, (4, 8, 16))  # words
-    quads_held, slab, slab_bytes = quad_count, (alphabet + 1) * SLICE, 4 * (alphabet + 1) * SLICE
-    block_taps, blanks, of_byte, in_row, octet = TAPS * warp_count, alphabet * 0x01010101, 0x4440, SLICE // OCTET, OCTET
-    depth, nowhere, row_bits, alignment, pair_taps = alphabet, NOWHERE, 7, ptx.ALIGNMENT, 2 * TAPS
-    copy_one, copy_two, copy_four, wait = *map(ptx.cp_async, (1, 2, 4)), ptx.cp_async_wait_group(1)
-
-    @jit(launch_bounds=threads)
-    def kernel(dy, place, quads, moments, gamma, partial, per):
-        table = cuda.shared.array(0, float32, ALIGNED)  # (taps of the block, depth + 1, SLICE)
-        dys = cuda.shared.array(held, types.uint16, alignment)
-        places = cuda.shared.array(held, types.uint8, alignment)
-        words = cuda.shared.array(kept_quads, types.uint32, alignment)
-        gammas = cuda.shared.array(kept_gammas, float32, alignment)
-        rates = cuda.shared.array(kept_rates, float32, alignment)
-        scales = cuda.local.array(GAMMAS, float32)
-        bits = cuda.local.array(2, types.uint32)
-        values = cuda.local.array(2, float32)
-        taken = cuda.local.array(2, types.uint32)
-        row_at = cuda.local.array(pair_taps, types.uint32)
-        sums = cuda.local.array(pair_taps, float32)
-        thread, part, first_tap = thread_idx_x(), block_idx_x(), block_idx_z() * block_taps
-        lane, warp, first_channel = thread % lanes, thread // lanes, block_idx_y() * lanes
-        inputs, pooled, channels, reach = extents(place)[0], extents(place)[1], extents(place)[2], extents(dy)[1]
-        length, held_taps = extents(quads)[1], min(block_taps, taps - first_tap)
-        own_taps = min(TAPS, held_taps - min(warp * TAPS, held_taps))
-        origin = ptx.cvta_to_shared(table) + warp * (TAPS * slab_bytes) + lane * 4
-        i = thread
-        while i < held_taps * slab:
-            table[i] = float32(0)
-            i += step
-        chunks = (inputs + (STAGE - 1)) // STAGE
-        begin = part * per
-        end = min(begin + per, (pooled + (GROUP - 1)) // GROUP * chunks)
-        total, item = float32(0), begin
-        while item <= end:  # an item is copied while the one before it is added up
-            half = item % 2
-            window, n = item // chunks * GROUP, item % chunks * STAGE
-            i = thread
-            while item < end and i < ROWS * in_row:
-                c, row = i % in_row * octet, i // in_row
-                s, w, channel = n + row // GROUP, window + row % GROUP, first_channel + c
-                there, to = s < inputs and w < pooled and channel < channels, (half * ROWS + row) * lanes + c
-                at = (uint64(s) * uint64(reach) + uint64(w)) * uint64(channels) + uint64(channel)
-                copy_four(dys, to, none, dy, at if there else uint64(0), four if there else none)
-                at = (uint64(s) * uint64(pooled) + uint64(w)) * uint64(channels) + uint64(channel)
-                copy_two(places, to, none, place, at if there else uint64(0), two if there else none)
-                i += step
-            i = thread
-            while item < end and i < STAGE * quads_held:
-                s, t = n + i // quads_held, first_tap + window * POOL + i % quads_held
-                there, at = s < inputs and t < length, uint64(s) * uint64(length) + uint64(t)
-                copy_one(words, half * (STAGE * quads_held) + i, none, quads, at if there else uint64(0),
-                         one if there else none)  # fmt: skip
-                i += step
-            i = thread
-            while layernorm and item < end and i < GAMMAS * in_row * 2:
-                t, channel = window * POOL + i // (in_row * 2), first_channel + i % (in_row * 2) * 4
-                there = t < pooled * POOL and channel < channels
-                copy_four(gammas, half * (GAMMAS * lanes) + i * 4, none, gamma,
-                          uint64(t * channels + channel) if there else uint64(0), four if there else none)  # fmt: skip
-                i += step
-            if layernorm and item < end and thread < STAGE:
-                there = n + thread < inputs
-                copy_one(rates, half * STAGE + thread, none, moments, uint64(2 * (n + thread) + 1) if there else uint64(0),
-                         one if there else none)  # fmt: skip
-            ptx.cp_async_commit_group()
-            if item > begin:
-                wait()
-                cuda.syncthreads()
-                half, n = 1 - half, (item - 1) % chunks * STAGE
-                if layernorm:
-                    for t in range(GAMMAS):
-                        scales[t] = gammas[(half * GAMMAS + t) * lanes + lane]
-                for s in range(0, min(STAGE, inputs - n)):
-                    rate = rates[half * STAGE + s] if layernorm else float32(1)
-                    for w in range(0, GROUP, 2):
-                        for h in range(2):
-                            t = w + h
-                            at = ((half * STAGE + s) * GROUP + t) * lanes + lane
-                            bits[h], taken[h] = dys[at], places[at]
-                            values[h] = ptx.bitcast_f32(bits[h] << 16)
-                            if layernorm:
-                                scale = scales[POOL * t + 2]
-                                if taken[h] == 0:
-                                    scale = scales[POOL * t]
-                                elif taken[h] == 1:
-                                    scale = scales[POOL * t + 1]
-                                values[h] *= rate * scale
-                            if taken[h] == nowhere:
-                                values[h] = float32(0)
-                            total += values[h]
-                            taken[h] = words[(half * STAGE + s) * quads_held + (POOL * t + TAPS * warp) + taken[h]]
-                        if cuda.any_sync(0xFFFFFFFF, taken[0] != blanks or taken[1] != blanks):
-                            for k in range(TAPS):
-                                if k < own_taps:
-                                    for h in range(2):
-                                        row = (ptx.prmt(taken[h], 0, of_byte + k) << row_bits) + origin
-                                        row_at[2 * k + h] = row + k * slab_bytes
-                                        sums[2 * k + h] = ptx.ld_shared_f32(row_at[2 * k + h])
-                            for k in range(TAPS):
-                                if k < own_taps:
-                                    first = sums[2 * k] + values[0]
-                                    before = first if row_at[2 * k] == row_at[2 * k + 1] else sums[2 * k + 1]
-                                    ptx.st_shared_f32(row_at[2 * k], first)
-                                    ptx.st_shared_f32(row_at[2 * k + 1], before + values[1])
-            cuda.syncthreads()
-            item += 1
-
-        i = thread
-        while i < held_taps * slab:
-            k, a, channel = i // slab, i // lanes % rows, first_channel + i % lanes
-            if a < depth and channel < channels:
-                partial[part, (first_tap + k) * depth + a, channel] = table[i]
-            i += step
-        if first_tap + warp == 0 and first_channel + lane < channels:
-            partial[part, taps * depth, first_channel + lane] = total
-
-    return kernel
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -237,8 +80,8 @@ def _weights_kernel(moments, sums, weights, units, counts, values):
     n = block_idx_x() * THREADS + thread
     while n < inputs:
         w, z = _weights_of(moments, sums, n, values)
-        weights[n, 0] = math.floor(w * unit_w + 0.5)
-        weights[n, 1] = math.floor(z * unit_z + 0.5)
+        weights[n, 0] = math.floor(w * unit_w + 0.5) if peaks[0] < INFINITE else 0
+        weights[n, 1] = math.floor(z * unit_z + 0.5) if peaks[1] < INFINITE else 0
         n += step
     i = block_idx_x() * THREADS + thread
     while i < counts.size:
@@ -432,7 +275,7 @@ class TokenBackward:
 
     def _bytes(self) -> int:
         tables, taps = self._block.tables, min(self._block.tables.kernel_size, TAPS * self._warps)
-        return 4 * SLICE * taps * (tables.depth + 1) + _static_bytes(_quads(self._warps))
+        return 4 * SLICE * taps * (tables.depth + 1) + static_bytes(quads_of(self._warps))
 
     def backward(
         self,
@@ -441,6 +284,7 @@ class TokenBackward:
         dweight: Array,
         dbias: Array,
         bias: Array,
+        factors: Array,
         gamma: Array = None,
         moments: Array = None,
         sums: Array = None,
@@ -456,6 +300,7 @@ class TokenBackward:
             place: uint8 (N, P, C), as `TokenForward.forward` wrote it.
             dweight, dbias: written, float32 (K, depth, C) and (C,).
             bias: float32 (C,), of the forward pass.
+            factors: float32 (2,), of which the second is the slope of leaky ReLU.
             gamma: float32 (L, C); None without LayerNorm, and so are moments and sums.
             moments: float32 (N, 2), as the forward pass wrote them.
             sums: float32 (N, 2): of g gamma, and of g gamma xhat, over an input's windows and channels, where g is dy
@@ -471,7 +316,7 @@ class TokenBackward:
         reach = shapes.ranked("dy", dy, "N, S, C")[1]
         expected = {
             "dy": (dy, (n, max(reach, block.windows), channels)), "place": (place, (n, block.windows, channels)),
-            "dbias": (dbias, (channels,)), "bias": (bias, (channels,)),
+            "dbias": (dbias, (channels,)), "bias": (bias, (channels,)), "factors": (factors, (2,)),
         }  # fmt: skip
         if block.layernorm:
             expected |= {"gamma": (gamma, (kept, channels)), "moments": (moments, (n, 2)), "sums": (sums, (n, 2))}
@@ -483,12 +328,12 @@ class TokenBackward:
             dweight, stream, (taps, depth, channels), dtypes={"dy": np.uint16, "place": np.uint8}, named="dweight",
             written=("dbias",), **{name: array for name, (array, _) in expected.items()},
         )  # fmt: skip
-        parts, rows, _ = self._partial.shape
-        warps = self._warps
+        (parts, rows, _), warps = self._partial.shape, self._warps
+        scatter = training_scatter.make_kernel(taps, depth, warps, block.layernorm)
         call.launch(
-            _scatter_kernel(taps, depth, warps, block.layernorm), (parts, self._slices, self._groups), SLICE * warps,
-            dy, place, block.quads, *((moments, gamma) if block.layernorm else (bias, bias)), self._partial,
-            np.uint32(self._items), shared=self._bytes() - _static_bytes(_quads(warps)),
+            scatter, (parts, self._slices, self._groups), SLICE * warps,
+            dy, place, block.quads, *((moments, gamma) if block.layernorm else (bias, bias)), factors, self._partial,
+            *map(np.uint32, (self._items,)), shared=self._bytes() - static_bytes(quads_of(warps)),
         )  # fmt: skip
         counted = (bias, bias)
         if block.layernorm:
@@ -515,5 +360,5 @@ class TokenBackward:
         inputs = min(max(LEAST_INPUTS, -(-n // room)), MOST_COUNTS // length)
         call.launch(
             _count_kernel(taps, depth, rows), (units, -(-n // inputs)), THREADS, self._block.quads, self._weights,
-            self._counts, np.uint32(inputs), shared=shared,
+            self._counts, *map(np.uint32, (inputs,)), shared=shared,
         )  # fmt: skip

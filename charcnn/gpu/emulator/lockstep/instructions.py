@@ -23,7 +23,7 @@ def warps(batch: Value, value: Value) -> np.ndarray:
     Raises:
         Unsupported: a part of a warp runs.
     """
-    if batch.threads % LANES or (batch.mask is not None and np.ptp(batch.mask.reshape(-1, LANES), axis=1).any()):
+    if batch.threads % LANES or (batch.mask is not None and np.diff(batch.mask.reshape(-1, LANES)).any()):
         raise Unsupported("a part of a warp")
     return batch.each(value).reshape(-1, LANES)
 

@@ -72,9 +72,10 @@ class After:
 
     biased: bool = False
     rectified: bool = False
-    """Whether ReLU is taken."""
+    """Whether leaky ReLU is taken: below 0, its slope times the value."""
     masked: bool = False
-    """Whether only those stay where another array is above 0: what ReLU gave, whose gradient this is then."""
+    """Whether they are multiplied by one factor where another array is above 0, by a second where it is below, and by 0
+    where it is 0: what leaky ReLU and dropout gave, whose gradient this is then."""
     partial: bool = False
     """Whether they are stored in float32, as parts of sums; else in 16 bits."""
 
@@ -164,32 +165,54 @@ def make_loads(kind: Kind, tile: ProductTile) -> tuple[Function, Function]:
     return load_a, load_b
 
 
+@cache
+def make_ending(after: After) -> tuple[Function, Function]:
+    """Device functions leaky(value, slope) and chosen(value, mask, above, below), of what comes after sums.
+
+    Where there is no such thing, they give the value as it is.
+    """
+    rectified, masked = after.rectified, after.masked
+
+    @cuda.jit(device=True, forceinline=True)
+    def leaky(value, slope):
+        return value if value > float32(0) or not rectified else value * slope
+
+    @cuda.jit(device=True, forceinline=True)
+    def chosen(value, mask, above, below):
+        if masked:
+            factor = above if mask > float32(0) else below
+            value = float32(0) if mask == float32(0) else value * factor
+        return value
+
+    return leaky, chosen
+
+
 def make_store(tile: ProductTile, after: After, ptx_type: str) -> Function:
-    """The device function store(acc, at, bias_at): a lane's results of two rows to its warp's boxes."""
-    pack, unpack = ptx.cvt_f16x2(ptx_type, after.rectified), ptx.cvt_f32x2(ptx_type)
+    """The device function store(acc, at, bias_at, factors): a lane's results of two rows to its warp's boxes."""
+    pack, unpack = ptx.cvt_f16x2(ptx_type), ptx.cvt_f32x2(ptx_type)
     biased, masked = after.biased, after.masked
+    leaky, chosen = make_ending(after)
     box_bytes, eight_rows, columns, row_bytes = BOX_BYTES, 8 * ROW_BYTES, tile.block_n, ROW_BYTES
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
-    def word(at, low, high):
+    def word(at, low, high, above, below):
         """Two results, where the mask may lie."""
         if masked:
             of_low, of_high = unpack(ptx.ld_shared_b32(at))
-            low = low if of_low > float32(0) else float32(0)
-            high = high if of_high > float32(0) else float32(0)
-        ptx.st_shared_b32(at, pack(low, high))
+            low, high = chosen(low, of_low, above, below), chosen(high, of_high, above, below)
+        ptx.st_shared_b32(at, pack(leaky(low, below), leaky(high, below)))
 
     @inline
-    def store(acc, at, bias_at):
+    def store(acc, at, bias_at, above, below):
         for i in range(0, columns // 2, 4):
             place = (at ^ (4 * i % row_bytes)) + i // 32 * box_bytes
             low, high = float32(0), float32(0)
             if biased:
                 first, second = ptx.ld_shared_v2_b32(bias_at + 8 * i)
                 low, high = ptx.bitcast_f32(first), ptx.bitcast_f32(second)
-            word(place, acc[i] + low, acc[i + 1] + high)
-            word(place + eight_rows, acc[i + 2] + low, acc[i + 3] + high)
+            word(place, acc[i] + low, acc[i + 1] + high, above, below)
+            word(place + eight_rows, acc[i + 2] + low, acc[i + 3] + high, above, below)
 
     return store
 
@@ -218,7 +241,8 @@ def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: s
 
     Its arguments: addresses of tensor maps, of A with boxes of a block's rows, or of 64 columns, of B with boxes of a
     block's share, of results and of the mask with boxes of a warp's; of a float32 bias, or of where float32 sums go;
-    then tiles in all, a cluster's as one, tiles of rows and of columns; taps, k blocks of one, steps of a product and
+    of two float32, a factor of what is above 0 and the slope of leaky ReLU, or a factor of what is below; then tiles
+    in all, a cluster's as one, tiles of rows and of columns; taps, k blocks of one, steps of a product and
     how many of them are added up at a time; rows and columns of results, and rows of B from a tap to the next.
 
     Args:
@@ -229,13 +253,24 @@ def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: s
     """
     load_a, load_b = make_loads(kind, tile)
     store_staged, store_partial = make_store(tile, after, ptx_type), make_store_partial(tile)
-    partial, biased, masked, by_tap, towards = after.partial, after.biased, after.masked, kind.by_tap, kind.step
+    partial, biased, rectified, masked = after.partial, after.biased, after.rectified, after.masked
+    by_tap, towards = kind.by_tap, kind.step
     stages, cluster, math_warpgroups = tile.stages, CLUSTER, MATH_WARPGROUPS
-    init, advance, before = ring.make_init(stages, MATH_WARPGROUPS * CLUSTER), ring.make_advance(stages), ring.make_before(stages)
+    init, advance, before = (
+        ring.make_init(stages, MATH_WARPGROUPS * CLUSTER),
+        ring.make_advance(stages),
+        ring.make_before(stages),
+    )
     multiply = ptx.wgmma(ptx_type, tile.block_n, transposed=kind.transposed)
     wait_one, wait_all, all_read = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0), ptx.bulk_wait_group_read(0)
     dealloc, alloc = ptx.setmaxnreg(REGISTERS[0], False), ptx.setmaxnreg(REGISTERS[1], True)
-    a_bytes, stage_bytes, staged_at, bias_at, biases = tile.a_bytes, tile.stage_bytes, tile.staged_at, tile.bias_at, tile.biases
+    a_bytes, stage_bytes, staged_at, bias_at, biases = (
+        tile.a_bytes,
+        tile.stage_bytes,
+        tile.staged_at,
+        tile.bias_at,
+        tile.biases,
+    )
     full_at, empty_at, mask_at = (tile.barriers_at + at for at in (0, 64, 128))
     block_m, block_n, acc_size, threads, warps = BLOCK_M, tile.block_n, tile.block_n // 2, THREADS, 4 * MATH_WARPGROUPS
     boxes, box_bytes, box_columns, box_rows, row_bytes = tile.boxes, BOX_BYTES, BOX_COLUMNS, BOX_ROWS, ROW_BYTES
@@ -265,7 +300,7 @@ def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: s
 
     @jit(launch_bounds=(THREADS, 1))
     def kernel(
-        map_a, map_b, map_y, map_mask, bias_or_sums, tiles, m_tiles, n_tiles, taps, k_blocks, steps, steps_of_part,
+        map_a, map_b, map_y, map_mask, bias_or_sums, factors, tiles, m_tiles, n_tiles, taps, k_blocks, steps, steps_of_part,
         m_size, n_size, tap_rows,
     ):  # fmt: skip
         # Prologue.
@@ -330,6 +365,10 @@ def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: s
         at = staged + lane_row * row_bytes + (lane_row * 16 + (lane & 3) * 4)
         leads, mask_full, mask_parity = thread & 127 < cluster, base + mask_at + warp * 8, zero
         box, asked, row, column = zero + boxes, zero, zero, zero
+        above, below = float32(1), float32(0)
+        if rectified or masked:
+            first, second = ptx.ld_global_v2_b32(factors)
+            above, below = ptx.bitcast_f32(first), ptx.bitcast_f32(second)
         if lane == 0 and not partial:
             ptx.fence_proxy_tensormap(map_y)
             if masked:
@@ -384,7 +423,7 @@ def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: s
                 elif lane == 0:
                     all_read()
                 cuda.syncwarp()
-                store_staged(acc, at, base + (bias_at + column * 4 + (lane & 3) * 8))
+                store_staged(acc, at, base + (bias_at + column * 4 + (lane & 3) * 8), above, below)
                 ptx.fence_proxy_async()
                 cuda.syncwarp()
                 box = zero

@@ -24,6 +24,7 @@ from charcnn.ops.conv1d.wgmma.products import (
     After,
     Kind,
     ProductTile,
+    make_ending,
     make_product_kernel,
 )
 
@@ -56,8 +57,10 @@ class Product:
         of: fp16 or bf16.
         taps: rows of a window.
         bias: float32 (outputs,), forward.
-        rectified: whether ReLU is taken, forward.
-        mask: as `out`; by features, results stay where it is above 0.
+        rectified: whether leaky ReLU is taken, forward.
+        mask: as `out`; by features, what leaky ReLU and dropout gave.
+        factors: float32 (2,) that each start reads: the factor of results where the mask is above 0, and below; forward
+            the second is leaky ReLU's slope. Where the mask is 0, results are.
 
     Raises:
         ValueError: channels are no multiple of 8.
@@ -66,9 +69,11 @@ class Product:
 
     def __init__(
         self, kind: Kind, a: Array, b: Array, out: Array, of: NumberFormat, *, taps: int = 1, bias: Array = None,
-        rectified: bool = False, mask: Array = None,
+        rectified: bool = False, mask: Array = None, factors: Array = None,
     ) -> None:  # fmt: skip
         device.require_hopper("wgmma")
+        if factors is None and (rectified or mask is not None):
+            raise ValueError("factors is None: need two float32 with ReLU or a mask")
         for name, array in (("a", a), ("b", b), ("out", out)):
             if tuple(array.shape)[-1] % WIDTH:
                 raise ValueError(f"{name} has {tuple(array.shape)[-1]} channels: need a multiple of {WIDTH}")
@@ -92,7 +97,8 @@ class Product:
             if kind.by_tap:
                 self.partial = Partial(sums, out.reshape(out.size))
             else:
-                arguments = [np.uint64(device.address(x)) for x in (sums, out if bias is None else bias, out if mask is None else mask, out)]
+                given = (out if array is None else array for array in (sums, bias, mask, factors, out))
+                arguments = [np.uint64(device.address(array)) for array in given]
                 numbers = np.uint32(parts), np.uint32(n), np.uint32(m * n)
                 blocks = min(-(-m * n // (2 * 256)), 8 * device.multiprocessors())
                 self._finish = make_finish_kernel(after, of.ptx_type), blocks, (*arguments, *numbers)
@@ -106,11 +112,12 @@ class Product:
         results = (BOX_COLUMNS, BOX_ROWS)
         self._maps += [self._maps[0] if after.partial else _map(out, results)]
         self._maps += [_map(mask, results) if after.masked else self._maps[2]]
-        self._held = a, b, out, bias, mask, sums
+        factors = out if factors is None else factors
+        self._held = a, b, out, bias, mask, sums, factors
         last = sums if after.partial else out if bias is None else bias
         tap_rows = b.shape[0] // taps
         numbers = parts * tiles, m_tiles, n_tiles, taps, k_blocks, steps, steps_of_part, m, n, tap_rows
-        addresses = (np.uint64(device.address(array)) for array in (*self._maps, last))
+        addresses = (np.uint64(device.address(array)) for array in (*self._maps, last, factors))
         self._arguments = (*addresses, *map(np.uint32, numbers))
         self._kernel, self._blocks = make_product_kernel(kind, tile, after, of.ptx_type), min(parts * tiles, clusters)
         self._shared, self.kind_name = tile.smem_bytes, kind.name
@@ -145,12 +152,14 @@ def _depth(tiles: int, steps: int, clusters: int, nbytes: int, by_tap: bool) -> 
 
 @cache
 def make_finish_kernel(after: After, ptx_type: str) -> Kernel:
-    """The kernel (sums, bias, mask, out, parts, columns, size): adds up parts, two values a thread.
+    """The kernel (sums, bias, mask, factors, out, parts, columns, size): adds up parts, two values a thread.
 
-    Its arguments: addresses, of float32 (parts, size), of a bias, of the mask and of results in 16 bits; then numbers.
+    Its arguments: addresses, of float32 (parts, size), of a bias, of the mask, of factors and of results in 16 bits;
+    then numbers.
     """
-    pack, unpack = ptx.cvt_f16x2(ptx_type, after.rectified), ptx.cvt_f32x2(ptx_type)
-    biased, masked = after.biased, after.masked
+    pack, unpack = ptx.cvt_f16x2(ptx_type), ptx.cvt_f32x2(ptx_type)
+    biased, rectified, masked = after.biased, after.rectified, after.masked
+    leaky, chosen = make_ending(after)
 
     @cuda.jit(device=True, forceinline=True)
     def pair(address):
@@ -158,7 +167,8 @@ def make_finish_kernel(after: After, ptx_type: str) -> Kernel:
         return ptx.bitcast_f32(low), ptx.bitcast_f32(high)
 
     @jit()
-    def kernel(sums, bias, mask, out, parts, columns, size):
+    def kernel(sums, bias, mask, factors, out, parts, columns, size):
+        above, below = pair(factors) if rectified or masked else (float32(1), float32(0))
         i, stride = 2 * (block_idx_x() * block_dim_x() + thread_idx_x()), 2 * grid_dim_x() * block_dim_x()
         while i < size:
             low, high = float32(0), float32(0)
@@ -172,9 +182,8 @@ def make_finish_kernel(after: After, ptx_type: str) -> Kernel:
                 low, high = low + one, high + other
             if masked:
                 one, other = unpack(ptx.ld_global_b32(mask + uint64(i) * uint64(2)))
-                low = low if one > float32(0) else float32(0)
-                high = high if other > float32(0) else float32(0)
-            ptx.st_global_b32(out + uint64(i) * uint64(2), pack(low, high))
+                low, high = chosen(low, one, above, below), chosen(high, other, above, below)
+            ptx.st_global_b32(out + uint64(i) * uint64(2), pack(leaky(low, below), leaky(high, below)))
             i += stride
 
     return kernel
