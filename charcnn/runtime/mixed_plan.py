@@ -35,6 +35,11 @@ class Block(NamedTuple):
         return self.node.layer.name
 
     @property
+    def linear(self) -> bool:
+        """Whether it is a linear layer."""
+        return isinstance(self.node.layer, layers.Linear)
+
+    @property
     def taps(self) -> int:
         """Of a convolution."""
         return self.node.layer.kernel_size if isinstance(self.node.layer, layers.Conv1d) else 1
