@@ -112,6 +112,9 @@ class Level(Module):
 class TrainingLevel(Module):
     """One step of the history of training, which builds on the one before."""
 
+    ranks: bool = False
+    """Whether several ranks train together, which mpiexec starts."""
+
     @property
     def family(self) -> Sequence[TrainingLevel]:
         """All levels that train."""
@@ -153,6 +156,11 @@ TRAINING_LEVELS = (
     TrainingLevel("t1", "cuda", gpus=1),
     TrainingLevel("t3", "cuda", gpus=1, precisions=("bf16",), hopper=True),
     TrainingLevel("t4", "cuda", gpus=1, precisions=("bf16",), hopper=True),
+    TrainingLevel("t5", "cpu", ranks=True),
+    TrainingLevel("t6", "cpu", ranks=True),
+    TrainingLevel("t7", "cpu", ranks=True),
+    TrainingLevel("t8", "cpu", ranks=True),
+    TrainingLevel("t9", "cpu", ranks=True),
 )
 
 

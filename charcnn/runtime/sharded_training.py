@@ -132,8 +132,12 @@ class ShardedTraining(Training):
     def loss_and_gradients(self, x: np.ndarray, targets: np.ndarray) -> tuple[float, dict[str, np.ndarray]]:
         """The mean loss of all ranks' inputs and copies of its gradients, by name."""
         total = self._exchange.total(len(x))
-        losses = self._backward(x, targets, total)
-        return self._exchange.total(float(losses.sum(dtype=np.float64))) / total, self._named("gradients")
+        return self.mean(self._backward(x, targets, total)), self._named("gradients")
+
+    def mean(self, losses: np.ndarray) -> float:
+        """Of all ranks' losses."""
+        total, of = (self._exchange.total(number) for number in (float(losses.sum(dtype=np.float64)), len(losses)))
+        return total / of
 
     def step(self, x: np.ndarray, targets: np.ndarray, rate: float = 1.0) -> np.ndarray:
         """Move the weights by the mean loss of all ranks' inputs; see `Training.step`.
@@ -157,6 +161,14 @@ class ShardedTraining(Training):
                 self._move(*given)
                 self._spread(bucket)
         return losses
+
+    def settle(self) -> None:
+        """Have all weights moved, and where all ranks hold them, there."""
+        for bucket in self._layout.buckets:
+            if bucket in self._moves:
+                self._spread(bucket)
+            if self._sharding.stage < 3:
+                self._ready(bucket)
 
     def save(self, path: files.Path, *, force: bool = False) -> None:
         """Write weights, moments and the number of steps, for `restore` of any number of ranks.
@@ -183,7 +195,7 @@ class ShardedTraining(Training):
             ValueError: the file is no checkpoint of such a network.
             OSError: it cannot be read.
         """
-        self._settle()
+        self.settle()
         with training_checkpoint.reading(path, self._shapes) as (self.steps, file):
             for kind in STATES:
                 for bucket in self._layout.buckets:
@@ -193,7 +205,7 @@ class ShardedTraining(Training):
 
     def close(self) -> None:
         """Wait for what is under way."""
-        self._settle()
+        self.settle()
         if self._thread is not None:
             self._thread.shutdown()
 
@@ -283,7 +295,8 @@ class ShardedTraining(Training):
 
     def _ready(self, bucket: Bucket) -> np.ndarray:
         """All of it, when it has come; the one behind it is sent then."""
-        for one in (bucket, *self._behind(bucket)):
+        sent = self._behind(bucket) if self._exchange.ranks > 1 else ()
+        for one in (bucket, *sent):
             if one in self._moves:
                 self._spread(one)
         if (wait := self._gathers.pop(bucket, None)) is not None:
@@ -313,14 +326,6 @@ class ShardedTraining(Training):
                 wait()
             self._exchange.buffers.give(self._fetched.pop(one))
 
-    def _settle(self) -> None:
-        """Have all weights moved, and where all ranks hold them, there."""
-        for bucket in self._layout.buckets:
-            if bucket in self._moves:
-                self._spread(bucket)
-            if self._sharding.stage < 3:
-                self._ready(bucket)
-
     # Buckets and places.
 
     def _bucket(self, name: str) -> Bucket:
@@ -345,7 +350,7 @@ class ShardedTraining(Training):
 
     def _whole(self, kind: str, bucket: Bucket) -> np.ndarray:
         """A copy of a bucket's weights, gradients or moments, on all ranks."""
-        self._settle()
+        self.settle()
         of, values = self._sharding, np.empty(self._layout.ranks * bucket.part, np.float32)
         own = values[bucket.of(self._exchange.rank)]
         if kind == "gradients":

@@ -1,0 +1,22 @@
+"""Training level 5: Training by several ranks, each of which has some rows of a step.
+
+Since level t0: each rank takes its share of a step's rows forward and back. Gradients of layers side by side are added up
+by all ranks as soon as they are there, while backward computes those of the layers before. Then each rank moves all
+weights, by the same gradients: all have the same bits. A rank holds what one alone would.
+"""
+
+from charcnn.runtime.sharded_training import ShardedTraining
+from charcnn.runtime.sharding import Sharding
+
+TITLE = "Data parallel training: gradients added up while backward runs"
+
+
+def build(params, config, *, batch=40, comm=None):
+    """Return a rank's side of a training from these weights, by steps of up to `batch` rows of its own."""
+    return ShardedTraining(config.nodes, params, batch, "loops", Sharding(), comm)
+
+
+if __name__ == "__main__":
+    from charcnn.levels.runner.sharded import main
+
+    main(build)
