@@ -42,15 +42,8 @@ CONSTANTS: dict[str, list[tuple[Any, ...]]] = {
     "setmaxnreg": [(40, False), (232, True)],
     "shfl_exchange": [(1, 1), (2, 16)],
     "tma_load_2d_multicast": [(2,)],
-    "wgmma": [
-        ("f16", 8),
-        ("bf16", 64, False),
-        ("tf32", 8),
-        ("e4m3", 8),
-        ("f16", 8, True, 2, 64),
-        ("bf16", 128, True, 4, 128, (True, True)),
-        ("bf16", 64, True, 4, 128, (False, True)),
-    ],
+    "wgmma": [("f16", 8), ("bf16", 64, False), ("tf32", 8), ("e4m3", 8), ("f16", 8, True, 2, 64), ("bf16", 128, True, 4, 128, (True, True)),
+              ("bf16", 64, True, 4, 128, (False, True))],
     "wgmma_registers": [("f16", 8, 2), ("bf16", 64, 6, 64)],
     "wgmma_wait_group": [(0,), (1,)],
 }

@@ -225,7 +225,7 @@ def test_a_rank_that_ends_ends_the_run_and_leaves_a_checkpoint(how, tmp_path):
 
 @needs_mpi
 def test_more_ranks_than_rows():
-    done = mpiexec(2, "-m", "charcnn.levels.t5", *"--config tiny --inputs 1".split())
+    done = mpiexec(2, "-m", "charcnn.levels.t5", "--config", "tiny", "--inputs", 1)
     assert done.returncode == 2
     assert done.stderr.count("t5: --inputs 1: need at least 2, a row for each rank") == 1, done.stderr
 

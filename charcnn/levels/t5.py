@@ -1,8 +1,8 @@
-"""Training level 5: Training by several ranks, each of which has some rows of a step.
+"""Training level 5: data parallel, each rank has some rows of a step.
 
-Since level t0: each rank takes its share of a step's rows forward and back. Gradients of layers side by side are added up
-by all ranks as soon as they are there, while backward computes those of the layers before. Then each rank moves all
-weights, by the same gradients: all have the same bits. A rank holds what one alone would.
+Since level t0: each rank takes its share of a step's rows forward and back. Ranks add up a bucket's gradients as soon
+as they are complete, while backward computes those of the layers before. Then each rank moves all weights by the same
+gradients, so that all have the same bits. A rank holds as much as one rank alone would.
 """
 
 from charcnn.runtime.sharded_training import ShardedTraining

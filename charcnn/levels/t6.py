@@ -1,7 +1,8 @@
-"""Training level 6: ZeRO-1, moments shared out.
+"""Training level 6: ZeRO-1, moments in parts.
 
-Since level t5: a rank has the moments of its part of each bucket alone, and moves these weights alone, by its part of the
-sums. It sends them to all, while the next forward pass begins. Messages are as many bytes, and weights the same bits.
+Since level t5: a rank holds the moments of its part of each bucket only, and moves only these weights, by its part of
+the sums. It sends the weights to all ranks while the next forward pass begins. Messages have as many bytes as before,
+and weights the same bits.
 """
 
 from charcnn.runtime.sharded_training import ShardedTraining

@@ -1,8 +1,8 @@
-"""Training level 7: ZeRO-2 and ZeRO-3, gradients shared out, and weights.
+"""Training level 7: ZeRO-2 and ZeRO-3, gradients in parts, and weights.
 
-Since level t6: a rank keeps its part of the gradients' sums alone; what backward wrote of a bucket is let go once it has
-been sent. With `--stage 3` weights are in parts, too. Each bucket is gathered before it is used, forward and back, while
-the one before computes, and let go behind it.
+Since level t6: a rank keeps only its part of the gradients' sums. It frees a bucket's gradients once they have been
+sent. With `--stage 3` weights are in parts, too: ranks gather each bucket before they use it, forward and back, while
+the bucket before computes, and free it behind.
 """
 
 from charcnn.runtime.sharded_training import ShardedTraining

@@ -1,8 +1,8 @@
 """Training level 8: ZeRO-Offload, AdamW on the host, behind the next forward pass.
 
-Since level t7: moments lie in the host's memory, and AdamW's loops on its cores move the weights, in a thread of their
-own. The next forward pass begins at once, and waits for the weights of each bucket when it gets there. On a CPU the
-host's memory is the device's, so that what is saved is time.
+Since level t7: AdamW's loops run on the host's cores, in a thread of their own, and moments lie in the host's memory.
+The next forward pass begins at once, and waits for the weights of each bucket when it gets there. On a CPU, device and
+host are the same memory, so this level can save time only.
 """
 
 from charcnn.runtime.sharded_training import ShardedTraining

@@ -1,8 +1,8 @@
 """Training level 9: ZeRO-Infinity, weights and moments in files.
 
-Since level t7 with `--stage 3`: a rank's parts of weights and moments lie in files. AdamW maps a window of them at a time,
-moves it, and writes it back. A bucket's weights are read when they are gathered. So a rank needs memory for its part of
-the gradients, a few buckets, and a window, of `--memory` bytes at most.
+Since level t7 with `--stage 3`: a rank's parts of weights and moments lie in files. AdamW maps a window of them, moves
+it, writes it back, and takes the next. Ranks read a bucket's weights from the files when they gather it. So a rank
+needs memory for its part of the gradients, a few buckets, and a window of at most `--memory` bytes.
 """
 
 import tempfile

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
 from charcnn.aliases import Comm
+
+Number = TypeVar("Number", int, float)
 
 IN_FLIGHT = 2
 """Buckets whose gradients are under way at once: a further one waits for the oldest."""
@@ -48,9 +51,12 @@ class Exchange:
         self.buffers = Buffers()
         self._sums = deque[tuple[Comm, np.ndarray, Callable[[np.ndarray], None]]]()
 
-    def total(self, number: float) -> float:
+    def total(self, number: Number) -> Number:
         """The sum of all ranks' numbers."""
-        return number if self._comm is None else self._comm.allreduce(number)
+        if self._comm is None:
+            return number
+        found: Number = self._comm.allreduce(number)
+        return found
 
     def sums(self, x: np.ndarray, then: Callable[[np.ndarray], None]) -> None:
         """Start to add up each rank's part of x, (ranks, n) flat, and have `then` take the sum (n,) later.

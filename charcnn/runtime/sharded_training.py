@@ -15,8 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from charcnn import files
 from charcnn.aliases import Array, Comm
+from charcnn.files import Path
 from charcnn.layers import Node
 from charcnn.ops import adamw
 from charcnn.ops.adamw import ParameterGroup
@@ -118,7 +118,7 @@ class ShardedTraining(Training):
         """Bytes in memory that the layers say it needs, by KINDS."""
         found = counted(self._nodes, self._rows)
         found |= sharding.counted(self._layout.weights, self._exchange.ranks, self._sharding.stage)
-        return found | (dict(weights=0, moments=0) if self.files else {})
+        return found | ({"weights": 0, "moments": 0} if self.files else {})
 
     @property
     def params(self) -> dict[str, np.ndarray]:
@@ -170,7 +170,7 @@ class ShardedTraining(Training):
             if self._sharding.stage < 3:
                 self._ready(bucket)
 
-    def save(self, path: files.Path, *, force: bool = False) -> None:
+    def save(self, path: Path, *, force: bool = False) -> None:
         """Write weights, moments and the number of steps, for `restore` of any number of ranks.
 
         Args:
@@ -188,7 +188,7 @@ class ShardedTraining(Training):
                     if file is not None:
                         file.write(values.data)
 
-    def restore(self, path: files.Path) -> None:
+    def restore(self, path: Path) -> None:
         """Go on from what `save` wrote.
 
         Raises:
@@ -365,7 +365,7 @@ class ShardedTraining(Training):
         return values
 
     def _named(self, kind: str) -> dict[str, np.ndarray]:
-        found = {}
+        found = dict[str, np.ndarray]()
         for bucket in self._layout.buckets:
             values = self._whole(kind, bucket)
             found |= {name: self._layout.parameter(values, name) for name in bucket.names}

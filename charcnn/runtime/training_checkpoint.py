@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from typing import IO
 
 from charcnn import files
@@ -58,7 +59,7 @@ def writing(path: files.Path, shapes: Mapping[str, Shape], steps: int, force: bo
 
 
 @contextmanager
-def reading(path: files.Path, shapes: Mapping[str, Shape]) -> Iterator[tuple[int, IO[bytes]]]:
+def reading(path: files.Path, shapes: Mapping[str, Shape]) -> Iterator[tuple[int, BufferedReader]]:
     """The number of steps, and the file, where the block reads what `writing` has it write.
 
     Args:

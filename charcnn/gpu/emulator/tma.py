@@ -66,7 +66,9 @@ def _cluster(blocks: int) -> Sequence[ThreadBlock]:
     return others[:blocks]
 
 
-def _load_box(to: int, found_at: int, mbarrier: int, *first: int, blocks: Sequence[ThreadBlock] | None = None) -> None:
+def _load_box(
+    to: int, found_at: int, mbarrier: int, *first: int, blocks: Sequence[ThreadBlock] | None = None
+) -> None:
     """`ptx.tma_load_2d` and others: a box whose first number is at these coordinates."""
     found, begin = _described(found_at), [_signed(one) for one in first]
     if len(begin) != len(found.shape) or found.walk is not None:

@@ -139,7 +139,7 @@ def _measured(
             training.save(asked.checkpoint, force=asked.force)
     found.append((*training.loss_and_gradients(rows[few], targets[few]), training.params))
     training.close()
-    each = {"memory": training.memory, "files": training.files, "digest": training.digest()}
+    each = training.memory, training.files, training.digest()
     all_ranks = [each] if comm is None else comm.gather(each)
     if all_ranks is None:
         return None
@@ -160,11 +160,11 @@ def _measured(
         "seconds": seconds,
         "samples_per_second": len(rows) / statistics.median(seconds),
         "losses": losses,
-        "memory_bytes": {kind: max(one["memory"][kind] for one in all_ranks) for kind in training.memory},
+        "memory_bytes": {kind: max(memory[kind] for memory, _, _ in all_ranks) for kind in training.memory},
         "memory_counted": training.counted,
-        "files_bytes": max(one["files"] for one in all_ranks),
-        "weights": each["digest"],
-        "equal_weights": len({one["digest"] for one in all_ranks}) == 1,
+        "files_bytes": max(held for _, held, _ in all_ranks),
+        "weights": each[2],
+        "equal_weights": len({digest for _, _, digest in all_ranks}) == 1,
         "validation": validation(checks, losses, precision, checked),
         "machine": machine.describe(),
         "commit": machine.commit(),

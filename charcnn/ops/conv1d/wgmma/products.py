@@ -231,21 +231,11 @@ def make_product_kernel(kind: Kind, tile: ProductTile, after: After, ptx_type: s
     store_staged, store_partial = make_store(tile, after, ptx_type), make_store_partial(tile)
     partial, biased, masked, by_tap, towards = after.partial, after.biased, after.masked, kind.by_tap, kind.step
     stages, cluster, math_warpgroups = tile.stages, CLUSTER, MATH_WARPGROUPS
-    init, advance, before = (
-        ring.make_init(stages, MATH_WARPGROUPS * CLUSTER),
-        ring.make_advance(stages),
-        ring.make_before(stages),
-    )
+    init, advance, before = ring.make_init(stages, MATH_WARPGROUPS * CLUSTER), ring.make_advance(stages), ring.make_before(stages)
     multiply = ptx.wgmma(ptx_type, tile.block_n, transposed=kind.transposed)
     wait_one, wait_all, all_read = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0), ptx.bulk_wait_group_read(0)
     dealloc, alloc = ptx.setmaxnreg(REGISTERS[0], False), ptx.setmaxnreg(REGISTERS[1], True)
-    a_bytes, stage_bytes, staged_at, bias_at, biases = (
-        tile.a_bytes,
-        tile.stage_bytes,
-        tile.staged_at,
-        tile.bias_at,
-        tile.biases,
-    )
+    a_bytes, stage_bytes, staged_at, bias_at, biases = tile.a_bytes, tile.stage_bytes, tile.staged_at, tile.bias_at, tile.biases
     full_at, empty_at, mask_at = (tile.barriers_at + at for at in (0, 64, 128))
     block_m, block_n, acc_size, threads, warps = BLOCK_M, tile.block_n, tile.block_n // 2, THREADS, 4 * MATH_WARPGROUPS
     boxes, box_bytes, box_columns, box_rows, row_bytes = tile.boxes, BOX_BYTES, BOX_COLUMNS, BOX_ROWS, ROW_BYTES

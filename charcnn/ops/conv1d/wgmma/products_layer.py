@@ -92,10 +92,7 @@ class Product:
             if kind.by_tap:
                 self.partial = Partial(sums, out.reshape(out.size))
             else:
-                arguments = [
-                    np.uint64(device.address(x))
-                    for x in (sums, out if bias is None else bias, out if mask is None else mask, out)
-                ]
+                arguments = [np.uint64(device.address(x)) for x in (sums, out if bias is None else bias, out if mask is None else mask, out)]
                 numbers = np.uint32(parts), np.uint32(n), np.uint32(m * n)
                 blocks = min(-(-m * n // (2 * 256)), 8 * device.multiprocessors())
                 self._finish = make_finish_kernel(after, of.ptx_type), blocks, (*arguments, *numbers)
