@@ -272,3 +272,59 @@ def test_what_does_not_fit(tmp_path):
     file.write_text("something else")
     with pytest.raises(FileExistsError, match="it is kept"):
         training.save(file)
+
+
+MIXED = """
+import os
+import platform
+import sys
+import numpy as np
+from charcnn import layers, offload
+from charcnn.layers import place
+from charcnn.runtime.mixed_training import MixedTraining
+from charcnn.runtime.shared_mixed_training import SharedMixedTraining
+
+nodes = place(
+    (layers.OneHot(9), layers.Conv1d(64, 3, name="conv1"), layers.Relu(), layers.MaxPool1d(3),
+     layers.Conv1d(64, 3, name="conv2"), layers.Relu(), layers.Flatten(),
+     layers.Linear(64, name="fc1"), layers.Relu(), layers.Linear(4, name="fc2")), (20,))
+rng, comm = np.random.default_rng(0), offload.world()
+os.chdir(sys.argv[1])
+weights = {name: (rng.standard_normal(shape) / 8).astype(np.float32)
+           for node in nodes for name, shape in node.parameters.items()}
+ids, targets = rng.integers(0, 10, (5, 20), np.uint8), np.eye(4, dtype=np.float32)[[0, 1, 2, 3, 1]]
+own, found = slice(comm.rank, None, comm.size), []
+its_loss, expected = MixedTraining(nodes, weights, 5).loss_and_gradients(ids, targets)
+for hosts in (1, 2):
+    if hosts > 1:
+        platform.node = lambda: str(comm.rank)
+    training = SharedMixedTraining(nodes, weights, 3, comm)
+    assert (training._group is None) == (hosts > 1)
+    loss, gradients = training.loss_and_gradients(ids[own], targets[own])
+    assert abs(loss - its_loss) < 1e-5
+    for name in expected:
+        apart = np.linalg.norm(gradients[name] - expected[name]) / np.linalg.norm(expected[name])
+        assert apart < 0.01, (name, apart)  # bf16's gradients of features are by 1 / 5 in both
+    training.step(ids[own], targets[own])
+    training.save("kept.safetensors", force=True)
+    comm.Barrier()
+    if hosts > 1:
+        training = SharedMixedTraining(nodes, {name: 0 * array for name, array in weights.items()}, 3, comm)
+        training.restore("kept.safetensors")
+        assert training.steps == 1
+    losses = training.step(ids[own], targets[own])
+    found.append((training.mean(losses), training.digest()))
+    training.close()
+assert len(set(comm.allgather(tuple(found)))) == 1
+assert found[0] == found[1]
+if comm.rank == 0:
+    print("all right", found[0])
+"""
+
+
+@needs_mpi
+@pytest.mark.exhaustive
+def test_tensor_cores_that_share_a_step(tmp_path):
+    """Emulated: by kernels and by MPI the same bits, also resumed, and the gradients of one GPU that has all rows."""
+    done = mpiexec(2, "-c", MIXED, tmp_path, NUMBA_ENABLE_CUDASIM="1", timeout=600)
+    assert done.stdout.startswith("all right"), done.stderr

@@ -29,8 +29,8 @@
 - accuracy MODEL PART: what a model that ships, "fast" or "accurate", reached on its "validation" or "test" rows;
 - compared: the models beside other ways to label short texts, from bench/compare.py;
 - training MODEL: the command that trained it, and what it ran on; few_rows: trainings on few rows;
-- layer_costs: parameters, multiplications and bytes of a convolution, an FFN and attention; training_memory PRECISION: of
-  training on several ranks, bytes by kind;
+- layer_costs: parameters, multiplications and bytes of a convolution, an FFN and attention;
+- training_memory PRECISION: bytes by kind that training takes on a rank;
 - fused_layers, half_chain, fused_alexnet: fused4's convolutions, blocks 3 to 6's, AlexNet's first two, in few kernels;
 - op_times, op_times_here: the course project's op times and rates; ours. calls: what a call takes the host.
 

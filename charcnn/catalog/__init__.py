@@ -114,6 +114,8 @@ class TrainingLevel(Module):
 
     ranks: bool = False
     """Whether several ranks train together, which mpiexec starts."""
+    mixed: bool = False
+    """Whether each rank takes a Hopper GPU, in bf16, where there are such."""
 
     @property
     def family(self) -> Sequence[TrainingLevel]:
@@ -156,7 +158,7 @@ TRAINING_LEVELS = (
     TrainingLevel("t1", "cuda", gpus=1),
     TrainingLevel("t3", "cuda", gpus=1, precisions=("bf16",), hopper=True),
     TrainingLevel("t4", "cuda", gpus=1, precisions=("bf16",), hopper=True),
-    TrainingLevel("t5", "cpu", ranks=True),
+    TrainingLevel("t5", "cpu", ranks=True, mixed=True),
     TrainingLevel("t6", "cpu", ranks=True),
     TrainingLevel("t7", "cpu", ranks=True),
     TrainingLevel("t8", "cpu", ranks=True),

@@ -294,8 +294,7 @@ class AdamW:
             self._by = device.to_device(np.empty((len(options), 6), np.float32), on)
             self._rate = device.to_device(np.ones(1, np.float64), on)
             self._steps = device.to_device(np.zeros(1, np.int64), on)
-            if shadow is not None:
-                start(_shadow_kernel, -(-weights.size // 128), 128, on, weights, shadow)
+            self._shade()
         else:
             self.first, self.second = np.zeros((2, weights.size), np.float32)
             self._partial, self._steps = np.empty(tasks(weights.size)), np.zeros(1, np.int64)
@@ -339,7 +338,7 @@ class AdamW:
         return {"steps": self.steps, **dict(zip(("first", "second"), moments, strict=True)), "loss_scale": scale}
 
     def restore(self, state: Record) -> None:
-        """Take what `state` gave."""
+        """Take what `state` gave; the shadow becomes that of the weights as they are."""
         steps = np.array([state["steps"]], np.int64)
         for array, saved in ((self.first, state["first"]), (self.second, state["second"]), (self._steps, steps)):
             expect("state", saved, tuple(array.shape))
@@ -349,6 +348,11 @@ class AdamW:
                 array[:] = saved
         if self.loss_scale is not None:
             vars(self.loss_scale).update(state["loss_scale"])
+        self._shade()
+
+    def _shade(self) -> None:
+        if self.shadow is not None:
+            start(_shadow_kernel, -(-self.weights.size // 128), 128, self._stream, self.weights, self.shadow)
 
     def _norm(self, gradients: Array, scaled: float, on: Stream) -> tuple[Array, float]:
         """The norm, and by what gradients are to be multiplied; on a GPU both lie there, and nothing waits."""
@@ -371,8 +375,8 @@ class AdamW:
         for group in self.groups:
             part = slice(begin, begin + group.size)
             begin = part.stop
-            arrays = [array[part] for array in (self.weights, gradients, self.first, self.second)]
-            move(*arrays, group, steps, factor, rate)
+            weights, slopes, *moments = (array[part] for array in (self.weights, gradients, self.first, self.second))
+            move(weights, slopes, moments[0], moments[1], group, steps, factor, rate)
         return None
 
     def _move_on_gpu(self, gradients: Array, rate: float | Array, on: Stream) -> None:

@@ -47,7 +47,8 @@ class Exchange:
 
     def __init__(self, comm: Comm | None) -> None:
         self._comm = comm
-        self.rank, self.ranks = (0, 1) if comm is None else (comm.rank, comm.size)
+        self.rank: int = 0 if comm is None else comm.rank
+        self.ranks: int = 1 if comm is None else comm.size
         self.buffers = Buffers()
         self._sums = deque[tuple[Comm, np.ndarray, Callable[[np.ndarray], None]]]()
 

@@ -197,7 +197,7 @@ class MixedTraining:
         self._ids = device.empty((rows, math.prod(nodes[0].in_shape)), np.uint8)
         self._targets = device.empty((rows, math.prod(self._blocks[-1].node.out_shape)), np.float32)
         self._share, self._losses = (device.empty((rows,), np.float32) for _ in range(2))
-        self._given, self._set, self._rate = 0, 1.0, device.to_device(np.ones(1))
+        self._given, self._set, self._rate = (0, 0), 1.0, device.to_device(np.ones(1))
         self._sums, self._products = list[tuple[Array, Array]](), list[Product]()
         self._starts = self._planned()
         self._graph: graph.Graph | None = None
@@ -273,10 +273,14 @@ class MixedTraining:
             else:
                 whole = np.pad(np.asarray(given, to.dtype), ((0, missing), (0, 0)), constant_values=blank)
                 to.copy_to_device(whole, stream=self._stream)
-        if n != self._given:
-            share = np.where(np.arange(self._rows) < n, np.float32(1 / n), np.float32(0))
+        if (given := (n, self._total(n))) != self._given:
+            share = np.where(np.arange(self._rows) < n, np.float32(1 / given[1]), np.float32(0))
             self._share.copy_to_device(share, stream=self._stream)
-            self._given = n
+            self._given = given
+
+    def _total(self, n: int) -> int:
+        """Of how many losses a step's is the mean, where these inputs are given."""
+        return n
 
     # What a step starts, in order: all arrays are made, and tensor maps encoded, before the first step.
 

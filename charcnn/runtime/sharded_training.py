@@ -57,6 +57,8 @@ class ShardedTraining(Training):
         OSError: the directory for files is missing, or full.
     """
 
+    precision = "fp32"
+
     def __init__(
         self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, technique: str = "loops",
         sharding: Sharding = Sharding(), comm: Comm | None = None, *,  # noqa: B008 - frozen

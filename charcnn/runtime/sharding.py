@@ -218,14 +218,14 @@ class Files:
 
     def read(self, kind: str, at: slice, out: np.ndarray) -> None:
         """Copy some values."""
-        rest, begin = memoryview(out).cast("B"), at.start * FLOAT
+        rest, begin = out.data.cast("B"), at.start * FLOAT
         while rest:
             done = os.preadv(self._files[kind].fileno(), [rest], begin)
             rest, begin = rest[done:], begin + done
 
     def write(self, kind: str, at: slice, values: np.ndarray) -> None:
         """Replace some values."""
-        rest, begin = memoryview(np.ascontiguousarray(values)).cast("B"), at.start * FLOAT
+        rest, begin = np.ascontiguousarray(values).data.cast("B"), at.start * FLOAT
         while rest:
             done = os.pwrite(self._files[kind].fileno(), rest, begin)
             rest, begin = rest[done:], begin + done

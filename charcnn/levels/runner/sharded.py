@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import numpy as np
+from numba import cuda
 
 from charcnn import catalog, files, offload
 from charcnn.aliases import Comm, Record
@@ -25,11 +26,14 @@ from charcnn.levels.runner.options import JSON, UNUSABLE, check_files, reads
 from charcnn.levels.runner.training import CHECKED_ROWS, RATE, errors, parser, show, validation
 from charcnn.model.params import Params
 from charcnn.offload import watch
-from charcnn.offload.modes import MODES
+from charcnn.offload.modes import MODES, own_gpus
 from charcnn.runtime import training_checkpoint
 from charcnn.runtime.sharded_training import ShardedTraining
+from charcnn.runtime.shared_mixed_training import SharedMixedTraining, computes_here
 
-Build = Callable[..., ShardedTraining]
+Shared = ShardedTraining | SharedMixedTraining
+
+Build = Callable[..., Shared]
 """What a level's file has under this name. Of OWN it has those options that it takes."""
 
 OWN: dict[str, Record] = {
@@ -70,8 +74,8 @@ def _main(name: str, description: str, build: Build, comm: Comm | None, argv: li
     if task is not None:
         try:
             options = {option: value for option in taken if (value := getattr(asked, option)) is not None}
-            training = _built(build, task, comm, asked.resume, options)
-        except (ValueError, OSError) as error:
+            training = _built(level, build, task, comm, asked.resume, options)
+        except (ValueError, OSError, device.DeviceError) as error:
             problem = str(error)
     problems = [problem] if comm is None else comm.allgather(problem)
     if training is None or task is None or any(problems):
@@ -106,8 +110,17 @@ def _task(level: catalog.TrainingLevel, asked: argparse.Namespace, ranks: int) -
     return job.params, rows, targets, job.source
 
 
-def _built(build: Build, task: Task, comm: Comm | None, resume: str | None, options: Record) -> ShardedTraining:
+def _built(
+    level: catalog.TrainingLevel, build: Build, task: Task, comm: Comm | None, resume: str | None, options: Record
+) -> Shared:
     weights, rows, _, _ = task
+    if level.mixed and computes_here():
+        ranks, gpus = offload.local_place(comm)[1], device.choose()
+        if ranks > len(gpus):
+            raise ValueError(
+                f"{ranks} ranks for {len(gpus)} GPUs: start one a GPU, or set CUDA_VISIBLE_DEVICES= for CPUs"
+            )
+        cuda.select_device(own_gpus(comm, None, 1)[0])
     share = max(offload.shares(max(len(rows), CHECKED_ROWS), 1 if comm is None else comm.size))
     training = build(weights, weights.config, batch=share, comm=comm, **options)
     if resume is not None:
@@ -116,7 +129,7 @@ def _built(build: Build, task: Task, comm: Comm | None, resume: str | None, opti
 
 
 def _measured(
-    level: catalog.TrainingLevel, training: ShardedTraining, task: Task, comm: Comm | None, asked: argparse.Namespace,
+    level: catalog.TrainingLevel, training: Shared, task: Task, comm: Comm | None, asked: argparse.Namespace,
     line_up: Callable[[], None],
 ) -> Record | None:  # fmt: skip
     """Train some steps, the first of which is not timed, and say on the root what was found."""
@@ -143,7 +156,7 @@ def _measured(
     all_ranks = [each] if comm is None else comm.gather(each)
     if all_ranks is None:
         return None
-    precision = level.precision()
+    precision = training.precision
     checks = [errors(*one, weights.config, precision, rows[:checked], targets[:checked]) for one in found]
     return {
         "schema": "level",
