@@ -17,9 +17,9 @@ from charcnn.levels.runner import sharded
 from charcnn.model import params
 from charcnn.ops import adamw
 from charcnn.runtime import training_checkpoint
-from charcnn.runtime.exchange import Exchange
+from charcnn.runtime.exchange import RankExchange
 from charcnn.runtime.sharded_training import ShardedTraining
-from charcnn.runtime.sharding import LEAST_MEMORY, Layout, Sharding, counted
+from charcnn.runtime.sharding import LEAST_MEMORY, BucketLayout, Sharding, counted
 from charcnn.runtime.training import Training, trained
 
 STATES = ("weights", "gradients", "masters", "moments")
@@ -107,8 +107,8 @@ def test_one_rank_has_the_bits_of_a_training_without_parts(way, tmp_path, monkey
 def test_gradients_are_sent_while_backward_computes(monkeypatch):
     """All buckets but that of the first layers, before these have theirs."""
     training, sent = made("t6"), []
-    send, first = Exchange.sums, training._function("one_hot_conv1d_backward")
-    monkeypatch.setattr(Exchange, "sums", lambda self, x, then: (sent.append("bucket"), send(self, x, then)))
+    send, first = RankExchange.sums, training._function("one_hot_conv1d_backward")
+    monkeypatch.setattr(RankExchange, "sums", lambda self, x, then: (sent.append("bucket"), send(self, x, then)))
     training._functions["one_hot_conv1d_backward"] = lambda *a, **k: (sent.append("conv1"), first(*a, **k))[1]
     taught(training, [0])
     buckets = len(training._layout.buckets)
@@ -145,7 +145,7 @@ def test_windows_are_no_larger_than_allowed(tmp_path):
 
 
 def test_counts():
-    """As ZeRO's paper has them, in mixed precision and in float32."""
+    """ZeRO's paper has these, in mixed precision and in float32."""
     n, ranks = SMALL.parameters, 64
     found = [sum(counted(n, ranks, stage, "fp16").values()) for stage in range(4)]
     assert found == pytest.approx([16 * n, 4 * n + 12 * n / ranks, 2 * n + 14 * n / ranks, 16 * n / ranks], abs=4)
@@ -157,7 +157,7 @@ def test_counts():
 @pytest.mark.parametrize("bucket", [1, 2000, None, 1 << 30])
 def test_buckets_are_layers_side_by_side(ranks, bucket):
     shapes = trained(TINY.nodes)
-    layout = Layout(shapes, ranks, bucket)
+    layout = BucketLayout(shapes, ranks, bucket)
     assert [name for one in layout.buckets for name in one.names] == [*shapes]
     assert sum(one.length for one in layout.buckets) == layout.weights == TINY.parameters
     layers = [{name.split(".")[0] for name in one.names} for one in layout.buckets]

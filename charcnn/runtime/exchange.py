@@ -20,7 +20,7 @@ IN_FLIGHT = 2
 """Buckets whose gradients are under way at once: a further one waits for the oldest."""
 
 
-class Buffers:
+class Passing:
     """Arrays that come and go, and how many bytes they had at once."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Buffers:
         self._now -= array.nbytes
 
 
-class Exchange:
+class RankExchange:
     """A rank's side.
 
     Args:
@@ -49,7 +49,7 @@ class Exchange:
         self._comm = comm
         self.rank: int = 0 if comm is None else comm.rank
         self.ranks: int = 1 if comm is None else comm.size
-        self.buffers = Buffers()
+        self.buffers = Passing()
         self._sums = deque[tuple[Comm, np.ndarray, Callable[[np.ndarray], None]]]()
 
     def total(self, number: Number) -> Number:

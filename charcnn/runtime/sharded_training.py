@@ -22,8 +22,8 @@ from charcnn.ops import adamw
 from charcnn.ops.adamw import ParameterGroup
 from charcnn.ops.techniques import CPU
 from charcnn.runtime import sharding, training_checkpoint
-from charcnn.runtime.exchange import Exchange
-from charcnn.runtime.sharding import Bucket, Files, Layout, Memory, Sharding
+from charcnn.runtime.exchange import RankExchange
+from charcnn.runtime.sharding import Bucket, BucketLayout, Sharding, StatesInFiles, StatesInMemory
 from charcnn.runtime.training import KINDS, Training, counted
 
 STATES = ("weights", "first", "second")
@@ -66,14 +66,16 @@ class ShardedTraining(Training):
     ) -> None:  # fmt: skip
         if technique not in CPU:
             raise ValueError(f"technique={technique!r}: need one that computes on the CPU: {', '.join(sorted(CPU))}")
-        self._exchange, self._sharding = Exchange(comm), sharding
+        self._exchange, self._sharding = RankExchange(comm), sharding
         super().__init__(nodes, params, rows, technique, group=group, clip=clip)
 
     def _hold(self, params: Mapping[str, np.ndarray], group: ParameterGroup, clip: float) -> None:
         of, ranks, self._group, self._clip = self._sharding, self._exchange.ranks, group, clip
-        self._layout = layout = Layout(self._shapes, ranks, of.bucket)
+        self._layout = layout = BucketLayout(self._shapes, ranks, of.bucket)
         kinds, size = STATES if of.stage == 3 else STATES[1:], layout.size // of.held("moments", ranks)
-        self._states = Memory(kinds, size) if of.directory is None else Files(kinds, size, of.directory, of.memory)
+        self._states = (
+            StatesInMemory(kinds, size) if of.directory is None else StatesInFiles(kinds, size, of.directory, of.memory)
+        )
         self.weights = np.zeros(0 if of.stage == 3 else layout.size, np.float32)
         self.gradients = np.zeros(layout.size // of.held("gradients", ranks), np.float32)
         self._params, self._gradients = Views(self._shapes, self._weight), Views(self._shapes, self._gradient)

@@ -107,7 +107,7 @@ class Bucket(NamedTuple):
         return slice(rank * self.part, (rank + 1) * self.part)
 
 
-class Layout:
+class BucketLayout:
     """The buckets of a network.
 
     Args:
@@ -157,7 +157,7 @@ class Layout:
         return array[at : at + math.prod(shape)].reshape(shape)
 
 
-class Memory:
+class StatesInMemory:
     """Arrays of zeros in memory, as many as there are kinds.
 
     Args:
@@ -191,13 +191,13 @@ class Memory:
         yield [array[at] for array in self._arrays.values()]
 
 
-class Files:
-    """The same in files, of which little is in memory at once.
+class StatesInFiles:
+    """Arrays of zeros in files, of which little is in memory at once.
 
     They have no names, so that nothing remains of them when the process ends, whichever way.
 
     Args:
-        kinds, size: as of `Memory`.
+        kinds, size: as of `StatesInMemory`.
         directory: where the files lie.
         memory: bytes that are mapped at once, at most.
 

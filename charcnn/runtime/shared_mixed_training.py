@@ -22,7 +22,7 @@ from charcnn.gpu.collectives.group import RANKS
 from charcnn.layers import Node
 from charcnn.ops.adamw import ParameterGroup
 from charcnn.runtime import training_checkpoint
-from charcnn.runtime.exchange import Exchange
+from charcnn.runtime.exchange import RankExchange
 from charcnn.runtime.mixed_training import MixedTraining
 
 BUCKET = 4 << 20
@@ -60,7 +60,7 @@ class SharedMixedTraining(MixedTraining):
         self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, comm: Comm | None = None, *,
         group: ParameterGroup = ParameterGroup(0), clip: float = 1.0, recorded: bool = False, stream: Stream = None,  # noqa: B008 - frozen
     ) -> None:  # fmt: skip
-        self._exchange, self._group = Exchange(comm), None
+        self._exchange, self._group = RankExchange(comm), None
         if comm is not None and len(set(comm.allgather(platform.node()))) == 1 and comm.size <= RANKS:
             self._group = Group(comm)
         hosted = comm is not None and self._group is None
