@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from charcnn import SMALL
 from charcnn.layers import Conv2d, Linear, Node, place
 from charcnn.networks import ece408
+from charcnn.runtime.sharding import counted
+from charcnn.runtime.training import trained
 from report.markdown import UNMEASURED, number, sources, table
 from report.schema import machine_called, results
 
@@ -58,6 +61,21 @@ def layer_costs(document: Path) -> str:
         [f"{size}, h = {HEADS}", *_counted(attention(POSITIONS, WIDTH, HEADS))],
     ]
     return table(["layer", "parameters", "multiplications", "bytes", "multiplications a byte"], rows, right=1)
+
+
+STAGES = {"t0, t5: everything on each rank": 0, "t6: ZeRO-1": 1, "t7: ZeRO-2": 2, "t7 --stage 3: ZeRO-3": 3}
+
+
+def training_memory(document: Path, precision: str) -> str:
+    """Bytes by kind that the paper's network takes on a rank, by stage and ranks, in fp32 or with fp16's two bytes."""
+    weights, rows = sum(map(math.prod, trained(SMALL.nodes).values())), []
+    for name, stage in STAGES.items():
+        for ranks in (2, 64) if stage else (1,):
+            held = counted(weights, ranks, stage, precision)
+            of_rank = f"{ranks}" if stage else "any"
+            total = sum(held.values())
+            rows.append([name, of_rank, *(f"{size:,}" for size in (*held.values(), total)), f"{total / weights:.2f} N"])
+    return table(["", "ranks", *held, "together", ""], rows, right=1)
 
 
 def _counted(cost: tuple[int, int, int]) -> list[str]:

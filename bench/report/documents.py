@@ -15,7 +15,7 @@ from report.bert import bert
 from report.calls import calls
 from report.cards import cards, portable
 from report.checks import agreement, dram, gpus, precisions, sanitizer, validation
-from report.claims import layer_costs, op_times, op_times_here
+from report.claims import layer_costs, op_times, op_times_here, training_memory
 from report.classify import accuracy, classify, compared, engines, training
 from report.code import change, code
 from report.collectives import collectives
@@ -46,7 +46,7 @@ _BLOCKS = (
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted, bert,
     gemm, amx, attention, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
-    few_rows, collectives, whole, training_steps,
+    few_rows, collectives, whole, training_memory, training_steps,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

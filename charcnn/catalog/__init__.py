@@ -112,6 +112,11 @@ class Level(Module):
 class TrainingLevel(Module):
     """One step of the history of training, which builds on the one before."""
 
+    ranks: bool = False
+    """Whether several ranks train together, which mpiexec starts."""
+    mixed: bool = False
+    """Whether each rank takes a Hopper GPU, in bf16, where there are such."""
+
     @property
     def family(self) -> Sequence[TrainingLevel]:
         """All levels that train."""
@@ -154,6 +159,11 @@ TRAINING_LEVELS = (
     TrainingLevel("t2", "cuda", gpus=1, precisions=("bf16",), ampere=True),
     TrainingLevel("t3", "cuda", gpus=1, precisions=("bf16",), hopper=True),
     TrainingLevel("t4", "cuda", gpus=1, precisions=("bf16",), hopper=True),
+    TrainingLevel("t5", "cpu", ranks=True, mixed=True),
+    TrainingLevel("t6", "cpu", ranks=True),
+    TrainingLevel("t7", "cpu", ranks=True),
+    TrainingLevel("t8", "cpu", ranks=True),
+    TrainingLevel("t9", "cpu", ranks=True),
 )
 
 

@@ -6,7 +6,7 @@ what it gives beside their gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -76,6 +76,7 @@ def gradient(
 def backward(
     nodes: Sequence[Node], read: Sequence[Array], dy: Array, params: Mapping[str, Array],
     function: Callable[[str], Function], out: Mapping[str, Array] | None = None,
+    done: Callable[[Iterable[str]], None] = lambda names: None,
 ) -> dict[str, Array]:  # fmt: skip
     """Gradients by the names of parameters, from that of the last layer's result.
 
@@ -85,6 +86,7 @@ def backward(
         nodes: the layers.
         read: what each of them read.
         dy, params, function, out: see `gradient`.
+        done: is told a layer's parameters as soon as their gradients have been computed, the last layer's first.
     """
     found: dict[str, Array] = {}
     for at in reversed(range(len(nodes))):
@@ -96,9 +98,11 @@ def backward(
             how = {} if out is None else {"out": tuple(out[name] for name in names)}
             given = function("one_hot_conv1d_backward")(dy, read[at - 1], params[names[0]], **how)
             found |= zip(names, given, strict=True)
+            done(names)
             break
         dy, own = gradient(node, dy, read[at], params, function, out)
         found |= own
+        done(own)
     return {name: found[name] for node in nodes for name in node.parameters if name in found}
 
 

@@ -150,7 +150,7 @@ class _Together(Mode):
     def __init__(self, ranks: Comm | None, name: str, **farms: Any) -> None:
         super().__init__(ranks, name)
         self.comm, self._told = ranks, False
-        watch.follow(ranks, name)
+        watch.follow(ranks, f"--offload {name} needs all; --offload farm goes on without")
 
     def line_up(self) -> None:
         if self.comm is not None:

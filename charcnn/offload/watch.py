@@ -67,7 +67,7 @@ class Watch:
         self._asking = threading.Lock()  # held while the thread calls MPI, which must not have ended by then
         self._until, self._why = math.inf, ""
         self._comm: Comm = None
-        self._mode = ""
+        self._needs = ""
         threading.Thread(target=self._look, name="MPI watch", daemon=True).start()
 
     @contextmanager
@@ -84,10 +84,10 @@ class Watch:
             self._until, self._why = until, why
             self._changed.notify()
 
-    def follow(self, comm: Comm | None, mode: str = "") -> None:
+    def follow(self, comm: Comm | None, needs: str = "") -> None:
         """From now on the death of any rank of the communicator ends this one, too; None: of no more."""
         with self._asking, self._changed:
-            self._comm, self._mode = comm, mode
+            self._comm, self._needs = comm, needs
             self._changed.notify()
 
     def fell(self, error: BaseException) -> None:
@@ -122,7 +122,7 @@ class Watch:
         if comm.rank != min(set(range(comm.size)) - set(dead), default=comm.rank):
             time.sleep(2.0)  # mpiexec ends this one when the one that speaks has ended
         ranks = f"rank {dead[0]} has" if len(dead) == 1 else f"ranks {', '.join(map(str, dead))} have"
-        self.end(f"{ranks} died, and ends this run: --offload {self._mode} needs all; --offload farm goes on without")
+        self.end(f"{ranks} died, and ends this run: {self._needs}")
 
     def end(self, why: str) -> NoReturn:
         """End the process by this line; mpiexec then ends the others."""
@@ -254,13 +254,15 @@ def abort(comm: Comm, status: int) -> NoReturn:
     os._exit(status)
 
 
-def follow(comm: Comm | None, mode: str = "") -> None:
+def follow(comm: Comm | None, needs: str = "") -> None:
     """From now on the death of any rank ends this one, too, by one line: for what all ranks do in step. None: no more.
+
+    `needs` ends the line: why nobody goes on, and what does.
 
     Without effect where MPI itself ends the job then.
     """
     if _watch is not None:
-        _watch.follow(comm if comm is not None and survives_deaths() else None, mode)
+        _watch.follow(comm if comm is not None and survives_deaths() else None, needs)
 
 
 def fell(error: BaseException) -> None:

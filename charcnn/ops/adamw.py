@@ -208,6 +208,47 @@ class LossScale:
             self.scale, self.made = self.scale * self.growth, 0
 
 
+def tasks(size: int) -> int:
+    """Of so many values, on a CPU."""
+    return -(-size // PART)
+
+
+def squares(gradients: np.ndarray, partial: np.ndarray) -> None:
+    """Sums of squares of each task's values, on a CPU: what `clipped` adds up."""
+    threads.launch(_squares_kernel, gradients, partial)
+
+
+def clipped(partial: np.ndarray, clip: float, scaled: float = 1.0) -> tuple[float, float]:
+    """The norm, and by what gradients are to be multiplied; the sum of the parts is exact, whatever their order.
+
+    Args:
+        partial: float64, of `squares`.
+        clip: the largest norm; 0 for no limit.
+        scaled: the loss scale's inverse.
+    """
+    norm = math.sqrt(math.fsum(partial)) * scaled if np.isfinite(partial).all() else math.nan
+    return norm, scaled * (min(1.0, clip / (norm + TINY)) if clip else 1.0)
+
+
+def move(
+    weights: np.ndarray, gradients: np.ndarray, first: np.ndarray, second: np.ndarray, group: ParameterGroup,
+    steps: int, factor: float, rate: float = 1.0,
+) -> None:  # fmt: skip
+    """One step of some values of a buffer, on a CPU's cores; bits do not depend on which values come together.
+
+    Args:
+        weights, gradients, first, second: float32 (size,); the gradients stay as they are.
+        group: the options; its size does not matter.
+        steps: the number of this step, from 1 on.
+        factor: by what gradients are multiplied.
+        rate: of the learning rate.
+    """
+    lr, (beta1, beta2) = rate * group.lr, group.betas
+    size, root = lr / (1 - beta1**steps), math.sqrt(1 - beta2**steps)
+    by = tuple(map(np.float32, (1 - lr * group.weight_decay, beta1, beta2, size, root, group.eps)))
+    threads.launch(_step_kernel, weights, gradients, first, second, np.float32(factor), by)
+
+
 class AdamW:
     """The optimiser of the weights in one buffer, on a CPU's cores or on a GPU, where the buffer lies.
 
@@ -257,7 +298,7 @@ class AdamW:
             self.refresh()
         else:
             self.first, self.second = np.zeros((2, weights.size), np.float32)
-            self._partial, self.made = np.empty(-(-weights.size // PART)), np.zeros(1, np.int64)
+            self._partial, self.made = np.empty(tasks(weights.size)), np.zeros(1, np.int64)
 
     @property
     def steps(self) -> int:
@@ -303,7 +344,7 @@ class AdamW:
         return {"steps": self.steps, **dict(zip(("first", "second"), moments, strict=True)), "loss_scale": scale}
 
     def restore(self, state: Record) -> None:
-        """Take what `state` gave."""
+        """Take what `state` gave; the shadow becomes that of the weights as they are."""
         steps = np.array([state["steps"]], np.int64)
         for array, saved in ((self.first, state["first"]), (self.second, state["second"]), (self.made, steps)):
             expect("state", saved, tuple(array.shape))
@@ -313,6 +354,7 @@ class AdamW:
                 array[:] = saved
         if self.loss_scale is not None:
             vars(self.loss_scale).update(state["loss_scale"])
+        self.refresh()
 
     def _norm(self, gradients: Array, scaled: float, on: Stream) -> tuple[Array, float]:
         """The norm, and by what gradients are to be multiplied; on a GPU both lie there, and nothing waits."""
@@ -324,9 +366,8 @@ class AdamW:
             limits = np.float32(scaled), np.float32(self.clip)
             start(_norm_kernel, 1, THREADS, on, self._partial, *limits, self._found)
             return self._found, 1.0
-        threads.launch(_squares_kernel, gradients, self._partial)
-        norm = math.sqrt(math.fsum(self._partial)) * scaled if np.isfinite(self._partial).all() else math.nan
-        return norm, scaled * (min(1.0, self.clip / (norm + TINY)) if self.clip else 1.0)
+        squares(gradients, self._partial)
+        return clipped(self._partial, self.clip, scaled)
 
     def _move(self, gradients: Array, factor: float, rate: float | Array, on: Stream) -> None:
         if self._cuda:
@@ -336,11 +377,8 @@ class AdamW:
         for group in self.groups:
             part = slice(begin, begin + group.size)
             begin = part.stop
-            lr, (beta1, beta2) = rate * group.lr, group.betas
-            size, root = lr / (1 - beta1**steps), math.sqrt(1 - beta2**steps)
-            by = tuple(map(np.float32, (1 - lr * group.weight_decay, beta1, beta2, size, root, group.eps)))
-            arrays = [array[part] for array in (self.weights, gradients, self.first, self.second)]
-            threads.launch(_step_kernel, *arrays, np.float32(factor), by)
+            weights, slopes, *moments = (array[part] for array in (self.weights, gradients, self.first, self.second))
+            move(weights, slopes, moments[0], moments[1], group, steps, factor, rate)
         return None
 
     def _move_on_gpu(self, gradients: Array, rate: float | Array, on: Stream) -> None:

@@ -88,7 +88,8 @@ class MixedTraining:
             seed=seed, multi_label=multi_label,
         )  # fmt: skip
         self._rate, self._classes = device.to_device(np.ones(1)), int(self._step.targets.shape[1])
-        self._given, self._weighted, self._set_rate, self._set_leak = 0, False, 1.0, 0.0
+        self._given, self._shared, self._weighted = 0, 0, False
+        self._set_rate, self._set_leak = 1.0, 0.0
         self._graph: graph.Graph | None = None
 
     @property
@@ -286,9 +287,14 @@ class MixedTraining:
         expect("targets", targets, (n, self._classes))
         self._place("x", x, self._step.ids, BLANK)
         self._place("targets", targets, self._step.targets, 0)
-        if n != self._given or self._weighted or weights is not None:
+        total = self._total(n)
+        if (n, total) != (self._given, self._shared) or self._weighted or weights is not None:
             counts = np.ones(n, np.float32) if weights is None else weights
             expect("weights", counts, (n,))
             self._place("weights", counts, self._step.counts, 0)
-            self._step.share.copy_to_device(np.array([1 / n], np.float32), stream=self._stream)
-            self._given, self._weighted = n, weights is not None
+            self._step.share.copy_to_device(np.array([1 / total], np.float32), stream=self._stream)
+            self._given, self._shared, self._weighted = n, total, weights is not None
+
+    def _total(self, n: int) -> int:
+        """Of how many losses a step's is the mean, where these inputs are given."""
+        return n

@@ -7,7 +7,8 @@ pass left them until its gradient was taken; ReLU writes over what it read.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -81,17 +82,22 @@ class Training:
             for needed in [name] * (name != "collapse") + [f"{name}_backward"] * (type(node.layer) in gradients.RULES):
                 self._function(needed)
         self._shapes = trained(self._nodes)
-        self.weights = self._put(np.concatenate([np.ravel(params[name]) for name in self._shapes]).astype(np.float32))
-        self.gradients = self._put(np.zeros(self.weights.size, np.float32))
-        self._params, self._gradients = self._parts(self.weights), self._parts(self.gradients)
         fixed = {name for node in self._nodes for name in node.parameters} - self._shapes.keys()
-        self._params |= {name: self._put(np.asarray(params[name], np.float32)) for name in fixed}
+        self._hold(params, group, clip)
+        own = {name: self._put(np.asarray(params[name], np.float32)) for name in fixed}
+        self._params |= own
         self._beside = {node: beside for node in self._nodes if (beside := self._arguments(node))}
-        sized = ParameterGroup(self.weights.size, group.lr, group.betas, group.eps, group.weight_decay)
-        self.optimiser = AdamW(self.weights, [sized], clip=clip, stream=stream)
         written = [math.prod(node.out_shape) for node in self._nodes if _writes(node)]
         self._features = [self._empty((rows * size,)) for size in written]
         self._dx = [self._empty((rows * max(written),)) for _ in range(2)]
+
+    def _hold(self, params: Mapping[str, np.ndarray], group: ParameterGroup, clip: float) -> None:
+        """Make what holds weights, gradients and the optimiser's state."""
+        self.weights = self._put(np.concatenate([np.ravel(params[name]) for name in self._shapes]).astype(np.float32))
+        self.gradients = self._put(np.zeros(self.weights.size, np.float32))
+        self._params, self._gradients = self._parts(self.weights), self._parts(self.gradients)
+        sized = ParameterGroup(self.weights.size, group.lr, group.betas, group.eps, group.weight_decay)
+        self.optimiser = AdamW(self.weights, [sized], clip=clip, stream=self._stream)
 
     @property
     def memory(self) -> dict[str, int]:
@@ -135,8 +141,8 @@ class Training:
         """A copy on the host, when all steps before are done."""
         return device.to_host(array, self._stream) if self._cuda else np.array(array)
 
-    def _backward(self, x: np.ndarray, targets: np.ndarray) -> Array:
-        """Losses, with gradients left in the buffer."""
+    def _backward(self, x: np.ndarray, targets: np.ndarray, total: int | None = None) -> Array:
+        """Losses, with gradients left in the buffer: of the sum of losses by `total`, by default their mean."""
         if not 0 < len(x) <= self._rows:
             raise ValueError(f"x has {len(x)} inputs: need 1 to {self._rows}, the rows of a step")
         n, read, targets = len(x), self._put(x), self._put(np.ascontiguousarray(targets, np.float32))
@@ -150,12 +156,15 @@ class Training:
             out = _part(next(buffers), (n, *node.out_shape)) if _writes(node) else read
             read = self._function(OPERATORS[type(node.layer)])(read, *own, **options([node.layer]), out=out)
         losses = self._function("softmax_cross_entropy")(read, targets)
-        share = self._put(np.full(n, 1 / n, np.float32))
+        share = self._put(np.full(n, 1 / (total or n), np.float32))
         dx = self._turns()
         dy = self._function("softmax_cross_entropy_backward")(share, read, targets, out=dx)
-        out = {"dx": dx, **self._gradients}
-        gradients.backward(self._nodes, kept, dy, self._params, self._function, out)
+        out = ChainMap({"dx": dx}, self._gradients)
+        gradients.backward(self._nodes, kept, dy, self._params, self._function, out, self._finished)
         return losses
+
+    def _finished(self, names: Iterable[str]) -> None:
+        """What is done with a layer's gradients as soon as they have been computed, while the rest still is."""
 
     def _turns(self) -> Callable[[Shape, DType], Array]:
         """What gives places of features' gradients: that which an operator does not read."""

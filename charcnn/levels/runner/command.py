@@ -85,8 +85,12 @@ def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
 
 def run(subject: Subject, argv: list[str] | None = None) -> NoReturn:
     """The command; ends the process."""
+    guarded(subject.name, lambda comm: _main(subject, comm, argv))
+
+
+def guarded(name: str, what: Callable[[Comm | None], int]) -> NoReturn:
+    """Start MPI, call `what` with its ranks, and end the process by the status that it gives, or as errors have it."""
     prepare_streams()
-    name = subject.name
     try:
         comm = offload.world()
     except RuntimeError as error:
@@ -96,7 +100,7 @@ def run(subject: Subject, argv: list[str] | None = None) -> NoReturn:
         sys.exit(UNUSABLE)
     try:
         with between_locks():
-            status = _main(subject, comm, argv)
+            status = what(comm)
     except SystemExit:
         raise
     except BrokenPipeError:  # whoever read the report has seen enough

@@ -6,7 +6,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -47,7 +47,7 @@ def main(build: Build, argv: list[str] | None = None) -> NoReturn:
     prepare_streams()
     module = sys.modules[build.__module__]
     name = (module.__spec__.name if module.__spec__ else build.__module__).rpartition(".")[2]
-    asked = _parser(name, module.__doc__ or "").parse_args(argv)
+    asked = parser(name, module.__doc__ or "").parse_args(argv)
     level = catalog.training_level(name)
     try:
         check_files(asked, reads(asked))
@@ -58,12 +58,13 @@ def main(build: Build, argv: list[str] | None = None) -> NoReturn:
     if asked.json is not None:
         files.write_json(asked.json, report, force=asked.force, mark=JSON)
         wrote(asked.json)
-    _show(report)
+    show(report)
     sys.exit(PASSED if report["validation"]["passed"] else FAILED)
 
 
-def _parser(name: str, description: str) -> argparse.ArgumentParser:
-    found = options.parser(name, quiet=False, prog=f"python -m charcnn.levels.{name}", description=description)
+def parser(name: str, description: str, *, quiet: bool = False) -> argparse.ArgumentParser:
+    """The options of every level that trains; `quiet` where another rank prints the help and the errors."""
+    found = options.parser(name, quiet=quiet, prog=f"python -m charcnn.levels.{name}", description=description)
     add = found.add_argument
     add("--config", choices=CONFIGS, help="the network's size (default small, the paper's; tiny in the simulator)")
     add(
@@ -101,8 +102,6 @@ def measured(level: catalog.TrainingLevel, build: Build, job: Job, asked: argpar
         losses.append(float(training.fetched(training.step(rows, targets, RATE)).mean()))
         seconds.append(time.perf_counter() - started)
     checks.append(_checked(training, config, precision, rows[:CHECKED_ROWS], targets[:CHECKED_ROWS]))
-    worst, sigmas = max((found for check in checks for found in check.items()), key=lambda item: item[1])
-    bound = gradient_errors.BOUNDS[precision]
     simulated = level.device == "cuda" and device.SIMULATED
     return {
         "schema": "level",
@@ -119,17 +118,24 @@ def measured(level: catalog.TrainingLevel, build: Build, job: Job, asked: argpar
         "losses": losses,
         "memory_bytes": training.memory,
         "memory_counted": training.counted,
-        "validation": {
-            "against": "float64 reference",
-            "inputs": min(CHECKED_ROWS, len(rows)),
-            "steps": [0, len(losses)],
-            "sigmas": sigmas if np.isfinite(sigmas) else None,  # JSON has no infinity
-            "worst": worst,
-            "bound": bound,
-            "passed": bool(sigmas <= bound) and bool(np.isfinite(losses).all()),
-        },
+        "validation": validation(checks, losses, precision, min(CHECKED_ROWS, len(rows))),
         "machine": machine.describe(),
         "commit": machine.commit(),
+    }
+
+
+def validation(checks: Sequence[Mapping[str, float]], losses: Sequence[float], precision: str, rows: int) -> Record:
+    """What a report says of errors in sigmas, of so many rows, before the first step and after the last."""
+    worst, sigmas = max((found for check in checks for found in check.items()), key=lambda item: item[1])
+    bound = gradient_errors.BOUNDS[precision]
+    return {
+        "against": "float64 reference",
+        "inputs": rows,
+        "steps": [0, len(losses)],
+        "sigmas": sigmas if np.isfinite(sigmas) else None,  # JSON has no infinity
+        "worst": worst,
+        "bound": bound,
+        "passed": bool(sigmas <= bound) and bool(np.isfinite(losses).all()),
     }
 
 
@@ -137,12 +143,20 @@ def _checked(
     training: Training | MixedTraining, config: Network, precision: str, rows: np.ndarray, targets: np.ndarray
 ) -> dict[str, float]:
     """The errors of the loss and of each gradient, in sigmas, at the weights as they are."""
-    loss, found = training.loss_and_gradients(rows, targets)
-    exact, sigma = gradient_errors.expected(config.nodes, rows, targets, training.params, precision)
+    return errors(*training.loss_and_gradients(rows, targets), training.params, config, precision, rows, targets)
+
+
+def errors(
+    loss: float, found: Mapping[str, np.ndarray], params: Mapping[str, np.ndarray], config: Network, precision: str,
+    rows: np.ndarray, targets: np.ndarray,
+) -> dict[str, float]:  # fmt: skip
+    """The errors of a loss and of gradients at these weights, in sigmas."""
+    exact, sigma = gradient_errors.expected(config.nodes, rows, targets, params, precision)
     return gradient_errors.in_sigmas({"loss": np.array(loss), **found}, exact, sigma)
 
 
-def _show(report: Record) -> None:
+def show(report: Record, more: Sequence[tuple[str, str]] = ()) -> None:
+    """Print a report, with `more` lines behind those of memory."""
     check, seconds = report["validation"], report["seconds"]
     rate = report["samples_per_second"]
     off = "not finite" if check["sigmas"] is None else f"{check['sigmas']:.2g} sigma"
@@ -154,6 +168,7 @@ def _show(report: Record) -> None:
     ]
     for kind, held in report["memory_bytes"].items():
         lines.append((kind, f"{held:,} bytes held, {report['memory_counted'][kind]:,} counted"))
+    lines += more
     passed = "passed" if check["passed"] else "FAILED"
     against = (
         f"{check['inputs']} rows against the {check['against']}, after {check['steps'][0]} and {check['steps'][1]}"

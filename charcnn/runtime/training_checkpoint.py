@@ -1,0 +1,86 @@
+"""Weights and moments of a training in one .safetensors file, which is whole or not there.
+
+Weights have their own names, moments `first.` or `second.` before these. All lie in the order of layers, without
+padding, so that any number of ranks goes on from it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import BufferedReader
+from typing import IO
+
+from charcnn import files
+from charcnn.aliases import Record
+from charcnn.layers import Shape
+
+KEY = "charcnn training"
+
+MARK = rb'.{8}\{"__metadata__": \{"' + KEY.encode()
+"""How such a file begins."""
+
+LARGEST_HEADER = 1 << 20
+
+
+def _header(shapes: Mapping[str, Shape], steps: int) -> bytes:
+    found: Record = {"__metadata__": {KEY: str(steps)}}
+    begin = 0
+    for prefix in ("", "first.", "second."):
+        for name, shape in shapes.items():
+            end = begin + 4 * math.prod(shape)
+            found[prefix + name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+            begin = end
+    text = json.dumps(found).encode()
+    return text + b" " * (-len(text) % 8)
+
+
+@contextmanager
+def writing(path: files.Path, shapes: Mapping[str, Shape], steps: int, force: bool) -> Iterator[IO[bytes]]:
+    """A file that the block writes weights, first and second moments to, in this order, float32.
+
+    Args:
+        path: its name, which it gets when all is written.
+        shapes: of the parameters, in order.
+        steps: that were made.
+        force: whether it may replace a file that is no such checkpoint.
+
+    Raises:
+        OSError: as of `files.replacing`.
+    """
+    with files.replacing(path, "wb", force=force, mark=MARK) as file:
+        header = _header(shapes, steps)
+        file.write(struct.pack("<Q", len(header)) + header)
+        yield file
+
+
+@contextmanager
+def reading(path: files.Path, shapes: Mapping[str, Shape]) -> Iterator[tuple[int, BufferedReader]]:
+    """The number of steps, and the file, where the block reads what `writing` has it write.
+
+    Args:
+        path: the file.
+        shapes: of the parameters, in order.
+
+    Raises:
+        ValueError: it is no checkpoint, not a whole one, or of another network.
+        OSError: it cannot be read.
+    """
+    where = os.fspath(path)
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        try:
+            steps = int(json.loads(file.read(min(size, LARGEST_HEADER)))["__metadata__"][KEY])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ValueError(f"{where} is no checkpoint of a training: need a file that --checkpoint wrote") from error
+        header = _header(shapes, steps)
+        file.seek(8)
+        if file.read(size) != header:
+            raise ValueError(f"{where} is of another network: need the one whose layers it was written for")
+        if os.fstat(file.fileno()).st_size != 8 + size + 3 * 4 * sum(map(math.prod, shapes.values())):
+            raise ValueError(f"{where} is not whole: need a file that --checkpoint wrote")
+        yield steps, file
