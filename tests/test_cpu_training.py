@@ -20,8 +20,8 @@ from charcnn.ops import reference
 from charcnn.ops.adamw import ParameterGroup
 from charcnn.ops.common.cpu_tile import TILES, choose_tile
 from charcnn.ops.conv1d.cpu_by_weights import by_weights
-from charcnn.runtime.mixed_plan import blocks_of
 from charcnn.runtime.cpu_training import CpuTraining
+from charcnn.runtime.mixed_plan import blocks_of
 
 BYTES = Config(
     length=131, alphabet=255, channels=40, units=17, kernel_sizes=(5, 7, 1, 1, 1, 3), classes=9, layernorm=False

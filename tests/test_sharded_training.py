@@ -41,7 +41,7 @@ for way in WAYS:
     training.close()
     for other in (way, "t7"):
         again = made(other, comm)
-        again.restore(f"{way}.safetensors")
+        again.resume(f"{way}.safetensors")
         assert (again.steps, again.mean(taught(again, range(3, 5), rank, ranks))) == (3, loss)
         assert again.digest() == training.digest()
     assert len(set(comm.allgather(training.digest()))) == 1
@@ -88,7 +88,7 @@ def test_all_ways_have_the_same_bits_and_the_bytes_that_are_counted(ranks, tmp_p
     assert found["t9"]["memory"]["weights"] == found["t9"]["memory"]["moments"] == 0
     assert 3 * whole / ranks <= found["t9"]["files"] <= 1.03 * 3 * whole / ranks
     training = made("t6")
-    training.restore(tmp_path / "t9.safetensors")
+    training.resume(tmp_path / "t9.safetensors")
     loss = training.mean(taught(training, range(3, 5)))
     assert_as_one_rank(training.params, loss)
     assert len({(tmp_path / f"{way}.safetensors").read_bytes() for way in found}) == 1
@@ -265,10 +265,10 @@ def test_what_does_not_fit(tmp_path):
     training.save(file)  # its own it replaces
     other = ShardedTraining(TINY_MATRICES.nodes, params.init(TINY_MATRICES, 0), 1)
     with pytest.raises(ValueError, match="is of another network"):
-        other.restore(file)
+        other.resume(file)
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(ValueError, match="is not whole"):
-        training.restore(file)
+        training.resume(file)
     file.write_text("something else")
     with pytest.raises(FileExistsError, match="it is kept"):
         training.save(file)
@@ -310,7 +310,7 @@ for hosts in (1, 2):
     comm.Barrier()
     if hosts > 1:
         training = SharedMixedTraining(nodes, {name: 0 * array for name, array in weights.items()}, 3, comm)
-        training.restore("kept.safetensors")
+        training.resume("kept.safetensors")
         assert training.steps == 1
     losses = training.step(ids[own], targets[own])
     found.append((training.mean(losses), training.digest()))

@@ -128,8 +128,8 @@ class FlatParams:
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self._shapes, self._begins, self.size = trained(nodes), dict[str, int](), 0
-        for name, shape in self._shapes.items():
+        self.shapes, self._begins, self.size = trained(nodes), dict[str, int](), 0
+        for name, shape in self.shapes.items():
             self._begins[name] = self.size
             self.size += -(-math.prod(shape) // ALIGNED) * ALIGNED
         linear = next(node for node in nodes if isinstance(node.layer, layers.Linear))
@@ -139,7 +139,7 @@ class FlatParams:
     def parts(self, buffer: Array) -> dict[str, Array]:
         """Of a buffer the part of each parameter, in the axes that it has there."""
         found = {}
-        for name, shape in self._shapes.items():
+        for name, shape in self.shapes.items():
             at = self._begins[name]
             part = buffer[at : at + math.prod(shape)]
             if name == self._collapsed:
@@ -158,9 +158,9 @@ class FlatParams:
         flat = np.zeros(self.size, np.float32)
         for name, part in self.parts(flat).items():
             if name not in params:
-                raise ValueError(f"params lack {name}: need float32 {self._shapes[name]}")
+                raise ValueError(f"params lack {name}: need float32 {self.shapes[name]}")
             array = np.asarray(params[name], np.float32)
-            expect(name, array, self._shapes[name])
+            expect(name, array, self.shapes[name])
             if name == self._collapsed:
                 array = array.reshape(len(array), self._last_channels, -1)
                 array = pack(array).reshape(-1, len(array))
@@ -175,5 +175,5 @@ class FlatParams:
         for name, part in self.parts(flat).items():
             if name == self._collapsed:
                 part = part.reshape(-1, self._last_channels, part.shape[-1])
-            found[name] = (unpack(part) if part.ndim > 1 else part.copy()).reshape(self._shapes[name])
+            found[name] = (unpack(part) if part.ndim > 1 else part.copy()).reshape(self.shapes[name])
         return found

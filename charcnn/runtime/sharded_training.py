@@ -192,7 +192,7 @@ class ShardedTraining(Training):
                     if file is not None:
                         file.write(values.data)
 
-    def restore(self, path: Path) -> None:
+    def resume(self, path: Path) -> None:
         """Go on from what `save` wrote.
 
         Raises:

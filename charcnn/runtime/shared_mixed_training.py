@@ -85,10 +85,12 @@ class SharedMixedTraining(MixedTraining):
         self._check()
         return self._exchange.total(float(own.sum(dtype=np.float64))) / self._exchange.total(len(own))
 
-    def loss_and_gradients(self, x: np.ndarray, targets: np.ndarray) -> tuple[float, dict[str, np.ndarray]]:
+    def loss_and_gradients(
+        self, x: np.ndarray, targets: np.ndarray, *, leak: float = 0.0, weights: np.ndarray | None = None
+    ) -> tuple[float, dict[str, np.ndarray]]:
         """The mean loss of all ranks' inputs and copies of its gradients, by name."""
-        found = super().loss_and_gradients(x, targets)[1]
-        return self.mean(self._losses[: len(x)]), found
+        found = super().loss_and_gradients(x, targets, leak=leak, weights=weights)[1]
+        return self.mean(self._step.losses[: len(x)]), found
 
     def digest(self) -> str:
         """Of the weights on this GPU."""
@@ -103,22 +105,22 @@ class SharedMixedTraining(MixedTraining):
         """See `ShardedTraining.save`."""
         self.settle()
         if self._exchange.rank == 0:
-            with training_checkpoint.writing(path, self._shapes, self.steps, force) as file:
+            with training_checkpoint.writing(path, self._layout.shapes, self.steps, force) as file:
                 for buffer in (self.weights, self.optimiser.first, self.optimiser.second):
-                    for array in self._named(buffer).values():
+                    for array in self._layout.named(self.fetched(buffer)).values():
                         file.write(np.ascontiguousarray(array).data)
 
-    def restore(self, path: Path) -> None:
-        """See `ShardedTraining.restore`."""
+    def resume(self, path: Path) -> None:
+        """See `ShardedTraining.resume`."""
         self.settle()
-        buffers = np.zeros((3, self.weights.size), np.float32)
-        with training_checkpoint.reading(path, self._shapes) as (steps, file):
-            for buffer in buffers:
-                for name, part in self._parts(buffer).items():
-                    array = np.empty(self._shapes[name], np.float32)
+        buffers, shapes = [], self._layout.shapes
+        with training_checkpoint.reading(path, shapes) as (steps, file):
+            for _ in range(3):
+                arrays = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
+                for array in arrays.values():
                     file.readinto(array.data)
-                    part[...] = self._laid(name, array)
-        self.weights.copy_to_device(buffers[0])
+                buffers.append(self._layout.flat(arrays))
+        self._write(buffers[0])
         self.optimiser.restore({"steps": steps, "first": buffers[1], "second": buffers[2], "loss_scale": None})
 
     def settle(self) -> None:

@@ -124,7 +124,7 @@ def _built(
     share = max(offload.shares(max(len(rows), CHECKED_ROWS), 1 if comm is None else comm.size))
     training = build(weights, weights.config, batch=share, comm=comm, **options)
     if resume is not None:
-        training.restore(resume)
+        training.resume(resume)
     return training
 
 
