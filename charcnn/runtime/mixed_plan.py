@@ -40,6 +40,12 @@ class Block(NamedTuple):
         return isinstance(self.node.layer, layers.Linear)
 
     @property
+    def eps(self) -> float:
+        """LayerNorm's."""
+        of = None if self.norm is None else self.norm.layer
+        return of.eps if isinstance(of, layers.LayerNorm) else layers.LayerNorm.eps
+
+    @property
     def taps(self) -> int:
         """Of a convolution."""
         return self.node.layer.kernel_size if isinstance(self.node.layer, layers.Conv1d) else 1
