@@ -20,8 +20,8 @@ from charcnn.ops import reference
 from charcnn.ops.adamw import ParameterGroup
 from charcnn.ops.common.cpu_tile import TILES, choose_tile
 from charcnn.ops.conv1d.cpu_by_weights import by_weights
-from charcnn.runtime.mixed_plan import blocks_of
 from charcnn.runtime.cpu_training import CpuTraining
+from charcnn.runtime.mixed_plan import blocks_of
 
 BYTES = Config(
     length=131, alphabet=255, channels=40, units=17, kernel_sizes=(5, 7, 1, 1, 1, 3), classes=9, layernorm=False
@@ -155,7 +155,7 @@ def masks(config, dropout, seed, step, n):
 
 @EACH
 def test_dropout(config):
-    """Of each input apart, as if the weights of what is dropped were 0: the mean of these networks' gradients."""
+    """An input has its own mask, as if weights of what is dropped were 0: the mean of such networks' gradients."""
     ids, targets = drawn(config, 4)
     loss, found = engine(config, dropout=0.4, seed=1).loss_and_gradients(ids, targets)
     held, losses = params.init(config, 1), []

@@ -1,7 +1,7 @@
 """The gradient of a convolution's or linear layer's weights on all CPU cores, from channels-last features.
 
-It is a GEMM over positions. A task has a panel of input channels. It copies them, some positions at a time, and each tap
-reads the copy from another row on. Gradients of results are transposed once, so that positions are contiguous.
+It is a GEMM over positions. A task has a panel of input channels. It copies them, some positions at a time, and each
+tap reads the copy from another row on. Gradients of results are transposed once, so that positions are contiguous.
 """
 
 from __future__ import annotations

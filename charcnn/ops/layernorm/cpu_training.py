@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit, prange
 
 from charcnn.ops.common import threads
-from charcnn.ops.maxpool1d_cpu_training import passed, rectified, take_window
+from charcnn.ops.maxpool1d_cpu_training import passed, take_window
 from charcnn.ops.maxpool1d_training import WINDOW
 
 
