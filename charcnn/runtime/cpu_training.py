@@ -234,7 +234,7 @@ class CpuTraining:
             if block.norm is not None:
                 gamma, beta = (held[f"{block.norm.layer.name}.{part}"] for part in ("weight", "bias"))
                 written = stage.pooled, stage.place, stage.moments
-                norms.norm_pool_forward(stage.y, gamma, beta, float(block.norm.layer.eps), leak, *written)
+                norms.norm_pool_forward(stage.y, gamma, beta, block.eps, leak, *written)
             elif at and block.pooled:
                 pools.pool_forward(stage.y, leak, stage.pooled, stage.place)
             read = stage.result

@@ -131,7 +131,7 @@ class MixedStep:
         stage = Stage(block, self.ids, None, *self._picked(block, of))
         weight, bias, affine = self._own(block)
         shapes = tuple(weight.shape), tuple(self.ids.shape)
-        self._tokens = TokenForward(*shapes, layernorm=bool(affine), eps=_eps(block))
+        self._tokens = TokenForward(*shapes, layernorm=bool(affine), eps=block.eps)
         more = [affine or None, self.factors[0], stage.pooled, stage.place, stage.normalised, stage.moments]
         self.starts.append(partial(self._tokens.forward, self.ids, weight, bias, *more))
         self.stages.append(stage)
@@ -146,7 +146,7 @@ class MixedStep:
         self.starts.append(self._product(FORWARD, x, self._half(block), stage.y, block.taps, **more))
         if affine:
             written = stage.pooled, stage.place, stage.normalised, stage.moments
-            how = {"eps": _eps(block)}
+            how = {"eps": block.eps}
             self.starts.append(partial(norms.norm_pool_forward, stage.y, *affine, self.factors[0], *written, **how))
         elif block.pooled:
             length = block.node.out_shape[1]
@@ -266,8 +266,3 @@ def _flat(array: Array) -> Array:
     """(rows, channels)"""
     shape = tuple(array.shape)
     return array.reshape((math.prod(shape[:-1]), shape[-1]))
-
-
-def _eps(block: Block) -> float:
-    norm = block.norm and block.norm.layer
-    return norm.eps if isinstance(norm, layers.LayerNorm) else layers.LayerNorm.eps
