@@ -155,7 +155,7 @@ def masks(config, dropout, seed, step, n):
 
 @EACH
 def test_dropout(config):
-    """Of each input apart, as if the weights of what is dropped were 0: the mean of these networks' gradients."""
+    """An input has its own mask, as if weights of what is dropped were 0: the mean of such networks' gradients."""
     ids, targets = drawn(config, 4)
     loss, found = engine(config, dropout=0.4, seed=1).loss_and_gradients(ids, targets)
     held, losses = params.init(config, 1), []

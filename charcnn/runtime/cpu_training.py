@@ -41,7 +41,7 @@ class Laid(NamedTuple):
     laid: Shape
 
 
-class Features(NamedTuple):
+class Written(NamedTuple):
     """A block's features: what a step writes, each with a row an input. An array is empty where it has none."""
 
     y: np.ndarray
@@ -52,9 +52,9 @@ class Features(NamedTuple):
     dropped: np.ndarray
     """What a linear layer reads behind dropout."""
 
-    def of(self, n: int) -> Features:
+    def of(self, n: int) -> Written:
         """Those of the first inputs."""
-        return Features(*(array[:n] for array in self))
+        return Written(*(array[:n] for array in self))
 
     @property
     def result(self) -> np.ndarray:
@@ -218,7 +218,7 @@ class CpuTraining:
         check("x", x, np.uint8)
         return x
 
-    def _forward(self, ids: np.ndarray, held: Arrays, leak: float = 0.0, step: int | None = None) -> list[Features]:
+    def _forward(self, ids: np.ndarray, held: Arrays, leak: float = 0.0, step: int | None = None) -> list[Written]:
         """The stages of some inputs; of a step of this number with dropout."""
         stages, read = [stage.of(len(ids)) for stage in self._stages], ids
         for at, (block, stage) in enumerate(zip(self._blocks, stages, strict=True)):
@@ -240,7 +240,7 @@ class CpuTraining:
             read = stage.result
         return stages
 
-    def _dropped(self, at: int, stage: Features, read: np.ndarray, step: int | None) -> np.ndarray:
+    def _dropped(self, at: int, stage: Written, read: np.ndarray, step: int | None) -> np.ndarray:
         read = read.reshape(len(read), 1, -1)
         if step is None or not self._dropout:
             return read
@@ -248,7 +248,7 @@ class CpuTraining:
         return stage.dropped
 
     def _multiply(
-        self, block: Block, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stage: Features, leak: float
+        self, block: Block, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stage: Written, leak: float
     ) -> None:
         after = block.rectified and not block.pooled
         tile = tile_of_columns(len(bias), BATCH) if block.linear else None
@@ -275,7 +275,7 @@ class CpuTraining:
         self._token_backward(ids, stages[0], dy, leak)
         return losses * share
 
-    def _block_backward(self, at: int, stages: list[Features], dy: np.ndarray, leak: float, step: int) -> np.ndarray:
+    def _block_backward(self, at: int, stages: list[Written], dy: np.ndarray, leak: float, step: int) -> np.ndarray:
         """From the gradient of a block's result to that of what it read."""
         block, stage, x = self._blocks[at], stages[at], stages[at - 1].result
         dy, n = self._result_backward(block, stage, dy, leak), len(dy)
@@ -291,7 +291,7 @@ class CpuTraining:
             training.drop(dx, self._dropout, training.key_of(self._seed, step, at), dx)
         return dx.reshape(x.shape)
 
-    def _result_backward(self, block: Block, stage: Features, dy: np.ndarray, leak: float) -> np.ndarray:
+    def _result_backward(self, block: Block, stage: Written, dy: np.ndarray, leak: float) -> np.ndarray:
         """From the gradient of a block's result to that of its product."""
         dbias = self._slopes[f"{block.name}.bias"]
         if block.norm is not None:
@@ -306,7 +306,7 @@ class CpuTraining:
             return dy
         return stage.y
 
-    def _token_backward(self, ids: np.ndarray, stage: Features, dy: np.ndarray, leak: float) -> None:
+    def _token_backward(self, ids: np.ndarray, stage: Written, dy: np.ndarray, leak: float) -> None:
         block = self._blocks[0]
         weight, bias = (self._slopes[f"{block.name}.{part}"] for part in ("weight", "bias"))
         if block.norm is None:
@@ -317,11 +317,11 @@ class CpuTraining:
 
     # Arrays.
 
-    def _stage(self, block: Block) -> Features:
+    def _stage(self, block: Block) -> Written:
         rows, (channels, length) = self._rows, (*block.node.out_shape, 1)[:2]
         first, normed = block is self._blocks[0], block.norm is not None
         windows = length // pools.WINDOW if block.pooled else 0
-        return Features(
+        return Written(
             NONE if first and not normed else np.empty((rows, length, channels), np.float32),
             np.empty((rows, windows, channels), np.float32),
             np.empty((rows, windows, channels), np.uint8),

@@ -35,6 +35,12 @@ class Block(NamedTuple):
         return self.node.layer.name
 
     @property
+    def eps(self) -> float:
+        """Of LayerNorm."""
+        norm = self.norm and self.norm.layer
+        return norm.eps if isinstance(norm, layers.LayerNorm) else layers.LayerNorm.eps
+
+    @property
     def linear(self) -> bool:
         """Whether it is a linear layer."""
         return isinstance(self.node.layer, layers.Linear)
