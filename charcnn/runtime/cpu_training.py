@@ -25,7 +25,7 @@ from charcnn.ops.conv1d.cpu_by_weights import by_weights
 from charcnn.ops.layernorm import cpu_training as norms
 from charcnn.ops.token_conv1d import cpu
 from charcnn.ops.token_conv1d import cpu_training as tokens
-from charcnn.runtime.mixed_plan import Block, blocks_of
+from charcnn.runtime.mixed_plan import TrainedBlock, blocks_of
 from charcnn.runtime.training import trained
 
 NONE, NO_PLACES = np.empty((0, 0, 0), np.float32), np.empty((0, 0, 0), np.uint8)
@@ -248,7 +248,7 @@ class CpuTraining:
         return stage.dropped
 
     def _multiply(
-        self, block: Block, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stage: Written, leak: float
+        self, block: TrainedBlock, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stage: Written, leak: float
     ) -> None:
         after = block.rectified and not block.pooled
         tile = tile_of_columns(len(bias), BATCH) if block.linear else None
@@ -291,7 +291,7 @@ class CpuTraining:
             training.drop(dx, self._dropout, training.key_of(self._seed, step, at), dx)
         return dx.reshape(x.shape)
 
-    def _result_backward(self, block: Block, stage: Written, dy: np.ndarray, leak: float) -> np.ndarray:
+    def _result_backward(self, block: TrainedBlock, stage: Written, dy: np.ndarray, leak: float) -> np.ndarray:
         """From the gradient of a block's result to that of its product."""
         dbias = self._slopes[f"{block.name}.bias"]
         if block.norm is not None:
@@ -317,7 +317,7 @@ class CpuTraining:
 
     # Arrays.
 
-    def _stage(self, block: Block) -> Written:
+    def _stage(self, block: TrainedBlock) -> Written:
         rows, (channels, length) = self._rows, (*block.node.out_shape, 1)[:2]
         first, normed = block is self._blocks[0], block.norm is not None
         windows = length // pools.WINDOW if block.pooled else 0
@@ -359,7 +359,7 @@ class CpuTraining:
         return found
 
 
-def _layouts(blocks: Sequence[Block], shapes: Mapping[str, Shape]) -> dict[str, Laid]:
+def _layouts(blocks: Sequence[TrainedBlock], shapes: Mapping[str, Shape]) -> dict[str, Laid]:
     found, before = dict[str, Laid](), 0
     for block in blocks:
         name, (units, channels, *_) = f"{block.name}.weight", shapes[f"{block.name}.weight"]
@@ -378,7 +378,7 @@ def _layouts(blocks: Sequence[Block], shapes: Mapping[str, Shape]) -> dict[str, 
     return found
 
 
-def _images(block: Block, features: np.ndarray) -> np.ndarray:
+def _images(block: TrainedBlock, features: np.ndarray) -> np.ndarray:
     """Features (N, L, C) as products read them: images of a row each, or of a linear layer one of a pixel an input."""
     return features.transpose(1, 0, 2)[None] if block.linear else features[:, None]
 

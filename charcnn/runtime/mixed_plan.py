@@ -21,7 +21,7 @@ ALIGNED = 64
 """Values that a parameter's place in a buffer is a multiple of, so that each begins at 128 bytes of its copy."""
 
 
-class Block(NamedTuple):
+class TrainedBlock(NamedTuple):
     """A convolution or linear layer, and what follows it."""
 
     node: Node
@@ -46,18 +46,12 @@ class Block(NamedTuple):
         return isinstance(self.node.layer, layers.Linear)
 
     @property
-    def eps(self) -> float:
-        """LayerNorm's."""
-        of = None if self.norm is None else self.norm.layer
-        return of.eps if isinstance(of, layers.LayerNorm) else layers.LayerNorm.eps
-
-    @property
     def taps(self) -> int:
         """Of a convolution."""
         return self.node.layer.kernel_size if isinstance(self.node.layer, layers.Conv1d) else 1
 
 
-class Sizes(NamedTuple):
+class ResultSizes(NamedTuple):
     """Of a block's results in a step, of an input."""
 
     stride: int
@@ -67,7 +61,7 @@ class Sizes(NamedTuple):
     """Of pooling, or 0."""
 
 
-def blocks_of(nodes: Sequence[Node]) -> list[Block]:
+def blocks_of(nodes: Sequence[Node]) -> list[TrainedBlock]:
     """A network of token ids as blocks.
 
     Raises:
@@ -94,19 +88,19 @@ def blocks_of(nodes: Sequence[Node]) -> list[Block]:
                 raise ValueError(f"{pool.label}: need windows of {pools.WINDOW}")
         if rectified == (at == len(rest)) or (norm is not None and not pooled) or (pooled and not rectified):
             raise ValueError(f"{node.layer.label}: need ReLU behind it, and pooling behind LayerNorm; nothing last")
-        found.append(Block(node, norm, pooled, rectified))
+        found.append(TrainedBlock(node, norm, pooled, rectified))
     if not found or not found[0].pooled or isinstance(found[-1].node.layer, layers.Conv1d):
         raise ValueError("nodes: need a first convolution with pooling, and a linear layer last")
     return found
 
 
-def sizes_of(blocks: Sequence[Block]) -> list[Sizes]:
+def sizes_of(blocks: Sequence[TrainedBlock]) -> list[ResultSizes]:
     """Of all blocks but the last, whose results are logits."""
-    found, stride = list[Sizes](), 0
+    found, stride = list[ResultSizes](), 0
     for block in blocks[:-1]:
         conv, shape = isinstance(block.node.layer, layers.Conv1d), block.node.out_shape
         stride = (stride or block.node.in_shape[1]) if conv else 1
-        found.append(Sizes(stride, shape[0], shape[1] // pools.WINDOW if block.pooled else 0))
+        found.append(ResultSizes(stride, shape[0], shape[1] // pools.WINDOW if block.pooled else 0))
         stride = 0 if block.pooled or not conv else stride
     return found
 
@@ -127,7 +121,7 @@ def counted(nodes: Sequence[Node], rows: int) -> dict[str, int]:
     return dict(zip(KINDS, held, strict=True))
 
 
-def largest(blocks: Sequence[Block]) -> int:
+def largest(blocks: Sequence[TrainedBlock]) -> int:
     """Values of an input's largest gradient."""
     return max(of.channels * max(of.windows, of.stride * (at > 0)) for at, of in enumerate(sizes_of(blocks)))
 

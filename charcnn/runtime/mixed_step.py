@@ -27,7 +27,7 @@ from charcnn.ops.linear.dropout import dropout as dropout_
 from charcnn.ops.linear.head import head
 from charcnn.ops.token_conv1d.training import TokenForward
 from charcnn.ops.token_conv1d.training_backward import TokenBackward
-from charcnn.runtime.mixed_plan import Block, Sizes, blocks_of, largest, sizes_of
+from charcnn.runtime.mixed_plan import ResultSizes, TrainedBlock, blocks_of, largest, sizes_of
 
 HALF = HALF_PRECISIONS["bf16"]
 
@@ -35,10 +35,10 @@ Start = Callable[..., object]
 """Starts a kernel of a step, on the stream that it is given."""
 
 
-class Stage(NamedTuple):
+class BlockFeatures(NamedTuple):
     """A block's features in a step: (N, S, C), or of linear layers (N, 1, C)."""
 
-    block: Block
+    block: TrainedBlock
     x: Array
     y: Array
     pooled: Array | None
@@ -97,7 +97,7 @@ class MixedStep:
         self.share, self.factors = device.empty((1,), np.float32), device.to_device(self.factors_of(0.0))
         self.features, self.workspace = list[Array](), list[Array | TrainingProduct]()
         self._sums, self._dropped = list[tuple[Array, Array]](), list[Start]()
-        self.stages, self.starts, self.forwards = list[Stage](), list[Start](), list[Start]()
+        self.stages, self.starts, self.forwards = list[BlockFeatures](), list[Start](), list[Start]()
         self._plan()
 
     def factors_of(self, leak: float) -> np.ndarray:
@@ -121,15 +121,15 @@ class MixedStep:
         self._token_back(self.stages[0], dy)
         self.starts.append(columns.Sums(self._sums).start)
 
-    def _drop(self, block: Block) -> None:
+    def _drop(self, block: TrainedBlock) -> None:
         """Dropout of what a linear layer reads, in place."""
         if self._dropout and isinstance(block.node.layer, layers.Linear):
             x, layer = self.stages[-1].result, self._blocks.index(block)
             self._dropped.append(partial(dropout_, x, self._made, self._dropout, seed=self._seed, layer=layer))
             self.starts.append(self._dropped[-1])
 
-    def _token_stage(self, block: Block, of: Sizes) -> None:
-        stage = Stage(block, self.ids, None, *self._picked(block, of))
+    def _token_stage(self, block: TrainedBlock, of: ResultSizes) -> None:
+        stage = BlockFeatures(block, self.ids, None, *self._picked(block, of))
         weight, bias, affine = self._own(block)
         shapes = tuple(weight.shape), tuple(self.ids.shape)
         self._tokens = TokenForward(*shapes, layernorm=bool(affine), eps=block.eps)
@@ -137,11 +137,11 @@ class MixedStep:
         self.starts.append(partial(self._tokens.forward, self.ids, weight, bias, *more))
         self.stages.append(stage)
 
-    def _stage(self, block: Block, of: Sizes) -> None:
+    def _stage(self, block: TrainedBlock, of: ResultSizes) -> None:
         n, x = self._rows, self.stages[-1].result
         if isinstance(block.node.layer, layers.Linear):
             x = x.reshape((n, 1, x.size // n))
-        stage = Stage(block, x, self._feature((n, of.stride, of.channels)), *self._picked(block, of))
+        stage = BlockFeatures(block, x, self._feature((n, of.stride, of.channels)), *self._picked(block, of))
         _, bias, affine = self._own(block)
         more = {"bias": bias, "rectified": block.norm is None, "factors": self.factors[0]}
         self.starts.append(self._product(FORWARD, x, self._half(block), stage.y, block.taps, **more))
@@ -155,7 +155,7 @@ class MixedStep:
             self.starts.append(partial(pools.pool_forward, stage.y, length, stage.pooled, stage.place))
         self.stages.append(stage)
 
-    def _head(self, block: Block) -> Array:
+    def _head(self, block: TrainedBlock) -> Array:
         before = self.stages[-1]
         n, (units, classes) = self._rows, self._masters[f"{block.name}.weight"].shape
         h, parts = before.result.reshape((n, units)), columns.parts_of(n, units)
@@ -169,7 +169,7 @@ class MixedStep:
         self._sums += [(dweight, self._slope(block, "weight")), (dbias, self._slope(block, "bias"))]
         return dh
 
-    def _back(self, stage: Stage, dy: Array, after_pool: bool) -> Array:
+    def _back(self, stage: BlockFeatures, dy: Array, after_pool: bool) -> Array:
         """From the gradient of a block's result to that of what it read."""
         block, x = stage.block, stage.x
         dy = dy.reshape(stage.result.shape)
@@ -199,7 +199,7 @@ class MixedStep:
         self.starts.append(self._product(BY_FEATURES, dy, self._half(block), before, block.taps, **more))
         return before
 
-    def _token_back(self, stage: Stage, dy: Array) -> None:
+    def _token_back(self, stage: BlockFeatures, dy: Array) -> None:
         block, dy = stage.block, dy.reshape(stage.result.shape)
         _, bias, affine = self._own(block)
         more = () if block.norm is None else (affine[0], stage.moments, self._norm_columns(stage, block.norm, dy))
@@ -207,7 +207,7 @@ class MixedStep:
         written = self._slope(block, "weight"), self._slope(block, "bias")
         self.starts.append(partial(backward, dy, stage.place, *written, bias, self.factors[0], *more))
 
-    def _norm_columns(self, stage: Stage, norm: Node, dy: Array) -> Array:
+    def _norm_columns(self, stage: BlockFeatures, norm: Node, dy: Array) -> Array:
         """Gradients of gamma and beta, and of each input two sums, which it gives."""
         gamma = self._masters[f"{norm.layer.name}.weight"]
         parts, input_parts = map(self._work, norms_backward.columns_shapes(self._rows, *gamma.shape))
@@ -228,7 +228,7 @@ class MixedStep:
 
     # Arrays.
 
-    def _picked(self, block: Block, of: Sizes) -> tuple[Array | None, ...]:
+    def _picked(self, block: TrainedBlock, of: ResultSizes) -> tuple[Array | None, ...]:
         """What pooling writes: results, places, and behind LayerNorm what was normalised, and moments."""
         if not block.pooled:
             return None, None, None, None
@@ -237,16 +237,16 @@ class MixedStep:
         moments = self._work((self._rows, 2)) if normed else None
         return self._feature(shape), self._feature(shape, np.uint8), normalised, moments
 
-    def _own(self, block: Block) -> tuple[Array, Array, tuple[Array, ...]]:
+    def _own(self, block: TrainedBlock) -> tuple[Array, Array, tuple[Array, ...]]:
         """Weight, bias, and gamma and beta where there are such: float32."""
         held, norm = self._masters, block.norm
         affine = () if norm is None else tuple(held[f"{norm.layer.name}.{part}"] for part in ("weight", "bias"))
         return held[f"{block.name}.weight"], held[f"{block.name}.bias"], affine
 
-    def _half(self, block: Block) -> Array:
+    def _half(self, block: TrainedBlock) -> Array:
         return self._halves[f"{block.name}.weight"]
 
-    def _slope(self, block: Block, part: str) -> Array:
+    def _slope(self, block: TrainedBlock, part: str) -> Array:
         return self._slopes[f"{block.name}.{part}"]
 
     def _turn(self, shape: Shape) -> Array:
