@@ -1,6 +1,6 @@
 """Training steps by the plain operators, with the arguments of `charcnn.runtime.cpu_training.CpuTraining`.
 
-It stands for that where it is missing; `python tests/reference_training.py --without torch …` runs charcnn so.
+It stands for that where it is missing.
 """
 
 from __future__ import annotations
@@ -123,12 +123,3 @@ def install():
     if NAME not in sys.modules and not find_spec(NAME):
         sys.modules[NAME] = ModuleType(NAME)
         sys.modules[NAME].CpuTraining = CpuTraining
-
-
-if __name__ == "__main__":
-    for missing in sys.argv[2].split(","):
-        sys.modules[missing] = None  # as if it were not installed
-    install()
-    from charcnn.__main__ import main
-
-    sys.exit(main(sys.argv[3:]))

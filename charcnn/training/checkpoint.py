@@ -44,6 +44,7 @@ def unpacked(file: IO[bytes]) -> Record:
     archive = open_archive(file)
     if archive.testzip() is not None:
         raise ValueError("a checksum is another")
+    file.seek(0)
     with np.load(file, allow_pickle=False) as arrays:
 
         def whole(value: Record) -> Argument:
