@@ -13,6 +13,7 @@ from numba.cuda.cudadrv.error import CudaSupportError
 from charcnn.aliases import Argument, Record
 from charcnn.config import Config
 from charcnn.gpu import device
+from charcnn.ops.adamw import ParameterGroup
 from charcnn.runtime.cpu_training import CpuTraining
 from charcnn.runtime.mixed_training import MixedTraining
 from charcnn.training import checkpoint
@@ -83,7 +84,7 @@ class OwnEngine(TrainingEngine):
         return checkpoint.unpacked(file)
 
     def _network(self, config: Config, arrays: Arrays, batch: int) -> Argument:
-        return self._make(config.nodes, arrays, batch, clip=0.0, multi_label=config.multi_label)
+        return self._make(config.nodes, arrays, batch, group=ParameterGroup(0), clip=0.0)
 
     def _make(self, *args: Argument, **options: Argument) -> Argument:
         if self.device == "cpu":
