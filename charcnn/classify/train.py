@@ -111,11 +111,7 @@ def train(
     budget = None if minutes is None else Budget(minutes)
     begun = None if init is None else _begun(init, encoding, config, preset)
     say = say or _silent
-
-    def warn(line: str, level: int = 5) -> None:
-        warnings.warn(line, stacklevel=level)  # of whoever called `train`
-
-    computes = choose(engine, device, precision, mixup=asked.mixup, say=say, warn=partial(warn, level=4))
+    computes = choose(engine, device, precision, mixup=asked.mixup, say=say, warn=partial(_warn, level=4))
     rows = _rows("", texts, labels, multi_label)
     known, index = data.named(rows.labels, classes, multi_label=multi_label)
     own = plan(
@@ -146,7 +142,7 @@ def train(
     task = TrainingTask(
         part, held, None, own.config, encoding, known, how, computes, store, calibrated, own.ngrams,
         not own.ngrams or "epochs" in recipe or budget is not None, not isinstance(valid, tuple), budget, begun,
-        say=say, warn=warn,
+        say=say, warn=_warn,
     )  # fmt: skip
     task.introduce()
     model = task.finished(task.trained(log_every=0), {"command": "charcnn.train", "teachers": credited})
@@ -221,6 +217,11 @@ def _weights(given: Array, count: int) -> np.ndarray:
     if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
         raise ValueError("sample_weight holds one that is negative or not finite, or zeros alone: need 0 or more")
     return (weights / weights.mean()).astype(np.float32)
+
+
+def _warn(line: str, level: int = 5) -> None:
+    """Warn, at whoever called `train`."""
+    warnings.warn(line, stacklevel=level)
 
 
 def _silent(line: str) -> None:

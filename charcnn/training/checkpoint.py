@@ -29,7 +29,7 @@ def packed(state: Record) -> memoryview:
             return {ARRAY: f"{ARRAY}{len(arrays) - 1}"}
         return value.item()  # a number of NumPy's
 
-    said, buffer = json.dumps(state, default=apart).encode(), io.BytesIO()
+    said, buffer = json.dumps(state, default=apart, allow_nan=False).encode(), io.BytesIO()
     everything: Record = {NAME: np.frombuffer(said, np.uint8), **arrays}
     np.savez(buffer, **everything)
     return buffer.getbuffer()
