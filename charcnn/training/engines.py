@@ -57,12 +57,12 @@ def choose(
     if lacks and engine == "auto" and find_spec("torch"):
         say(f"engine torch trains: {lacks}")
         return _torch(device, precision, compiled)
+    missing = "" if find_spec("torch") else f" ({pip_install('torch')})"
     if unusable and device == "auto":
-        warn(f"the CPU trains: {lacks}. Engine torch may use this GPU: {pip_install('torch')}")
+        warn(f"the CPU trains: {lacks}; engine torch{missing} may use this GPU")
         lacks = _lacks(where, precision, mixup, compiled)
     if lacks:
         cpu = "device cpu, or " if unusable else ""
-        missing = "" if find_spec("torch") else f" ({pip_install('torch')})"
         raise ValueError(f"{lacks}: need {cpu}engine torch{missing}")
     return OwnEngine(where, PRECISIONS[where])
 
