@@ -35,7 +35,7 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
         model.predict(["Another text."])
 
     X is a column of texts: a list, a NumPy array, a pandas, polars or Arrow column; or a table with `text_columns`.
-    A fitted one can be pickled, also by joblib, and needs neither PyTorch nor a GPU to predict.
+    A fitted one can be pickled, also by joblib, and needs no GPU to predict.
 
     Args:
         preset: "laptop", "balanced" or "best", as of `charcnn.train`; None for balanced.
@@ -48,6 +48,7 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
             None for a tenth, or a row of the rarest class.
         text_columns: names of a table's columns of text, or their numbers from 0, which are joined with a space; None
             where X is one column.
+        engine: what trains: "own", "torch" or "auto", as of `charcnn.train`.
         device: "cpu", "cuda", or "auto" for a GPU where there is one that can be used.
         precision: of predictions: one of charcnn.catalog.PRECISIONS; None for fp32, or fp16 on a GPU.
         class_weight: "balanced", weights by class, or None for all alike.
@@ -70,6 +71,7 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
         init: Path | None = None,
         valid: float | None = None,
         text_columns: Sequence[str | int] | None = None,
+        engine: str = "auto",
         device: str = "auto",
         precision: str | None = None,
         class_weight: str | Mapping[Argument, float] | None = None,
@@ -83,6 +85,7 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
         self.init = init
         self.valid = valid
         self.text_columns = text_columns
+        self.engine = engine
         self.device = device
         self.precision = precision
         self.class_weight = class_weight
@@ -108,7 +111,6 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
             teacher_name, teacher_license: of the teacher: `classifier_.metadata` keeps them.
 
         Raises:
-            ImportError: PyTorch is missing.
             ValueError: X, y or a parameter does not fit, as of `charcnn.train`.
         """
         texts = self._texts(X)
@@ -139,6 +141,7 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
             config=self.config,
             minutes=self.minutes,
             init=self.init,
+            engine=self.engine,
             device=self.device,
             **{**how, **(self.recipe or {})},
         )

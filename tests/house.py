@@ -230,7 +230,6 @@ LATE = {
     "charcnn/compiling/networks.py": "only networks that take texts encode them",
     "charcnn/gpu/launch.py": "the simulator has no cache of kernels, nor what it is made of",
     "charcnn/levels/runner/profile.py": "it is for --profile alone, and needs a GPU",
-    "charcnn/networks/runner/fit.py": "it needs PyTorch, which is optional",
     "charcnn/offload/checkpoint.py": "plans and MPI import no Numba",
     "charcnn/offload/farm/worker.py": "likewise: a GPU's errors are there where a level has imported Numba",
     "charcnn/ops/__init__.py": "a name's module is imported when it is first used",
@@ -238,6 +237,7 @@ LATE = {
     "charcnn/ops/functions.py": "a row names its launch, likewise; on a CPU nothing of a GPU is imported",
     "charcnn/ops/prepared.py": "on a CPU nothing of a GPU is imported",
     "charcnn/ops/table.py": "rows name references and functions, likewise",
+    "charcnn/training/with_torch.py": "PyTorch is optional, and its import slow",
 }
 """Why a file imports parts of the package within functions, or by name. Commands do so for their start: they are in
 charcnn/cli, and `test_help_is_quick` holds that it helps."""

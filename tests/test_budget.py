@@ -2,34 +2,21 @@
 
 import numpy as np
 import pytest
-from test_training import QUICK, examples, run, write_rows
+from test_training import QUICK, engine, examples, run, write_rows
 
 import charcnn
 from charcnn.config import TINY, Config
 from charcnn.model import params, shipped
 from charcnn.text.encodings import ENCODINGS
 from charcnn.training import budget as module
-from charcnn.training import start
+from charcnn.training import loop, passes, start
 from charcnn.training.budget import Budget, Pace
 from charcnn.training.recipe import Recipe
-
-torch = pytest.importorskip("torch", reason="training needs PyTorch")
-
-from charcnn.training import loop  # noqa: E402
-from charcnn.training import step as steps_module  # noqa: E402
-from charcnn.training.step import Trainer, schedule  # noqa: E402
+from charcnn.training.schedule import schedule
+from charcnn.training.steps import OwnTrainer
 
 SMALLEST = Config(length=123, channels=8, units=16, classes=3)
-CPU = {"device": torch.device("cpu"), "dtype": torch.float32}
 RECIPE = Recipe(batch=16, leak=0.0)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Clock:
@@ -44,13 +31,18 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    clock, run = Clock(1.0), Trainer._run
-    monkeypatch.setattr(Trainer, "_run", lambda self: (run(self), setattr(clock, "now", clock.now + clock.seconds)))
+    clock, one = Clock(1.0), OwnTrainer._one
+
+    def timed(self, step):
+        one(self, step)
+        clock.now += clock.seconds
+
+    monkeypatch.setattr(OwnTrainer, "_one", timed)
     return clock
 
 
 def trained(clock, minutes, **options):
-    return loop.train(examples(), None, SMALLEST, RECIPE, budget=Budget(minutes, clock), **CPU, **options)
+    return loop.train(examples(), None, SMALLEST, RECIPE, budget=Budget(minutes, clock), engine=engine(), **options)
 
 
 def test_passes_fill_what_is_left():
@@ -91,7 +83,7 @@ def test_a_machine_that_becomes_slow_shortens_the_plan(clock):
 def test_less_than_an_epoch_is_split_and_measured(clock, monkeypatch):
     monkeypatch.setattr(module, "PASSES", 3)
     clock.seconds = 12.0
-    result = loop.train(examples(), examples(30, 1), SMALLEST, RECIPE, budget=Budget(3, clock), **CPU)
+    result = loop.train(examples(), examples(30, 1), SMALLEST, RECIPE, budget=Budget(3, clock), engine=engine())
     assert [row["epoch"] for row in result.history] == [1, 2, 3]
     assert all("valid_loss" in row for row in result.history)
     with pytest.raises(ValueError, match=r"minutes=0\.1: a step takes 12 s here"):
@@ -108,7 +100,7 @@ def test_a_training_by_budget_resumes_with_what_was_left(clock, tmp_path):
     options = {"checkpoint": path, "interval": 0.0, "settings": {}}
     with pytest.raises(KeyboardInterrupt):
         trained(clock, 2, on_epoch=dies, **options)
-    kept = loop.read_checkpoint(path, {})
+    kept = loop.read_checkpoint(path, {}, engine())
     left, clock.now = kept["pace"]["left"], 10_000.0  # a night
     begun = clock.now
     result = trained(clock, 2, saved=kept, **options)
@@ -121,7 +113,7 @@ def test_the_schedule_goes_on_from_a_share():
     recipe = Recipe(epochs=10)
     whole = schedule(recipe, 20)
     np.testing.assert_allclose(schedule(recipe, 20, 150, 0.25, 50), whole[50:], rtol=1e-5)
-    assert steps_module.schedule(recipe, 20, 75, 0.25, 50)[-1, 0] < 0.01 * recipe.rate
+    assert passes.schedule(recipe, 20, 75, 0.25, 50)[-1, 0] < 0.01 * recipe.rate
 
 
 def test_the_command_takes_minutes(tmp_path, capsys, monkeypatch):
@@ -204,7 +196,7 @@ def test_in_python():
 
 
 def test_a_pace_needs_a_step(clock):
-    trainer = Trainer(examples(), np.ones(3), SMALLEST, RECIPE, *CPU.values(), False)
+    trainer = engine().trainer(examples(), np.ones(3), SMALLEST, RECIPE, [], None)
     pace = Pace(Budget(1, clock), trainer, (90, 0, 90), None)
     assert pace.state()["step"] == 1.0
     assert clock.now == 2.0, "two hundredths of the budget are spent on that"

@@ -7,32 +7,20 @@ import re
 import numpy as np
 import pytest
 
+import charcnn
+from charcnn.cli import train as command
 from charcnn.config import SMALL, TINY
+from charcnn.model import network
 from charcnn.ops.conv1d.toom_cook.transforms import TAPS
 from charcnn.runtime.sequence import require_multiples, whole_windows
 from charcnn.text.encodings import ENCODINGS, encode
-from charcnn.training import data, doubts
+from charcnn.training import data, doubts, ngrams
 from charcnn.training.measure import Measured
 from charcnn.training.plan import MANY, PRESETS, plan
-
-torch = pytest.importorskip("torch", reason="training needs PyTorch")
-
-import charcnn  # noqa: E402
-from charcnn.cli import train as command  # noqa: E402
-from charcnn.model import network  # noqa: E402
-from charcnn.training import ngrams  # noqa: E402
 
 FORWARD, BYTES = ENCODINGS["forward"], ENCODINGS["bytes"]
 WORDS = {"money": "bank profit market stocks", "space": "orbit probe rocket moon", "sport": "goal match team cup"}
 FILLER = "today there was some more about it and others said so again".split()  # noqa: SIM905
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def rows(count, seed=0):

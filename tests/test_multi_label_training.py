@@ -71,7 +71,6 @@ def topics(path, count=300, seed=0):
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory):
     """A model that learned from such rows, and the folder that has them."""
-    torch = pytest.importorskip("torch", reason="training needs PyTorch")
     from charcnn.cli import train
 
     folder = tmp_path_factory.mktemp("learned")
@@ -82,10 +81,7 @@ def learned(tmp_path_factory):
     words = ["--data", folder / "train.csv", "--test", folder / "test.csv", "--out", folder / "m.safetensors"]
     how = "--multi-label --config tiny --device cpu --no-curve --batch 16 --epochs 60 --rate 1e-2 --shift-left 0"
     how += " --shift-right 0 --dropout 0 --blank-words 0 --average 1 --replace-characters 0 --decay 0"
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     assert train.run(parser.parse_args([*map(str, words), *how.split()])) == DONE
-    torch.set_num_threads(before)
     return folder
 
 
@@ -120,4 +116,4 @@ def test_options_that_do_not_go_together(tmp_path, capsys):
     assert "--label-separator ;: needs --multi-label" in capsys.readouterr().err
     examples = data.Examples(np.zeros((4, 123), np.uint8), np.ones((4, 4), np.uint8))
     with pytest.raises(ValueError, match="balance=True: classes that do not exclude each other"):
-        loop.train(examples, None, Config(**TINY.to_dict(), multi_label=True), Recipe(), device=None, dtype=None)
+        loop.train(examples, None, Config(**TINY.to_dict(), multi_label=True), Recipe(), engine=None)

@@ -94,7 +94,6 @@ def test_what_is_seen_of_a_training():
 
 
 def test_train_writes_them(tmp_path, capsys):
-    pytest.importorskip("torch", reason="training needs PyTorch")
     from test_training import QUICK, run, write_rows
 
     write_rows(tmp_path / "a.csv")
@@ -128,19 +127,18 @@ def test_classify_writes_them(tmp_path):
 
 
 def test_the_bar_within_an_epoch_counts_rows(monkeypatch):
-    pytest.importorskip("torch", reason="training needs PyTorch")
     import test_training
 
-    from charcnn.training import step
+    from charcnn.training import passes
 
     shown = []
 
-    class Seen(step.Progress):
+    class Seen(passes.Progress):
         def update(self, count):
             super().update(count)
             shown.append(self.line(100))
 
-    monkeypatch.setattr(step, "Progress", Seen)
+    monkeypatch.setattr(passes, "Progress", Seen)
     test_training.trained(test_training.Recipe(epochs=2, batch=16))
     assert len(shown) == 2 * 6
     assert shown[5].startswith("epoch 1/2: 100%")

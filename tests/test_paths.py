@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import left, tree
 
@@ -21,7 +22,7 @@ from charcnn.networks.runner.encoder import main as encoder
 from charcnn.offload.checkpoint import MAGIC, Checkpoint
 from charcnn.runtime import timeline
 from charcnn.text import output
-from charcnn.training import record
+from charcnn.training import checkpoint, loop, record
 
 RUNNER = {"params", "tokenizer", "text", "input", "answer", "images"}, {"json", "trace", "checkpoint", "train", "out"}
 """Of levels and networks: what is read, and what is written."""
@@ -137,7 +138,6 @@ def start(capsys, name, words):
 @pytest.mark.parametrize(("name", "action"), CASES, ids=[f"{name}-{action.dest}" for name, action in CASES])
 def test_what_is_read_or_foreign_is_never_written_over(capsys, tmp_path, monkeypatch, name, action):
     if name == "train":
-        pytest.importorskip("torch")
         pytest.importorskip("matplotlib")
     monkeypatch.chdir(tree(tmp_path, READ | {"foreign": "mine", "foreign.safetensors": "mine", "foreign.bin": "mine"}))
     reads = [path for path in READ if path in BASE[name].split()]
@@ -177,7 +177,6 @@ def test_what_is_read_or_foreign_is_never_written_over(capsys, tmp_path, monkeyp
 )
 def test_no_two_options_write_one_file(capsys, tmp_path, monkeypatch, name, first, second):
     if name == "train":
-        pytest.importorskip("torch")
         pytest.importorskip("matplotlib")
     monkeypatch.chdir(tree(tmp_path, READ))
     os.symlink("both.safetensors", "link.safetensors")
@@ -262,7 +261,6 @@ def test_files_of_a_folder_that_is_read_are_kept(tmp_path):
 
 def test_reports_of_ours_are_known(tmp_path):
     pytest.importorskip("matplotlib")
-    loop = pytest.importorskip("charcnn.training.loop")
     history = [dict.fromkeys(loop.COLUMNS, 1)]
     path = tmp_path / "report"
     for _ in range(2):
@@ -284,6 +282,10 @@ def test_reports_of_ours_are_known(tmp_path):
 
 
 def test_a_checkpoint_of_ours_is_known(tmp_path):
+    (tmp_path / "own").write_bytes(checkpoint.packed({"format": 4}))
+    np.savez(tmp_path / "other.npz", a=np.zeros(3))
+    assert files.is_free(tmp_path / "own", record.CHECKPOINT)
+    assert not files.is_free(tmp_path / "other.npz", record.CHECKPOINT)
     torch = pytest.importorskip("torch")
     with open(tmp_path / "a", "wb") as file:
         torch.save({"format": 2, "settings": {}, "trainer": {}}, file)

@@ -10,11 +10,7 @@ import charcnn
 from charcnn.config import Config
 from charcnn.model import params
 from charcnn.training import data, probabilities
-
-torch = pytest.importorskip("torch", reason="training needs PyTorch")
-
-from charcnn.training.recipe import Recipe  # noqa: E402
-from charcnn.training.step import Trainer  # noqa: E402
+from charcnn.training.recipe import Recipe
 
 CLASSES = ("1", "2", "3")
 TEXTS = [f"the {word} of today" for word in ("goal", "bank", "orbit")] * 10
@@ -98,6 +94,9 @@ def test_sums_near_1_are_made_1():
 @pytest.mark.parametrize("cut", [0.0, 0.9])
 def test_the_loss_mixes_labels_and_teacher(cut):
     """Of the loss of one step at 0 rate, by hand; of joined texts each has the share of both."""
+    torch = pytest.importorskip("torch", reason="engine torch needs PyTorch")
+    from charcnn.training.step import Trainer
+
     count, answers = 8, drawn(8)
     ids = np.random.default_rng(1).integers(0, 70, (count, 123), np.uint8)
     labels = np.arange(count) % 3

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="training needs PyTorch")
 pytest.importorskip("sklearn", minversion="1.6", reason="the estimator needs scikit-learn")
 
 import joblib

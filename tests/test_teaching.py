@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from conftest import quick
-from test_training import LEARNS, QUICK, TINY, examples, run, trained, write_rows
+from test_training import ENGINES, LEARNS, QUICK, TINY, engine, examples, run, trained, write_rows
 
 from charcnn.cli import info
 from charcnn.config import Config
@@ -17,7 +17,7 @@ from charcnn.training.recipe import Recipe
 
 torch = pytest.importorskip("torch", reason="training needs PyTorch")
 
-from charcnn.training import augment, fit, loop  # noqa: E402
+from charcnn.training import augment, fit, loop, start  # noqa: E402
 from charcnn.training.network import TrainableNetwork  # noqa: E402
 from charcnn.training.schedule import schedule  # noqa: E402
 from charcnn.training.step import Trainer  # noqa: E402
@@ -76,7 +76,7 @@ def test_a_leak_lets_a_dead_network_learn():
     ids, gradients = torch.randint(0, 70, (4, 123), dtype=torch.uint8), []
     for leak in (0.0, 0.1):
         model = TrainableNetwork(config, 0.0, torch.float32, leaky=True).train()
-        model.initialise(0)
+        model.load(start.initialised(config, 0))
         with torch.no_grad():
             model.conv2_bias.fill_(-100)  # all its channels are below 0 for any text
         model.leak = torch.tensor(leak)
@@ -98,7 +98,8 @@ def test_live_channels_are_those_of_the_reference():
     model = TrainableNetwork(config, 0.0, torch.float32)
     model.load(weights)
     part = examples(30)
-    found, expected = loop.live(model, part, 7), {}
+    found, expected = model.live(part.ids, 7), {}
+    assert engine().live(config, weights, part.ids, 7) == found
     x = part.ids
     for node in config.nodes:
         x = network.run([node], x, weights)
@@ -112,11 +113,12 @@ def test_live_channels_are_those_of_the_reference():
 
 
 @pytest.mark.exhaustive
-def test_a_student_learns_from_its_teachers():
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_student_learns_from_its_teachers(name):
     """It learns with no label of its own: all of its loss is what they answer."""
     teacher = trained(LEARNS).arrays
     config = Config(length=123, channels=16, units=32, classes=3)
-    cpu = {"device": torch.device("cpu"), "dtype": torch.float32}
+    cpu = {"engine": engine(name)}
     recipe = Recipe(**{**LEARNS.to_dict(), "teaching": 1.0, "seed": 9})
     unlabelled = examples()
     unlabelled.labels[:] = np.random.default_rng(0).permutation(unlabelled.labels)

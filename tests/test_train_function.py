@@ -10,24 +10,14 @@ import numpy as np
 import pytest
 
 import charcnn
-from charcnn.classify import train as module
 from charcnn.cli import train as command
 from charcnn.config import Config
 from charcnn.model import params
-
-torch = pytest.importorskip("torch", reason="training needs PyTorch")
+from charcnn.training import engines, with_torch
 
 WORDS = ("goal match team", "bank profit market", "orbit probe rocket")
 SMALLEST = Config(length=123, channels=8, units=16)
 QUICK = {"config": SMALLEST, "device": "cpu", "epochs": 2, "batch": 16}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def rows(count=60, classes=3):
@@ -110,6 +100,12 @@ def test_several_labels_a_text():
         ({"sample_weight": [-1.0] * 60}, "need 0 or more"),
         ({"store": "int8"}, "store='int8'"),
         ({"device": "tpu"}, "device='tpu': need one of auto, cuda, cpu"),
+        ({"engine": "jax"}, "engine='jax': need one of auto, own, torch"),
+        ({"engine": "own", "mixup": 0.2}, "mixup=0.2, which own kernels lack: need engine torch"),
+        (
+            {"engine": "own", "precision": "bf16"},
+            "own kernels have float32 on cpu: need engine torch",
+        ),
         ({"epochs": 0}, "epochs=0"),
         ({"encoding": "latin"}, "encoding='latin'"),
         ({"labels": [["a"]] * 60}, r"labels\[0\]=\['a'\]: need a str"),
@@ -123,9 +119,11 @@ def test_what_does_not_fit_is_named(change, message):
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr(module, "fit", None)
-    with pytest.raises(ImportError, match=r"charcnn\.train needs PyTorch: .*install.*\[torch\]"):
-        charcnn.train(*rows())
+    for module in (engines, with_torch):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    for asked in ({"engine": "torch"}, {"mixup": 0.2}):
+        with pytest.raises(ValueError, match=r"engine torch.*install.*\[torch\]"):
+            charcnn.train(*rows(), **{**QUICK, **asked})
 
 
 def test_importing_the_package_imports_no_torch():

@@ -3,7 +3,6 @@
 import argparse
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,32 +13,39 @@ import pytest
 
 from charcnn.cli import train as command
 from charcnn.config import TINY, Config
+from charcnn.host.install import module_environment
 from charcnn.model import network, params
 from charcnn.text.encodings import ENCODINGS
 from charcnn.text.layout import Layout
 from charcnn.text.readers.open import open_reader
-from charcnn.training import data
+from charcnn.training import data, loop, measure, own, with_torch
+from charcnn.training.engines import choose
 from charcnn.training.measure import Measured
 from charcnn.training.recipe import Recipe
 
-torch = pytest.importorskip("torch", reason="training needs PyTorch")
-
-from charcnn.training import augment, loop, step  # noqa: E402
-from charcnn.training.network import TrainableNetwork  # noqa: E402
-
 FORWARD = ENCODINGS["forward"]
-OTHER = Config(length=130, alphabet=5, channels=3, kernel_sizes=(5, 4, 3, 3, 2, 1), units=6, classes=3, layernorm=False)
 WORDS = ("goal match team", "bank profit market", "orbit probe rocket")
+ENGINES = ("own", "torch")
 QUICK = ["--config", "tiny", "--device", "cpu", "--no-curve", "--batch", "16", "--epochs", "3"]
 
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """The network is tiny, and threads that wait for each other would burn a busy machine's cores."""
+    """The network is tiny, and PyTorch's threads that wait for each other would burn a busy machine's cores."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def engine(name="own", device="cpu"):
+    if name == "torch":
+        pytest.importorskip("torch", reason="engine torch needs PyTorch")
+    return choose(name, device, say=print, warn=print)
 
 
 def write_rows(path, count=90, seed=0, classes=3):
@@ -56,87 +62,6 @@ def run(*arguments):
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     return command.run(parser.parse_args([str(argument) for argument in arguments]))
-
-
-# The network.
-
-
-@pytest.mark.parametrize("config", [TINY, OTHER])
-def test_the_network_is_the_reference(config):
-    weights = params.init(config, 1)
-    model = TrainableNetwork(config, 0.5, torch.float32).eval()
-    model.load(weights)
-    back = model.arrays()
-    assert all(np.array_equal(back[name], weights[name]) for name in weights)
-    ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (5, config.length), np.uint8)
-    expected = network.forward(ids, weights, config)
-    logits = model(torch.from_numpy(ids)).detach().numpy()
-    assert np.linalg.norm(logits - expected) <= 2e-6 * np.linalg.norm(expected)
-
-
-def test_initial_weights_follow_from_the_seed_and_keep_the_scale():
-    config = Config(length=300, channels=48, units=256)
-    first, same, other = (TrainableNetwork(config, 0.5, torch.float32) for _ in range(3))
-    first.initialise(1)
-    same.initialise(1)
-    other.initialise(2)
-    a, b, c = first.arrays(), same.arrays(), other.arrays()
-    assert all(np.array_equal(a[name], b[name]) for name in a)
-    assert not np.array_equal(a["fc1.weight"], c["fc1.weight"])
-    params.check(a, config)
-    ids = torch.randint(0, 70, (8, 300), dtype=torch.uint8)
-    assert 0.001 < first.eval()(ids).std() < 0.1  # quiet logits, not silent ones
-    bound = (config.channels * 7) ** -0.5
-    for value in (a["conv2.weight"], a["conv2.bias"]):
-        assert 0.9 * bound < np.abs(value).max() <= bound
-
-
-def test_mixing_with_a_share_of_one_changes_nothing():
-    model = TrainableNetwork(TINY, 0.5, torch.float32).eval()
-    model.initialise(0)
-    ids = torch.randint(0, 71, (4, TINY.length), dtype=torch.uint8)
-    mixed = model(ids, ids.flip(0), torch.tensor([1.0, 0.0, 1.0, 0.0]))
-    plain = model(ids)
-    assert torch.allclose(mixed[0], plain[0], atol=1e-5)
-    assert torch.allclose(mixed[1], plain[2], atol=1e-5)
-
-
-# What is changed at random.
-
-
-def test_words_are_blanked_whole():
-    ids = torch.tensor([[1, 2, 9, 3, 3, 3, 9, 9, 4, 9, 5, 5]] * 400, dtype=torch.uint8)
-    torch.manual_seed(0)
-    changed = augment.blank_words(ids, 9, 0.5)
-    for word in ([0, 1], [3, 4, 5], [8], [10, 11]):
-        gone = changed[:, word] == 9
-        assert torch.equal(gone.all(1), gone.any(1))
-        assert 0.4 < gone[:, 0].float().mean() < 0.6
-    assert torch.equal(augment.blank_words(ids, 9, 0.0), ids)
-    # As many words as there can be: one at every other position.
-    assert augment.blank_words(torch.tensor([[1, 9, 1, 9, 1]], dtype=torch.uint8), 9, 0.5).shape == (1, 5)
-
-
-def test_characters_are_replaced_where_there_are_some():
-    ids = torch.full((50, 100), 9, dtype=torch.uint8)
-    ids[:, :60] = 3
-    torch.manual_seed(0)
-    changed = augment.replace_characters(ids, 9, 0.2)
-    assert (changed[:, 60:] == 9).all()
-    assert 0.14 < (changed[:, :60] != 3).float().mean() < 0.22
-    assert changed.max() == 9
-    assert changed.min() == 0
-
-
-def test_texts_are_shifted_and_cut():
-    ids = torch.tensor([[1, 2, 3, 9, 9]], dtype=torch.uint8)
-    assert augment.shift(ids, 9, 1, 1).tolist() == [[9, 1, 2, 3, 9]]
-    assert augment.shift(ids, 9, 4, 4).tolist() == [[9, 9, 9, 9, 1]]
-    assert augment.shift(ids, 9, -2, -2).tolist() == [[3, 9, 9, 9, 9]]
-    assert augment.shift(ids, 9, 7, 7).tolist() == [[9, 9, 9, 9, 9]]
-    torch.manual_seed(0)
-    firsts = (augment.shift(ids.repeat(200, 1), 9, 0, 2) == 1).int().argmax(1)
-    assert set(firsts.tolist()) == {0, 1, 2}
 
 
 # Rows.
@@ -305,15 +230,15 @@ def examples(count=90, seed=0):
 
 def trained(recipe, **options):
     config = Config(length=123, channels=16, units=32, classes=3)
-    cpu = {"device": torch.device("cpu"), "dtype": torch.float32}
-    return loop.train(examples(), examples(30, 1), config, recipe, **{**cpu, **options})
+    return loop.train(examples(), examples(30, 1), config, recipe, **{"engine": engine(), **options})
 
 
 LEARNS = Recipe(epochs=12, batch=16, rate=5e-3, shift_left=0, shift_right=20, dropout=0.1, blank_words=0.1, average=1.0)
 
 
-def test_a_network_learns():
-    result = trained(LEARNS)
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_network_learns(name):
+    result = trained(LEARNS, engine=engine(name))
     assert result.history[-1]["train_loss"] < 0.7 * result.history[0]["train_loss"]
     assert max(row["valid_accuracy"] for row in result.history) > 0.6
     assert [row["epoch"] for row in result.history] == list(range(1, 13))
@@ -328,24 +253,13 @@ def test_the_epoch_that_is_kept_is_the_best_and_patience_ends_training():
 
 
 def test_the_average_of_no_epochs_is_the_last_weights():
-    still = Recipe(epochs=2, batch=16, average=0.0, mixup=0.4)
-    moving = Recipe(epochs=2, batch=16, average=1.0, mixup=0.4)
-    a, b = (trained(recipe).arrays for recipe in (still, moving))
+    a, b = (trained(Recipe(epochs=2, batch=16, average=average)).arrays for average in (0.0, 1.0))
     assert not np.array_equal(a["conv2.weight"], b["conv2.weight"])
 
 
-def test_rare_classes_weigh_more():
-    rare = examples().part(np.r_[0:90:3, 1:30:3, 2:6:3])
-    cpu = {"device": torch.device("cpu"), "dtype": torch.float32}
-    trainers = [
-        step.Trainer(rare, weights, Config(length=123, channels=4, units=8, classes=3), Recipe(), *cpu.values(), False)
-        for weights in ([1, 1, 1], [0.5, 1.5, 10])
-    ]
-    logits, labels = torch.zeros(3, 3), torch.arange(3)
-    plain, weighted = (trainer._loss(logits, labels) for trainer in trainers)
-    assert (weighted[2] / plain[2]) > 5 * (weighted[0] / plain[0])
+def test_a_class_with_no_example_is_named():
     with pytest.raises(ValueError, match="class 2 has no example"):
-        loop.train(rare.part(np.r_[0:5]), None, TINY, Recipe(), **cpu)
+        loop.train(examples().part(np.r_[0:90:3]), None, TINY, Recipe(), engine=engine())
 
 
 def test_a_loss_that_is_no_number_ends_training():
@@ -412,18 +326,29 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
     assert a != c
 
 
-@pytest.mark.exhaustive
-def test_killed_training_goes_on_to_the_same_bytes(tmp_path):
+@pytest.mark.parametrize("name", ["own", pytest.param("torch", marks=pytest.mark.exhaustive)])
+def test_killed_training_goes_on_to_the_same_bytes(tmp_path, name):
     write_rows(tmp_path / "a.csv")
+    missing = {"own": "torch", "torch": "none"}[name]
+    if name == "torch":
+        pytest.importorskip("torch", reason="engine torch needs PyTorch")
     whole, killed = tmp_path / "whole.safetensors", tmp_path / "killed.safetensors"
 
     def start(out, *more):
         """In a process of its own each time, so that nothing that other tests left is part of the arithmetic."""
-        options = [*QUICK[:-1], "8", "--mixup", "0.3", "--checkpoint-every", "0", *more]
+        options = [
+            *QUICK[:-1],
+            "8",
+            {"own": "--cut", "torch": "--mixup"}[name],
+            "0.3",
+            "--checkpoint-every",
+            "0",
+            *more,
+        ]
+        words = ["train", "--data", tmp_path / "a.csv", "--out", out, *options]
         return subprocess.Popen(
-            [sys.executable, "-m", "charcnn", "train", "--data", tmp_path / "a.csv", "--out", out, *options],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            cwd=Path(__file__).parent.parent,
+            [sys.executable, Path(__file__).with_name("without.py"), missing, *words],
+            env={**module_environment(), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -468,26 +393,41 @@ def test_a_checkpoint_is_of_what_the_options_come_to(tmp_path):
 
     named = ["--encoding", "forward", "--classes", "1,2,3", "--text-columns", "2,3", "--label-column", "1"]
     named += ["--no-header", "--valid-part", "0.10", "--rate", "1e-3", "--mixup", "0"]
-    if not torch.cuda.is_available():
+    if own.gpu() is None:
         named += ["--device", "cpu", "--precision", "float32"]
     assert settings(*named) == settings()
-    for other in (["--precision", "bf16"], ["--encoding", "crepe"], ["--classes", "a,b,c"], ["--text-columns", "2"]):
+    for other in (["--config", "small"], ["--encoding", "crepe"], ["--classes", "a,b,c"], ["--text-columns", "2"]):
         assert settings("--device", "cpu", *other) != settings("--device", "cpu")
 
 
-def test_a_checkpoint_with_one_other_bit_is_refused(tmp_path):
-    path, values = tmp_path / "a.checkpoint", torch.arange(1000.0)
-    torch.save({"format": loop.FORMAT, "settings": {}, "trainer": values, "history": [], "best": None}, path)
-    assert torch.equal(loop.read_checkpoint(path, {})["trainer"], values)
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_checkpoint_with_one_other_bit_is_refused(tmp_path, name):
+    path, values, of = tmp_path / "a.checkpoint", np.arange(1000, dtype=np.float32), engine(name)
+    best = {"score": [1.0, -0.1], "epoch": 3, "weights": {"a": values}}
+    whole = {"format": loop.FORMAT, "settings": {}, "trainer": {"steps": 7}, "history": [{"rate": 0.1}], "best": best}
+    path.write_bytes(of.packed(whole))
+    found = loop.read_checkpoint(path, {}, of)
+    assert np.array_equal(found["best"]["weights"]["a"], values)
+    assert (found["trainer"], found["history"]) == (whole["trainer"], whole["history"])
     data = bytearray(path.read_bytes())
-    data[data.index(values.numpy().tobytes()) + 40] ^= 1
+    data[data.index(values.tobytes()) + 40] ^= 1
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"a\.checkpoint: not a whole checkpoint \(BadZipFile\)"):
-        loop.read_checkpoint(path, {})
+    with pytest.raises(ValueError, match=r"a\.checkpoint: not a whole checkpoint \((BadZipFile|ValueError)\)"):
+        loop.read_checkpoint(path, {}, of)
     for version in (1.0, 2.0, True, 1, loop.FORMAT):  # of this version, but what else it holds is missing
-        torch.save({"format": version, "settings": {}}, path)
+        path.write_bytes(of.packed({"format": version, "settings": {}, "best": None}))
         with pytest.raises(ValueError, match="not a checkpoint of this version"):
-            loop.read_checkpoint(path, {})
+            loop.read_checkpoint(path, {}, of)
+
+
+def test_a_checkpoint_of_the_other_engine_is_named(tmp_path):
+    pytest.importorskip("torch", reason="engine torch needs PyTorch")
+    path = tmp_path / "a.checkpoint"
+    for name, other in (ENGINES, ENGINES[::-1]):
+        state = {"format": loop.FORMAT, "settings": {}, "trainer": {}, "history": [], "best": None}
+        path.write_bytes(engine(name).packed(state))
+        with pytest.raises(ValueError, match=f"is from engine {name}, not {other}: --engine {name} resumes it"):
+            loop.read_checkpoint(path, {}, engine(other))
 
 
 def test_labels_that_a_terminal_would_trip_over_are_bad_rows(tmp_path):
@@ -500,16 +440,14 @@ def test_labels_that_a_terminal_would_trip_over_are_bad_rows(tmp_path):
     assert r"label 'evil\x1b[2J' holds a control character" in found.bad[0].reason
 
 
-def test_logits_that_are_not_finite_end_a_measurement():
-    model = TrainableNetwork(TINY, 0.0, torch.float32)
-    model.load(params.init(TINY))
-    examples = data.Examples(np.full((2, TINY.length), 25, np.uint8), np.zeros(2, np.int64))
-    assert np.isfinite(loop.measure(model, examples, 1).loss)
-    weights = params.init(TINY)
+@pytest.mark.parametrize("name", ENGINES)
+def test_logits_that_are_not_finite_end_a_measurement(name):
+    ids, labels, weights = np.full((2, TINY.length), 25, np.uint8), np.zeros(2, np.int64), params.init(TINY)
+    found = measure.measured(engine(name).answers(TINY, weights, ids, 1), labels, multi_label=False)
+    assert np.isfinite(found.loss)
     weights["fc3.weight"][:] = 3e38
-    model.load(weights)
     with pytest.raises(ValueError, match="the network's logits are not finite"):
-        loop.measure(model, examples, 1)
+        measure.measured(engine(name).answers(TINY, weights, ids, 1), labels, multi_label=False)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path, capsys):
@@ -544,12 +482,14 @@ def test_command_refuses_before_it_trains(tmp_path, monkeypatch, capsys, options
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
-@pytest.mark.parametrize("missing", ["torch", "matplotlib"])
-def test_a_missing_package_is_named(tmp_path, monkeypatch, capsys, missing):
+@pytest.mark.parametrize(("missing", "extra"), [("torch", "torch"), ("matplotlib", "train")])
+def test_a_missing_package_is_named(tmp_path, monkeypatch, capsys, missing, extra):
     write_rows(tmp_path / "a.csv")
-    monkeypatch.setattr(command, "find_spec", lambda name: None if name == missing else True)
-    assert run("--data", tmp_path / "a.csv", "--out", tmp_path / "m.safetensors", "--config", "tiny") == 2
-    assert command.pip_install("torch") in capsys.readouterr().err
+    for module in (command, with_torch):
+        monkeypatch.setattr(module, "find_spec", lambda name: None if name == missing else True)
+    words = ["--data", tmp_path / "a.csv", "--out", tmp_path / "m.safetensors", "--config", "tiny", "--engine", "torch"]
+    assert run(*words) == 2
+    assert command.pip_install(extra) in capsys.readouterr().err
 
 
 def test_the_options_need_no_torch():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -12,22 +13,16 @@ from charcnn.aliases import Argument, Array, Labels, Record, Texts
 from charcnn.classify.classifier import Classifier
 from charcnn.config import Config
 from charcnn.files import Path
-from charcnn.host.install import pip_install
 from charcnn.model.params import Params
 from charcnn.text import names
 from charcnn.text.columns import columns
 from charcnn.text.encodings import Encoding, find_encoding
 from charcnn.training import data, probabilities, start
 from charcnn.training.budget import Budget
+from charcnn.training.engines import choose
+from charcnn.training.fit import TrainingTask
 from charcnn.training.plan import plan
 from charcnn.training.recipe import Recipe
-
-try:
-    from charcnn.training import fit
-except ModuleNotFoundError as error:  # PyTorch is an extra: whoever trains is told
-    if error.name != "torch":
-        raise
-    fit = None  # type: ignore[assignment]
 
 _ROWS = 1 << 16
 """Texts that are read at a time."""
@@ -49,6 +44,7 @@ def train(
     config: Config | None = None,
     minutes: float | None = None,
     init: Path | None = None,
+    engine: str = "auto",
     device: str = "auto",
     precision: str = "auto",
     store: str = "float16",
@@ -83,7 +79,10 @@ def train(
             is left, and the learning rate falls to its end with it; None for the recipe's epochs.
         init: a model whose convolutions the network begins with: a file, or the name of one that ships, "fast" or
             "accurate"; None for none. Without `config` the sizes are the model's own.
-        device: "cuda", "cpu", or "auto" for a GPU where PyTorch sees one.
+        engine: "own" for this package's kernels, which train on a CPU in float32 and on a Hopper GPU in bf16; "torch"
+            for PyTorch; or "auto" for own kernels, and PyTorch where it is installed and they lack something: mixup,
+            another GPU, or the precision.
+        device: "cuda", "cpu", or "auto" for a GPU where there is one that can be used.
         precision: "bf16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
         store: "float16" or "float32": what the weights are rounded to, and fit when they are saved.
         calibrated: whether a temperature is fitted on what was held out.
@@ -92,27 +91,27 @@ def train(
             with n-grams, as with few rows it does, gradient descent follows only if `epochs` or `minutes` is given.
 
     Returns:
-        The classifier, on `device`. Its `metadata` has the recipe and what was reached.
+        The classifier, on `device`. Its `metadata` has the recipe, the engine, and what was reached.
 
     Raises:
-        ImportError: PyTorch is missing.
-        ValueError: a text is blank or missing, or a label; there are not as many labels as texts, or fewer than two
-            classes; a class has too few rows to hold some out; or another argument does not fit. Names it.
+        ValueError: the engine does not train so here, or needs PyTorch, which is missing; a text is blank or missing,
+            or a label; there are not as many labels as texts, or fewer than two classes; a class has too few rows to
+            hold some out; or another argument does not fit. Names it.
 
     Warns:
-        UserWarning: nothing was learned, a linear model is better, or no temperature fits.
+        UserWarning: nothing was learned, a linear model is better, or no temperature fits; or there is a GPU, and the
+            CPU trains.
     """
-    if fit is None:
-        raise ImportError(f"charcnn.train needs PyTorch: {pip_install('torch')}")
     given, encoding = {"balance": not multi_label, **recipe}, find_encoding(encoding)
-    Recipe(**given)  # refuses what it cannot take
+    asked = Recipe(**given)  # refuses what it cannot take
     if store not in ("float16", "float32"):
         raise ValueError(f"store={store!r}: need 'float16' or 'float32'")
     if minutes is not None and "epochs" in recipe:
         raise ValueError(f"minutes={minutes}: it says how many epochs; leave out epochs={recipe['epochs']!r}")
     budget = None if minutes is None else Budget(minutes)
     begun = None if init is None else _begun(init, encoding, config, preset)
-    where, arithmetic = fit.arithmetic(device, precision)
+    say = say or _silent
+    computes = choose(engine, device, precision, mixup=asked.mixup, say=say, warn=partial(_warn, level=4))
     rows = _rows("", texts, labels, multi_label)
     known, index = data.named(rows.labels, classes, multi_label=multi_label)
     own = plan(
@@ -122,7 +121,7 @@ def train(
         len(known),
         config=start.sizes(begun) if config is None and begun is not None else config,
         multi_label=multi_label,
-        cuda=where == "cuda",
+        cuda=computes.device == "cuda",
     )
     how = Recipe(**{**own.recipe, **given})
 
@@ -140,11 +139,10 @@ def train(
         held: data.Examples | None = examples(_rows("valid: ", *valid, multi_label))
     else:
         part, held = _split(part, valid, how.seed)
-    task = fit.TrainingTask(
-        part, held, None, own.config, encoding, known, how, where, arithmetic, False, store, calibrated, own.ngrams,
+    task = TrainingTask(
+        part, held, None, own.config, encoding, known, how, computes, store, calibrated, own.ngrams,
         not own.ngrams or "epochs" in recipe or budget is not None, not isinstance(valid, tuple), budget, begun,
-        say=say or _silent,
-        warn=lambda line: warnings.warn(line, stacklevel=5),  # of whoever called `train`
+        say=say, warn=_warn,
     )  # fmt: skip
     task.introduce()
     model = task.finished(task.trained(log_every=0), {"command": "charcnn.train", "teachers": credited})
@@ -219,6 +217,11 @@ def _weights(given: Array, count: int) -> np.ndarray:
     if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
         raise ValueError("sample_weight holds one that is negative or not finite, or zeros alone: need 0 or more")
     return (weights / weights.mean()).astype(np.float32)
+
+
+def _warn(line: str, level: int = 5) -> None:
+    """Warn, at whoever called `train`."""
+    warnings.warn(line, stacklevel=level)
 
 
 def _silent(line: str) -> None:

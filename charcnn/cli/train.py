@@ -1,7 +1,7 @@
 """Train a model on labelled rows of text, and write it as one .safetensors file.
 
-Training needs PyTorch (the extra torch). It runs on one NVIDIA GPU, or without one on the CPU, where the full-size
-network takes days.
+It runs on one GPU, or without one on the CPU, where the full-size network takes days. Own kernels train on a CPU and on
+Hopper GPUs. PyTorch (the extra torch) trains on others, with mixup, or where --engine torch asks for it.
 
 With --teachers N, N networks are trained first, and the model then also learns from their answers. It becomes as good
 as all of them together, or nearly. Probabilities are calibrated on the validation rows.
@@ -98,10 +98,8 @@ class _Job:
         self.metrics = options.metrics or f"{stem}-metrics.csv"
         self.curve = None if options.no_curve else options.curve or f"{stem}-curve.png"
         self.checkpoint = options.checkpoint or f"{options.out}.checkpoint"
-        if not find_spec("torch"):
-            raise ValueError(f"needs PyTorch: {pip_install('torch')}")
         if self.curve and not find_spec("matplotlib"):
-            raise ValueError(f"the curve needs Matplotlib: {pip_install('torch')}, or give --no-curve")
+            raise ValueError(f"the curve needs Matplotlib: {pip_install('train')}, or give --no-curve")
         given, trained = teachers.files_of(options)
         resumed = os.path.exists(self.checkpoint) and not options.restart
         self.force = options.force or (resumed and self._wrote(options.out))  # a kill may come before it is removed
@@ -142,7 +140,8 @@ class _Job:
             "classes": list(self.classes),
             "data": _digest(self.part),
             "valid": self.valid and _digest(self.valid),
-            "precision": self.precision,
+            "engine": self.engine.name,
+            "precision": self.engine.precision,
             "compile": options.compile,
             "ngrams": self.plan.ngrams,
             "minutes": options.minutes,
@@ -163,7 +162,7 @@ class _Job:
         from charcnn.training.loop import read_checkpoint
 
         try:
-            return read_checkpoint(path, plain(self.settings))
+            return read_checkpoint(path, plain(self.settings), self.engine)
         except ValueError as error:
             how = "--restart" if is_free(path, record.CHECKPOINT) else "--restart --force"
             raise ValueError(f"{error}; {how} starts over") from error
@@ -176,10 +175,18 @@ class _Job:
             return False
 
     def _read(self) -> None:
-        from charcnn.training.fit import arithmetic
+        from charcnn.training.engines import choose
 
         options, self.encoding = self.options, ENCODINGS[self.options.encoding]
-        self.device, self.precision = arithmetic(options.device, options.precision)
+        self.engine = choose(
+            options.engine,
+            options.device,
+            options.precision,
+            mixup=Recipe(**self.given).mixup,
+            compiled=options.compile,
+            say=lambda line: tell(f"charcnn train: {line}"),
+            warn=_warn,
+        )
         read = self._rows(options.data)
         given = None if options.classes is None else [name.strip() for name in options.classes.split(",")]
         try:
@@ -201,7 +208,7 @@ class _Job:
             len(self.classes),
             config=own,
             multi_label=options.multi_label,
-            cuda=self.device == "cuda",
+            cuda=self.engine.device == "cuda",
         )
         self.config, self.recipe = self.plan.config, Recipe(**{**self.plan.recipe, **self.given})
         self.part = self._examples(options.data, read, index, options.teacher_probabilities)
@@ -253,9 +260,7 @@ class _Job:
             self.encoding,
             self.classes,
             self.recipe,
-            self.device,
-            self.precision,
-            options.compile,
+            self.engine,
             options.store,
             not options.no_calibration,
             self.plan.ngrams,
@@ -264,7 +269,7 @@ class _Job:
             self.budget,
             self.init,
             say=partial(print, flush=True),
-            warn=lambda line: tell(f"charcnn train: warning: {line}"),
+            warn=_warn,
         )
 
     def train(self) -> None:
@@ -330,6 +335,10 @@ class _Job:
             teachers=teachers,
             log_every=self.options.log_every,
         )
+
+
+def _warn(line: str) -> None:
+    tell(f"charcnn train: warning: {line}")
 
 
 def _digest(examples: data.Examples) -> str:

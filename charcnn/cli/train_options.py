@@ -122,6 +122,13 @@ def _add_training(how: argparse._ArgumentGroup) -> None:
         help="begin with the convolutions of this model: fast or accurate, which ship, or a file (sizes: the model's)",
     )
     add("--config", metavar="SIZES", help=f"{HELP}, which begins with random weights (default: by --preset)")
+    add(
+        "--engine",
+        choices=("auto", "own", "torch"),
+        default="auto",
+        help="what computes: own kernels, on a CPU or a Hopper GPU, or PyTorch (default: auto, own kernels, or PyTorch "
+        "where it is installed and they lack something: mixup, another GPU, the precision)",
+    )
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: auto, a GPU if there is one")
     add(
         "--precision",
@@ -129,7 +136,9 @@ def _add_training(how: argparse._ArgumentGroup) -> None:
         default="auto",
         help="default: auto, which is bf16 on a GPU and float32 on a CPU",
     )
-    add("--compile", action="store_true", help="use torch.compile: a slower start, then 1.3 times as fast")
+    add(
+        "--compile", action="store_true", help="use torch.compile, with PyTorch: a slower start, then 1.3 times as fast"
+    )
 
     def field(name: str, kind: type, what: str) -> None:
         option = "--" + name.replace("_", "-")

@@ -1,4 +1,4 @@
-"""What is changed at random in every batch: words blanked, characters replaced, texts moved and joined.
+"""What is changed at random in every batch, in PyTorch: words blanked, characters replaced, texts moved and joined.
 
 Shares are numbers or tensors of one value: what a captured CUDA graph computes with must lie on the GPU.
 """
@@ -8,11 +8,9 @@ from __future__ import annotations
 import torch
 
 from charcnn.text.encodings import BLANK_BYTE
+from charcnn.training.changes import LONGEST_WORD
 
 Share = float | torch.Tensor
-
-LONGEST_WORD = 12
-"""Bytes of a word of the encoding `bytes` at most: some languages have no spaces, and a text would be one word."""
 
 
 def blank_words(ids: torch.Tensor, blank: int, share: Share) -> torch.Tensor:

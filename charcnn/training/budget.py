@@ -1,4 +1,4 @@
-"""A budget of wall time, and the passes over the rows that fit it. Needs no PyTorch."""
+"""A budget of wall time, and the passes over the rows that fit it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from charcnn.aliases import Record
 
 if TYPE_CHECKING:
-    from charcnn.training.step import Trainer
+    from charcnn.training.passes import Passes
 
 PASSES = 8
 """Passes that a training by budget has at least: after each one the plan is made anew, and the best weights stay."""
@@ -84,7 +84,7 @@ class Pace:
         saved: what `state` gave.
     """
 
-    def __init__(self, budget: Budget, trainer: Trainer, rows: tuple[int, int, int], saved: Record | None) -> None:
+    def __init__(self, budget: Budget, trainer: Passes, rows: tuple[int, int, int], saved: Record | None) -> None:
         self._budget, self._trainer, self._rows, self._share, self._each = budget, trainer, rows, 0.0, 0
         if saved is not None:
             budget.shorten(saved["left"])

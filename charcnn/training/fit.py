@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from charcnn.aliases import Argument, Record
 from charcnn.config import Config
@@ -17,30 +16,11 @@ from charcnn.text.encodings import Encoding
 from charcnn.training import doubts, loop, ngrams, start
 from charcnn.training.budget import Budget
 from charcnn.training.data import Examples
-from charcnn.training.measure import FEW, Measured, calibration_error, fit_temperature
-from charcnn.training.network import TrainableNetwork
+from charcnn.training.engine import Arrays, TrainingEngine
+from charcnn.training.measure import FEW, Measured, MultiLabelMeasured, calibration_error, finite, fit_temperature
+from charcnn.training.measure import measured as measured_of
 from charcnn.training.ngrams import Choice
 from charcnn.training.recipe import Recipe
-
-DEVICES, PRECISIONS = ("auto", "cuda", "cpu"), ("auto", "bf16", "float32")
-
-
-def arithmetic(device: str, precision: str) -> tuple[str, str]:
-    """The device, "cuda" or "cpu", and the precision, "bf16" or "float32": "auto" is a GPU where there is one, in bf16.
-
-    Raises:
-        ValueError: there is no GPU, or no such device or precision.
-    """
-    for name, value, known in (("device", device, DEVICES), ("precision", precision, PRECISIONS)):
-        if value not in known:
-            raise ValueError(f"{name}={value!r}: need one of {', '.join(known)}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda: this PyTorch sees no GPU")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if precision == "auto":
-        precision = "bf16" if device == "cuda" else "float32"
-    return device, precision
 
 
 @dataclass(frozen=True)
@@ -55,8 +35,7 @@ class TrainingTask:
         encoding: how rows were encoded.
         classes: their names.
         recipe: how.
-        device, precision: as `arithmetic` gave them.
-        compiled: whether torch.compile makes the kernels.
+        engine: what computes.
         store: dtype that the weights are rounded to: "float16" or "float32".
         calibrated: whether a temperature is fitted.
         ngrams: whether the network begins with n-grams, and sizes are a plan's that say so.
@@ -76,9 +55,7 @@ class TrainingTask:
     encoding: Encoding
     classes: tuple[str, ...]
     recipe: Recipe
-    device: str
-    precision: str
-    compiled: bool
+    engine: TrainingEngine
     store: str
     calibrated: bool
     ngrams: bool
@@ -89,22 +66,15 @@ class TrainingTask:
     say: Callable[[str], object]
     warn: Callable[[str], object]
 
-    @property
-    def where(self) -> str:
-        """The device's name."""
-        return torch.cuda.get_device_name(self.device) if self.device == "cuda" else "CPU"
-
     def introduce(self) -> None:
-        """Say what is trained, and make it repeatable on a GPU."""
+        """Say what is trained."""
         held = "none" if self.valid is None else f"{len(self.valid):,}"
         self.say(
             f"{len(self.part):,} rows to learn from, {held} to validate with; {len(self.classes)} classes: "
             f"{printable(', '.join(self.classes))}\n"
-            f"{self.config.parameters:,} parameters, {self.precision} on {self.where}, seed {self.recipe.seed}"
+            f"{self.config.parameters:,} parameters, {self.engine.precision} on {self.engine.where}, engine "
+            f"{self.engine.name}, seed {self.recipe.seed}"
         )
-        if self.device == "cuda":
-            # Else the same seed gives other weights each time; algorithms that cuDNN times and picks may differ, too.
-            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
     def trained(
         self,
@@ -131,9 +101,7 @@ class TrainingTask:
             if not self.descends:
                 return loop.Trained(options["first"], 0, [], choice)
         elif self.init is not None:
-            network = TrainableNetwork(self.config, 0.0, torch.float32)
-            network.initialise(recipe.seed)
-            options["first"] = start.begun(network.arrays(), self.init)
+            options["first"] = start.begun(start.initialised(self.config, recipe.seed), self.init)
         held, test = (0 if examples is None else len(examples) for examples in (self.valid, self.test))
         shown = time.perf_counter()
 
@@ -149,9 +117,7 @@ class TrainingTask:
             self.valid,
             self.config,
             recipe,
-            device=torch.device(self.device),
-            dtype={"bf16": torch.bfloat16, "float32": torch.float32}[self.precision],
-            compiled=self.compiled,
+            engine=self.engine,
             on_epoch=told,
             budget=self.budget,
             after=len(self.part) + 2 * held + test,
@@ -162,9 +128,9 @@ class TrainingTask:
         """Weights that detect n-grams, with logits as large as the linear model's; and `choice` of `ngrams.weights`."""
         how = {name: getattr(self.recipe, name) for name in ("balance", "teaching", "seed")}
         arrays, spread, choice = ngrams.weights(part, self.config, **how, choice=choice)
-        shown = part.part(np.arange(min(len(part), ngrams.SHOWN)))
         evidence = {**arrays, "fc3.bias": np.zeros_like(arrays["fc3.bias"])}
-        own = float(np.median(loop.answers(self._network(evidence), shown, 32).std(axis=1)))
+        logits = self.engine.answers(self.config, self._stored(evidence), part.ids[: ngrams.SHOWN], 32)
+        own = float(np.median(logits.std(axis=1)))
         arrays["fc3.weight"] *= spread / max(own, 1e-9)
         count, of = int(arrays["conv1.weight"].any(axis=(1, 2)).sum()), "within words" if choice[0] else "across words"
         self.say(
@@ -189,39 +155,40 @@ class TrainingTask:
                 "recipe": self.recipe.to_dict() | epochs if self.descends else None,
                 "epoch": trained.epoch,
                 "rows": len(self.part),
-                "precision": self.precision,
-                "device": self.where,
-                "torch": str(torch.__version__),  # whose own class a pickle would need
+                "precision": self.engine.precision,
+                "device": self.engine.where,
+                "engine": self.engine.name,
+                **self.engine.versions,
             }
         }
         arrays, learned = self._calibrated(trained.arrays, metadata) if self.calibrated else trained.arrays, self.part
-        network = self._network(arrays)
-        self._measure(network, trained.epoch, metadata, "validation", self.valid)
+        self._measure(arrays, trained.epoch, metadata, "validation", self.valid)
         if self.ngrams and not self.descends and self.held_out and self.valid is not None:
             learned = self.part.with_(self.valid)
             arrays, _ = self._ngrams(learned, trained.choice)
             arrays = _cooled(arrays, (metadata.get("calibration") or {}).get("temperature", 1.0))
-            network, metadata["training"]["rows"] = self._network(arrays), len(learned)
+            metadata["training"]["rows"] = len(learned)
             metadata["training"]["learned_from_validation"] = True
             self.say(
                 "the validation rows were measured without them; the network that is written learned from them, too"
             )
-        arrays = {name: array.astype(self.store).astype(np.float32) for name, array in arrays.items()}
-        self._measure(network, trained.epoch, metadata, "test", self.test)
-        if self.ngrams and not self.descends:  # wide, and slow in PyTorch on a CPU: some rows tell as much
+        arrays = self._stored(arrays)
+        self._measure(arrays, trained.epoch, metadata, "test", self.test)
+        if self.ngrams and not self.descends:  # wide, and slow on a CPU: some rows tell as much
             learned = learned.part(np.arange(min(len(learned), ngrams.SHOWN)))
-        metadata["live"] = {"rows": len(learned), **loop.live(network, learned, self.recipe.batch)}
+        live = self.engine.live(self.config, arrays, learned.ids, self.recipe.batch)
+        metadata["live"] = {"rows": len(learned), **live}
         counts = ", ".join(f"{name} {count:,}" for name, count in metadata["live"].items() if name != "rows")
         self.say(f"channels and units that fire on any of the {len(learned):,} rows: {counts}")
         if metadata.get("calibration", {}) is None:
             del metadata["calibration"]
         return Params(arrays, self.config, self.encoding, self.classes, metadata)
 
-    def _calibrated(self, arrays: Mapping[str, np.ndarray], metadata: Record) -> Mapping[str, np.ndarray]:
+    def _calibrated(self, arrays: Arrays, metadata: Record) -> Arrays:
         """The weights with a temperature, where the validation rows can tell one."""
         if self.valid is None or self.config.multi_label:
             return arrays
-        logits = loop.answers(self._network(arrays), self.valid, self.recipe.batch)
+        logits = self._answers(arrays, self.valid)
         temperature = fit_temperature(logits, self.valid.labels)
         before = calibration_error(logits, self.valid.labels)
         if temperature is None:
@@ -232,13 +199,11 @@ class TrainingTask:
         self.say(f"\ntemperature {temperature:.3f}: calibration error {before:.4f} before, on the validation rows")
         return _cooled(arrays, temperature)
 
-    def _measure(
-        self, network: TrainableNetwork, epoch: int, metadata: Record, part: str, examples: Examples | None
-    ) -> None:
+    def _measure(self, arrays: Arrays, epoch: int, metadata: Record, part: str, examples: Examples | None) -> None:
         """Say what the network reaches on a part, and keep it in the metadata; with neither part, look for chance."""
         fitted = metadata.get("calibration", {})
         if examples is not None:
-            measured = loop.measure(network, examples, self.recipe.batch)
+            measured = self._measured(arrays, examples)
             metadata[part] = told = {
                 "rows": len(examples),
                 "accuracy": measured.accuracy,
@@ -263,7 +228,7 @@ class TrainingTask:
         elif part == "test" or self.test is not None:
             return
         else:
-            part, measured = "learned", loop.measure(network, self.part, self.recipe.batch)
+            part, measured = "learned", self._measured(arrays, self.part)
         if not measured.learned and not (part == "test" and self.valid is not None):
             self.warn(doubts.nothing_learned(part, measured, self.classes))
         if part == "validation" and isinstance(measured, Measured) and self.valid is not None:
@@ -274,14 +239,18 @@ class TrainingTask:
             if warning:
                 self.warn(warning)
 
-    def _network(self, arrays: Mapping[str, np.ndarray]) -> TrainableNetwork:
-        """What is stored: rounded, and computed in float32."""
-        network = TrainableNetwork(self.config, 0.0, torch.float32)
-        network.load({name: array.astype(self.store).astype(np.float32) for name, array in arrays.items()})
-        return network.to(self.device)
+    def _measured(self, arrays: Arrays, examples: Examples) -> Measured | MultiLabelMeasured:
+        return measured_of(self._answers(arrays, examples), examples.labels, multi_label=self.config.multi_label)
+
+    def _answers(self, arrays: Arrays, examples: Examples) -> np.ndarray:
+        return finite(self.engine.answers(self.config, self._stored(arrays), examples.ids, self.recipe.batch))
+
+    def _stored(self, arrays: Arrays) -> dict[str, np.ndarray]:
+        """The weights as they are stored: rounded."""
+        return {name: array.astype(self.store).astype(np.float32) for name, array in arrays.items()}
 
 
-def _cooled(arrays: Mapping[str, np.ndarray], temperature: float) -> dict[str, np.ndarray]:
+def _cooled(arrays: Arrays, temperature: float) -> dict[str, np.ndarray]:
     """The weights with a temperature in the last layer, so that every level and file has it. No label changes."""
     last = {name: (arrays[name] / temperature).astype(np.float32) for name in ("fc3.weight", "fc3.bias")}
     return {**arrays, **last}

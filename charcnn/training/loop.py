@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 from charcnn.aliases import Record
 from charcnn.config import Config
-from charcnn.files import Path, replacing
+from charcnn.files import Path, is_free, replacing
 from charcnn.host.progress import LOG_EVERY
-from charcnn.model.model_files import check_sums, open_archive, to_torch
+from charcnn.training import measure
 from charcnn.training.budget import Budget, Pace
 from charcnn.training.data import Examples
-from charcnn.training.measure import Measured, MultiLabelMeasured, calibration_error, counts_of
-from charcnn.training.network import TrainableNetwork
+from charcnn.training.engine import TrainingEngine
+from charcnn.training.measure import Measured, MultiLabelMeasured
 from charcnn.training.recipe import Recipe
-from charcnn.training.step import Trainer
+from charcnn.training.record import CHECKPOINTS
 
-FORMAT = 3
+FORMAT = 4
 """Version of what a checkpoint holds."""
 
 COLUMNS = (
@@ -58,9 +57,7 @@ def train(
     config: Config,
     recipe: Recipe,
     *,
-    device: torch.device,
-    dtype: torch.dtype,
-    compiled: bool = False,
+    engine: TrainingEngine,
     checkpoint: Path | None = None,
     interval: float = 60.0,
     settings: Record | None = None,
@@ -83,9 +80,7 @@ def train(
         valid: what decides which epoch's weights are kept and when training ends early; None: the last epoch's.
         config: the sizes.
         recipe: how.
-        device: where.
-        dtype: of the arithmetic: torch.float32 or torch.bfloat16. Weights are float32 in either case.
-        compiled: whether torch.compile makes the kernels.
+        engine: what computes.
         checkpoint: file to keep the state in, or None.
         interval: seconds between two checkpoints, at least; they are written at the end of an epoch.
         settings: what must be equal for a checkpoint to be of use, as JSON values; written into it.
@@ -111,11 +106,15 @@ def train(
     if config.multi_label and recipe.balance:
         raise ValueError("balance=True: classes that do not exclude each other have no shares to balance; need False")
     weights = len(examples) / (config.classes * counts) if recipe.balance else np.ones(config.classes)
-    trainer = Trainer(examples, weights, config, recipe, device, dtype, compiled, teachers, first)
+    trainer = engine.trainer(examples, weights, config, recipe, teachers, first)
+
+    def measured_of(valid: Examples) -> Measured | MultiLabelMeasured:
+        return measure.measured(trainer.answers(valid.ids), valid.labels, multi_label=config.multi_label)
+
     history: list[Record] = []
     best: Record | None = None
     if first is not None and valid is not None:
-        measured = measure(trainer.average, valid, recipe.batch)
+        measured = measured_of(valid)
         best = {"score": [measured.score, -measured.loss], "epoch": 0, "weights": trainer.weights()}
     if saved is not None:
         trainer.restore(saved["trainer"])
@@ -145,7 +144,7 @@ def train(
         if pace is not None:
             pace.passed()
         if valid is not None:
-            measured = measure(trainer.average, valid, recipe.batch)
+            measured = measured_of(valid)
             row["valid_loss"], row["valid_accuracy"] = measured.loss, measured.accuracy
             row[f"valid_{measured.score_name}"] = measured.score
             score = [measured.score, -measured.loss]
@@ -167,77 +166,39 @@ def train(
                 "pace": pace and pace.state(),
             }
             with replacing(checkpoint, "wb") as file:
-                file.write(to_torch(state))
+                file.write(engine.packed(state))
             written = time.perf_counter()
-    if best is not None:
-        trainer.average.load_state_dict(best["weights"])
-    return Trained(trainer.average.arrays(), len(history) if best is None else best["epoch"], history)
+    if best is None:
+        return Trained(trainer.weights(), len(history), history)
+    return Trained(best["weights"], best["epoch"], history)
 
 
-def read_checkpoint(path: Path, settings: Record) -> Record:
+def read_checkpoint(path: Path, settings: Record, engine: TrainingEngine) -> Record:
     """What a killed training left.
 
+    Args:
+        path: the file.
+        settings: what must be equal.
+        engine: which goes on with it, and wrote it.
+
     Raises:
-        ValueError: the file is no checkpoint, or of a training with other settings; names them.
+        ValueError: the file is no checkpoint, another engine's, or of a training with other settings; names them.
         OSError: the file cannot be read.
     """
+    for other, mark in CHECKPOINTS.items():
+        if other != engine.name and os.path.getsize(path) and is_free(path, mark):
+            raise ValueError(f"{path} is from engine {other}, not {engine.name}: --engine {other} resumes it")
     with open(path, "rb") as file:
         try:
-            archive = open_archive(file)
-            check_sums(archive, storages=False)
-            check_sums(archive, storages=True)
-            file.seek(0)
-            state = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # of many types, for what a damaged file makes its unpickler meet
+            state = engine.unpacked(file)
+        except Exception as error:  # of many types, for what a damaged file makes its reader meet
             raise ValueError(f"{path}: not a whole checkpoint ({type(error).__name__})") from error
     ours = isinstance(state, dict) and type(state.get("format")) is int and state["format"] == FORMAT
     if not ours or not {"trainer", "history", "best"} <= state.keys() or not isinstance(state.get("settings"), dict):
         raise ValueError(f"{path}: not a checkpoint of this version of charcnn")
     had = state["settings"]
-    other = [name for name in sorted({*had, *settings}) if had.get(name) != settings.get(name)]
-    if other:
-        listed = "; ".join(f"{name} was {had.get(name)!r}, now {settings.get(name)!r}" for name in other)
+    other_settings = [name for name in sorted({*had, *settings}) if had.get(name) != settings.get(name)]
+    if other_settings:
+        listed = "; ".join(f"{name} was {had.get(name)!r}, now {settings.get(name)!r}" for name in other_settings)
         raise ValueError(f"{path} is from a training with other settings: {listed}")
     return state
-
-
-def measure(network: TrainableNetwork, examples: Examples, batch: int) -> Measured | MultiLabelMeasured:
-    """A network's answers to examples, `batch` at a time; ValueError where logits are not finite."""
-    classes, labels = network.config.classes, examples.labels
-    logits = answers(network, examples, batch)
-    if network.config.multi_label:
-        has, given = labels.astype(bool), logits >= 0
-        wanted = torch.from_numpy(labels).double()
-        loss = F.binary_cross_entropy_with_logits(torch.from_numpy(logits).double(), wanted)
-        right = int((has == given).all(1).sum())
-        return MultiLabelMeasured(counts_of(has, given), right, len(examples), float(loss))
-    pairs = np.bincount(labels * classes + logits.argmax(1), minlength=classes * classes)
-    loss = F.cross_entropy(torch.from_numpy(logits).double(), torch.from_numpy(labels))
-    return Measured(pairs.reshape(classes, classes), float(loss), calibration_error(logits, labels))
-
-
-@torch.no_grad()
-def answers(network: TrainableNetwork, examples: Examples, batch: int) -> np.ndarray:
-    """A network's logits for examples, float32 (N, classes), `batch` at a time; ValueError where one is not finite."""
-    network.eval()
-    device = network.one_hot.device
-    parts = [
-        network(torch.from_numpy(examples.ids[start : start + batch]).to(device))
-        for start in range(0, len(examples), batch)
-    ]
-    logits = torch.cat(parts).cpu().numpy()
-    if not np.isfinite(logits).all():
-        raise ValueError("the network's logits are not finite; try a lower rate, or --store float32")
-    return logits
-
-
-@torch.no_grad()
-def live(network: TrainableNetwork, examples: Examples, batch: int) -> dict[str, int]:
-    """How many channels and units of each layer with ReLU give more than 0 for any example."""
-    network.eval()
-    found: dict[str, torch.Tensor] = {}
-    for start in range(0, len(examples), batch):
-        ids = torch.from_numpy(examples.ids[start : start + batch]).to(network.one_hot.device)
-        for name, fires in network.firing(ids).items():
-            found[name] = found[name] | fires if name in found else fires
-    return {name: int(fires.sum()) for name, fires in found.items()}

@@ -156,6 +156,37 @@ class MultiLabelMeasured:
         return "\n".join(lines)
 
 
+def finite(logits: np.ndarray) -> np.ndarray:
+    """The logits; ValueError where one is not finite."""
+    if not np.isfinite(logits).all():
+        raise ValueError("the network's logits are not finite; try a lower rate, or --store float32")
+    return logits
+
+
+def measured(logits: np.ndarray, labels: np.ndarray, *, multi_label: bool) -> Measured | MultiLabelMeasured:
+    """What a network's answers come to.
+
+    Args:
+        logits: float32 (N, classes).
+        labels: int64 (N,); with `multi_label` uint8 (N, classes), 1 where an example has the class.
+        multi_label: whether an example may have several classes, or none.
+
+    Raises:
+        ValueError: a logit is not finite.
+    """
+    exact, classes = finite(logits).astype(np.float64), logits.shape[1]
+    if multi_label:
+        has, given = labels.astype(bool), logits >= 0
+        right = int((has == given).all(1).sum())
+        # Binary cross-entropy, with no exponential of a positive number.
+        losses = np.maximum(exact, 0) - exact * has + np.log1p(np.exp(-np.abs(exact)))
+        return MultiLabelMeasured(counts_of(has, given), right, len(labels), float(losses.mean()))
+    pairs = np.bincount(labels * classes + logits.argmax(1), minlength=classes * classes)
+    below = exact - exact.max(1, keepdims=True)
+    losses = np.log(np.exp(below).sum(1)) - below[np.arange(len(labels)), labels]
+    return Measured(pairs.reshape(classes, classes), float(losses.mean()), calibration_error(logits, labels))
+
+
 def counts_of(has: np.ndarray, given: np.ndarray) -> np.ndarray:
     """The counts of `MultiLabelMeasured`, from what each example has and was given, bool (N, classes) both."""
     return np.stack([has.sum(axis=0), given.sum(axis=0), (has & given).sum(axis=0)])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 
@@ -72,21 +71,6 @@ class TrainableNetwork(torch.nn.Module):
         self.register_buffer("one_hot", torch.eye(config.alphabet + 1, width, dtype=dtype))
         self.one_hot[config.alphabet] = 0  # a blank
 
-    def initialise(self, seed: int) -> None:
-        """Draw weights and biases as PyTorch's own layers do, uniform within 1 / sqrt(fan-in), alike on every device.
-
-        They are 0.4 of He's (2015, arXiv:1502.01852): logits begin near 0, and the step of AdamW, which is the same for
-        large and small weights, turns features sooner. From He's, with texts changed at random, it stayed at chance.
-        """
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for name, node in self._owners.items():
-                if isinstance(node.layer, LayerNorm):
-                    continue
-                bound = math.prod(node.parameters[f"{node.layer.name}.weight"][1:]) ** -0.5
-                value = (2 * torch.rand(node.parameters[name], generator=generator) - 1) * bound
-                self._of(name).copy_(inward(node, value))
-
     def arrays(self, values: Mapping[str, torch.Tensor] | None = None) -> dict[str, np.ndarray]:
         """The parameters, or other values of theirs by attribute, by the names and in the shapes of `Config`."""
         arrays = {}
@@ -113,15 +97,23 @@ class TrainableNetwork(torch.nn.Module):
         return found
 
     @torch.no_grad()
-    def largest(self, ids: torch.Tensor, layer: str) -> float:
-        """The largest value that a layer gives behind its ReLU and pooling for any of the ids."""
-        found: dict[str, float] = {}
+    def answers(self, ids: np.ndarray, batch: int) -> np.ndarray:
+        """The logits float32 (N, classes) of ids uint8 (N, L), `batch` at a time."""
+        self.eval()
+        return torch.cat([self(part) for part in self._parts(ids, batch)]).cpu().numpy()
 
-        def seen(name: str, x: torch.Tensor) -> None:
-            found[name] = float(x.max())
+    def live(self, ids: np.ndarray, batch: int) -> dict[str, int]:
+        """How many channels and units of each layer with ReLU give more than 0 for any of ids uint8 (N, L)."""
+        self.eval()
+        found: dict[str, torch.Tensor] = {}
+        for part in self._parts(ids, batch):
+            for name, fires in self.firing(part).items():
+                found[name] = found[name] | fires if name in found else fires
+        return {name: int(fires.sum()) for name, fires in found.items()}
 
-        self._forward(ids, seen=seen)
-        return found[layer]
+    def _parts(self, ids: np.ndarray, batch: int) -> Iterator[torch.Tensor]:
+        for start in range(0, len(ids), batch):
+            yield torch.from_numpy(ids[start : start + batch]).to(self.one_hot.device)
 
     def forward(
         self, ids: torch.Tensor, partners: torch.Tensor | None = None, share: torch.Tensor | None = None

@@ -6,17 +6,15 @@ chosen by it, each becomes a channel of conv1, and its weights become those of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
-from charcnn.config import Config
+from charcnn.config import POOL_SIZE, Config
 from charcnn.text.encodings import BLANK_BYTE
 from charcnn.training.data import Examples
-from charcnn.training.network import TrainableNetwork
 from charcnn.training.plan import NGRAM_KERNELS
 from charcnn.training.probabilities import targets
 
@@ -32,8 +30,12 @@ MOST_ROWS = 10_000
 LEAST = 2
 """Rows that have an n-gram, at least: what one row alone has says nothing of others. Where none has more, one."""
 
-INVERSE_PENALTIES, STEPS = (3.0, 30.0), 60
-"""Of logistic regression: the inverse of what squared weights cost, twice, and steps of L-BFGS, at most."""
+INVERSE_PENALTIES = 3.0, 30.0
+"""Of logistic regression: the inverse of what squared weights cost, twice."""
+
+STEPS, HISTORY, FINEST = 60, 8, 1e-7
+"""Of L-BFGS: steps, at most; those that tell the curvature; and what is too little: a gain, as a share of the value, or
+a share of a step."""
 
 Choice = tuple[bool, float]
 """What cross-validation chooses: whether n-grams that go on from one word into the next are left out, and which of
@@ -70,14 +72,22 @@ class _Table:
     value: np.ndarray
     """(M,) each"""
 
-    def features(self, chosen: np.ndarray, rows: np.ndarray) -> torch.Tensor:
+    def features(self, chosen: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """The values of the n-grams `chosen`, of the rows: float32 (R, K)."""
         place, at = np.full(len(self.codes), -1), np.full(int(self.row.max(initial=-1)) + 1, -1)
         place[chosen], at[rows] = np.arange(len(chosen)), np.arange(len(rows))
         column, row = place[self.column], at[self.row]
         x, kept = np.zeros((len(rows), len(chosen)), np.float32), (column >= 0) & (row >= 0)
         x[row[kept], column[kept]] = self.value[kept]
-        return torch.from_numpy(x)
+        return x
+
+
+def _codes(ids: np.ndarray) -> Iterator[np.ndarray]:
+    """What stands at each place of rows (N, L), as codes of 1, 2, up to LONGEST ids: uint64 (N, L - ids + 1) each."""
+    wide, code = np.minimum(ids, _LAST).astype(np.uint64) + np.uint64(1), np.zeros(ids.shape, np.uint64)
+    for size in range(1, LONGEST + 1):
+        code = code[:, : ids.shape[1] - size + 1] * np.uint64(256) + wide[:, size - 1 :]
+        yield code
 
 
 def _table(ids: np.ndarray, blank: int, within: bool) -> _Table:
@@ -92,12 +102,10 @@ def _table(ids: np.ndarray, blank: int, within: bool) -> _Table:
     position = np.arange(length)
     space = (ids == blank) | ((blank == BLANK_BYTE) & (ids == ord(" ")))
     end = ((ids != blank) * (position + 1)).max(axis=1, initial=0)[:, None]
-    wide, code = np.minimum(ids, _LAST).astype(np.uint64) + np.uint64(1), np.zeros((count, length), np.uint64)
     seen, inner = np.zeros((count, length), bool), np.zeros((count, length), bool)
     codes, columns, rows, counts = [np.zeros(0, np.uint64)], [], [], []
-    for size in range(1, LONGEST + 1):
+    for size, code in enumerate(_codes(ids), 1):
         starts = length - size + 1
-        code = code[:, :starts] * np.uint64(256) + wide[:, size - 1 :]
         seen = seen[:, :starts] | (ids[:, size - 1 :] != blank)
         inner = inner[:, :starts] | (space[:, size - 2 : -1] if size > 2 else False)
         if size < SHORTEST:
@@ -151,7 +159,7 @@ def _prior(wanted: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return (shares - shares.mean()).astype(np.float32)
 
 
-def _regress(x: torch.Tensor, wanted: np.ndarray, weights: np.ndarray, penalty: float) -> torch.Tensor:
+def _regress(x: np.ndarray, wanted: np.ndarray, weights: np.ndarray, penalty: float) -> np.ndarray:
     """Logistic regression (K, C). Its biases are the prior, and not learned: no long text has another than a short one.
 
     Args:
@@ -159,20 +167,52 @@ def _regress(x: torch.Tensor, wanted: np.ndarray, weights: np.ndarray, penalty: 
         wanted, weights: of the rows.
         penalty: one of INVERSE_PENALTIES.
     """
-    prior = torch.from_numpy(_prior(wanted, weights))
-    own, answers = torch.from_numpy(weights.astype("f4")), torch.from_numpy(wanted)
-    found = torch.zeros(x.shape[1], len(prior), requires_grad=True)
-    optimiser = torch.optim.LBFGS([found], max_iter=STEPS, history_size=8, line_search_fn="strong_wolfe")
+    prior, own, answers = _prior(wanted, weights), weights.astype("f4")[:, None], wanted.astype("f4")
 
-    def loss() -> torch.Tensor:
-        optimiser.zero_grad()
-        losses = F.cross_entropy(x @ found + prior, answers, reduction="none")
-        value = (losses * own).sum() + (found**2).sum() / (2 * penalty)
-        value.backward()
-        return value
+    def loss(found: np.ndarray) -> tuple[float, np.ndarray]:
+        logits = x @ found + prior
+        logits -= logits.max(axis=1, keepdims=True)
+        shares = np.exp(logits)
+        total = shares.sum(axis=1, keepdims=True)
+        value = float((own * answers * (np.log(total) - logits)).sum(dtype=np.float64))
+        slope = x.T @ (own * (answers.sum(axis=1, keepdims=True) * shares / total - answers)) + found / penalty
+        return value + float((found**2).sum(dtype=np.float64)) / (2 * penalty), slope
 
-    optimiser.step(loss)
-    return found.detach()
+    return _least(loss, np.zeros((x.shape[1], len(prior)), np.float32))
+
+
+def _least(loss: Callable[[np.ndarray], tuple[float, np.ndarray]], found: np.ndarray) -> np.ndarray:
+    """Where a strictly convex function is least, by L-BFGS (Nocedal 1980), which halves steps that gain too little.
+
+    Args:
+        loss: gives the function's value and its gradient.
+        found: where to begin.
+    """
+    (value, slope), past = loss(found), deque[tuple[np.ndarray, np.ndarray]](maxlen=HISTORY)
+    for _ in range(STEPS):
+        way, by = slope.copy(), []
+        for moved, bent in reversed(past):
+            by.append(np.vdot(moved, way) / np.vdot(moved, bent))
+            way -= by[-1] * bent
+        if past:
+            way *= np.vdot(*past[-1]) / np.vdot(past[-1][1], past[-1][1])
+        for moved, bent in past:
+            way += (by.pop() - np.vdot(bent, way) / np.vdot(moved, bent)) * moved
+        size, gain = 1.0 if past else min(1.0, 1 / max(float(np.abs(slope).sum()), 1e-9)), float(np.vdot(way, slope))
+        if gain <= FINEST * abs(value):
+            break
+        while size > FINEST:
+            other = found - np.float32(size) * way
+            new, new_slope = loss(other)
+            if new <= value - 1e-4 * size * gain:
+                break
+            size /= 2
+        else:
+            break  # rounding hides what could be gained
+        if np.vdot(other - found, new_slope - slope) > 0:
+            past.append((other - found, new_slope - slope))
+        found, value, slope = other, new, new_slope
+    return found
 
 
 def _judge(tables: Mapping[bool, _Table], wanted: np.ndarray, weights: np.ndarray, most: int, seed: int) -> Choice:
@@ -193,9 +233,9 @@ def _judge(tables: Mapping[bool, _Table], wanted: np.ndarray, weights: np.ndarra
         counted[learned] = weights[learned]
         for within, table in tables.items():
             chosen = _select(table, wanted, counted, most)
-            x, other = table.features(chosen, learned), table.features(chosen, held).numpy()
+            x, other = table.features(chosen, learned), table.features(chosen, held)
             for penalty in INVERSE_PENALTIES:
-                found = _regress(x, wanted[learned], weights[learned], penalty).numpy()
+                found = _regress(x, wanted[learned], weights[learned], penalty)
                 logits = other @ found + _prior(wanted[learned], weights[learned])
                 right[within, penalty] += float(weights[held] @ (logits.argmax(1) == labels[held]))
     first, best = next(iter(right)), max(right, key=right.__getitem__)
@@ -247,18 +287,15 @@ def weights(
         )
     x = table.features(chosen, np.arange(len(examples)))
     learned = _regress(x, wanted, each, choice[1])
-    spread = float((x @ learned).std(dim=1).median())
+    spread = float(np.median((x @ learned).std(axis=1, ddof=1)))
     arrays = {name: np.zeros(shape, np.float32) for name, shape in config.parameter_shapes.items()}
     _detect(arrays, table.codes[chosen].tolist(), blank)
-    said = learned.numpy() * table.scale[chosen][:, None]
+    said = learned * table.scale[chosen][:, None]
     said = (said - said.mean(axis=1, keepdims=True)).T
     said /= max(float(np.abs(said).max()), 1e-9)  # fp16 holds it, and sums of it
     both, own = np.arange(2 * classes), np.arange(classes)  # each class, then the same with the other sign
     arrays["conv2.weight"][both, : len(chosen), :WINDOW] = np.concatenate([said, -said])[..., None]
-    shown = examples.part(np.arange(min(len(examples), SHOWN)))
-    network = TrainableNetwork(config, 0.0, torch.float32)
-    network.load(arrays)
-    bias = HEADROOM * network.largest(torch.from_numpy(shown.ids), "conv2")
+    bias = HEADROOM * _largest(examples.ids[:SHOWN], table.codes[chosen], said)
     sign = np.kron([[1, -1], [-1, 1]], np.eye(classes)) / 2
     for name in ("conv2", "conv3"):
         arrays[f"{name}.bias"][both] = bias
@@ -272,6 +309,30 @@ def weights(
     arrays["fc3.weight"][own, own], arrays["fc3.weight"][own, classes + own] = 1, -1
     arrays["fc3.bias"][:] = _prior(wanted, each)
     return arrays, spread, choice
+
+
+def _largest(ids: np.ndarray, codes: np.ndarray, said: np.ndarray) -> float:
+    """The most that conv2 gives for any of some rows, before it has a bias.
+
+    Args:
+        ids: of the rows.
+        codes: the n-grams (K,).
+        said: float32 (C, K): what each says for each class.
+    """
+    places, order = ids.shape[1] - LONGEST + 1, np.argsort(codes)
+    windows, found = places // POOL_SIZE, [np.zeros(0, np.int64)]
+    for code in _codes(ids):
+        at = np.minimum(np.searchsorted(codes, code[:, :places], sorter=order), len(codes) - 1)
+        row, place = np.nonzero((codes[order[at]] == code[:, :places]) & (np.arange(places) < windows * POOL_SIZE))
+        found.append((row * windows + place // POOL_SIZE) * len(codes) + order[at[row, place]])
+    window, gram = np.divmod(np.unique(np.concatenate(found)), len(codes))  # that it stands there twice says no more
+    evidence = np.zeros((len(ids) * windows, len(said)), np.float32)
+    np.add.at(evidence, window, said.T[gram])
+    sums = np.lib.stride_tricks.sliding_window_view(evidence.reshape(len(ids), windows, -1), WINDOW, axis=1).sum(
+        axis=-1
+    )
+    last = (windows - NGRAM_KERNELS[1] + 1) // POOL_SIZE * POOL_SIZE
+    return float(np.abs(sums[:, :last]).max(initial=0))
 
 
 def _detect(arrays: dict[str, np.ndarray], codes: list[int], blank: int) -> None:

@@ -1,4 +1,4 @@
-"""How a network is trained. Needs no PyTorch, so that the command line can read it."""
+"""How a network is trained."""
 
 from __future__ import annotations
 

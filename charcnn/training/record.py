@@ -11,11 +11,16 @@ from charcnn.aliases import Record
 from charcnn.files import PNG, SOFTWARE, Path, replacing
 from charcnn.host.openmetrics import Sample
 
-METRICS, CHECKPOINT = (
-    rb"epoch,seconds,rate,train_loss,",
-    rb"PK\x03\x04.*/data\.pkl.*\x06\0\0\0format.*\x08\0\0\0settings",
-)
-"""How our files of metrics and checkpoints begin, as `files.is_free` takes it."""
+METRICS = rb"epoch,seconds,rate,train_loss,"
+"""How our files of metrics begin, as `files.is_free` takes it."""
+
+CHECKPOINTS = {
+    "own": rb"PK\x03\x04.{26}charcnn_checkpoint\.npy",
+    "torch": rb"PK\x03\x04.*/data\.pkl.*\x06\0\0\0format.*\x08\0\0\0settings",
+}
+"""How checkpoints begin, by engine."""
+
+CHECKPOINT = b"|".join(CHECKPOINTS.values())
 
 
 def write_metrics(path: Path, history: Sequence[Mapping[str, Any]], columns: Sequence[str], *, force: bool) -> None:

@@ -1,4 +1,4 @@
-"""What changes with the steps of a training. Needs no PyTorch."""
+"""What changes with the steps of a training."""
 
 from __future__ import annotations
 

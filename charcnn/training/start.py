@@ -1,7 +1,8 @@
-"""A model whose convolutions another network begins with. Needs no PyTorch."""
+"""The weights that a training begins with: random ones, or the convolutions of another model."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,11 +11,29 @@ import numpy as np
 from charcnn.aliases import Record
 from charcnn.config import Config
 from charcnn.files import Path
+from charcnn.layers import LayerNorm
 from charcnn.model import params, shipped
 from charcnn.text.encodings import Encoding
 
 HEAD = "fc"
 """How the names of those layers begin that are not taken: classes and lengths decide them."""
+
+
+def initialised(config: Config, seed: int) -> dict[str, np.ndarray]:
+    """Weights and biases as PyTorch's own layers draw them, uniform within 1 / sqrt(fan-in): float32 by name.
+
+    They are 0.4 of He's (2015, arXiv:1502.01852): logits begin near 0, and the step of AdamW, which is the same for
+    large and small weights, turns features sooner. From He's, with texts changed at random, it stayed at chance.
+    """
+    rng, found = np.random.default_rng(seed), dict[str, np.ndarray]()
+    for node in config.nodes:
+        for name, shape in node.parameters.items():
+            if isinstance(node.layer, LayerNorm):
+                found[name] = np.full(shape, float(name.endswith("weight")), np.float32)
+            else:
+                bound = np.float32(math.prod(node.parameters[f"{node.layer.name}.weight"][1:]) ** -0.5)
+                found[name] = (2 * rng.random(shape, np.float32) - 1) * bound
+    return found
 
 
 def read(name: Path, encoding: Encoding, config: Config | None) -> params.Params:

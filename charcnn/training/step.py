@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,19 +12,19 @@ import torch.nn.functional as F
 
 from charcnn.aliases import Record
 from charcnn.config import Config
-from charcnn.host.progress import LOG_EVERY, Progress
 from charcnn.training.augment import blank_words, join, replace_characters, shift
 from charcnn.training.data import Examples
 from charcnn.training.network import TrainableNetwork
+from charcnn.training.passes import Passes
 from charcnn.training.recipe import Recipe
-from charcnn.training.schedule import schedule
+from charcnn.training.start import initialised
 
 _RESIDENT = 0.25  # share of the GPU's free memory that the training part's ids may take
 
 _EAGER = 3  # steps before the capture: torch.compile and cuDNN do then what they do once
 
 
-class Trainer:
+class Trainer(Passes):
     """The network, its moving average, its teachers, the optimiser and the data, on the device.
 
     Args:
@@ -52,14 +52,13 @@ class Trainer:
         teachers: Sequence[Mapping[str, np.ndarray]] = (),
         first: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        self._recipe, self._blank, self._device = recipe, config.alphabet, device
+        super().__init__(recipe, len(examples))
+        self._blank, self._device = config.alphabet, device
         self._multi_label = config.multi_label
         self._ids = torch.from_numpy(examples.ids)
         if device.type != "cuda" or examples.ids.nbytes < _RESIDENT * torch.cuda.mem_get_info(device)[0]:
             self._ids = self._ids.to(device)
         self._labels = torch.from_numpy(examples.labels).to(device)
-        self._batch = min(recipe.batch, len(examples))
-        self.steps = self._each = -(-len(examples) // self._batch)
         self._weights = torch.tensor(weights, dtype=torch.float32, device=device)
 
         def prepared(network: TrainableNetwork) -> Any:
@@ -69,10 +68,7 @@ class Trainer:
             return torch.compile(network, dynamic=False)
 
         self._network = TrainableNetwork(config, recipe.dropout, dtype, leaky=recipe.leak > 0)
-        if first is None:
-            self._network.initialise(recipe.seed)
-        else:
-            self._network.load(first)
+        self._network.load(initialised(config, recipe.seed) if first is None else first)
         self._network.to(device)
         self._forward = prepared(self._network)
         self.average = TrainableNetwork(config, 0.0, dtype).to(device).requires_grad_(False)
@@ -84,9 +80,8 @@ class Trainer:
             self._teachers.append(prepared(teacher.to(device).requires_grad_(False)))
 
         # What a step reads and adds to: at fixed places, as a captured graph has it.
-        self._schedule = torch.from_numpy(schedule(recipe, self.steps)).to(device)
-        self._done, self._begun, self._before = 0, 0.0, 0
-        self._now = self._schedule[0].clone()
+        self._scheduled = torch.from_numpy(self._schedule).to(device)
+        self._now = self._scheduled[0].clone()
         self._rate, self._network.leak, self._changes, self._follows = self._now.unbind()
         self._batch_ids = self._ids[: self._batch].to(device, copy=True)
         self._beside: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -113,86 +108,51 @@ class Trainer:
             capturable=device.type == "cuda",
         )
 
-    @property
-    def rate(self) -> float:
-        """The learning rate of the next step."""
-        return float(self._schedule[self._done, 0])
-
-    @property
-    def share(self) -> float:
-        """How much of the schedule is over."""
-        return self._begun + (1 - self._begun) * self._done / len(self._schedule)
-
     def plan(self, passes: int, steps: int, share: float) -> None:
-        """From now on each pass has so many steps, at most those of an epoch, and the schedule ends with the last one.
+        """See `Passes.plan`."""
+        super().plan(passes, steps, share)
+        self._scheduled = torch.from_numpy(self._schedule).to(self._device)
 
-        Args:
-            passes: how many are left.
-            steps: of each.
-            share: of the schedule, how much counts as over.
-        """
-        self._before, self._begun, self._each = self._before + self._done, share, steps
-        planned = schedule(self._recipe, self.steps, passes * steps, share, self._before)
-        self._schedule, self._done = torch.from_numpy(planned).to(self._device), 0
+    def weights(self) -> dict[str, np.ndarray]:
+        """See `Passes.weights`."""
+        return self.average.arrays()
 
-    def epoch(
-        self,
-        number: int,
-        log_every: float = LOG_EVERY,
-        *,
-        name: str = "",
-        on_rows: Callable[[int], object] = lambda rows: None,
-    ) -> tuple[float, float]:
-        """One pass, of all rows where `plan` says no fewer steps; the mean loss, and the share of right answers.
+    def answers(self, ids: np.ndarray) -> np.ndarray:
+        """See `Passes.answers`."""
+        return self.average.answers(ids, self._recipe.batch)
 
-        Args:
-            number: of the pass, from 1.
-            log_every: as of Progress.
-            name: what its progress is called; "" for its number.
-            on_rows: called after each step with how many rows it took.
-        """
+    def _begin(self, number: int) -> None:
         self._network.train()
         torch.manual_seed(self._recipe.seed * 1_000_003 + number)
         order = torch.randperm(len(self._labels))
         order = torch.cat([order, order])[: self._each * self._batch]  # the last batch is filled from the first
-        indices, on_device = order.to(self._ids.device), order.to(self._device)
+        self._indices, self._on_device = order.to(self._ids.device), order.to(self._device)
         self._total.zero_()
-        with Progress(name or f"epoch {number}", every=log_every) as progress:
-            progress.count(self._each * self._batch, " rows")
-            for step in range(self._each):
-                part = slice(step * self._batch, (step + 1) * self._batch)
-                self._batch_ids.copy_(self._ids[indices[part]])
-                for whole, batch in self._beside:
-                    batch.copy_(whole[on_device[part]])
-                self._now.copy_(self._schedule[self._done])
-                self._run()
-                self._done += 1
-                progress.update(self._batch)
-                on_rows(self._batch)
-        loss, accuracy = (self._total / self._each).tolist()
+
+    def _one(self, step: int) -> None:
+        part = self._part(step)
+        self._batch_ids.copy_(self._ids[self._indices[part]])
+        for whole, batch in self._beside:
+            batch.copy_(whole[self._on_device[part]])
+        self._now.copy_(self._scheduled[self._done])
+        self._run()
+
+    def _totals(self) -> tuple[float, float]:
+        loss, accuracy = self._total.tolist()
         return loss, accuracy
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """A copy of the average."""
-        return {name: value.clone() for name, value in self.average.state_dict().items()}
-
-    def state(self) -> Record:
-        """All that the next epoch depends on."""
+    def _state(self) -> Record:
         return {
             "network": self._network.state_dict(),
             "average": self.average.state_dict(),
             "optimiser": self._optimiser.state_dict(),
-            "steps": self._done,
-            "before": self._before,
         }
 
-    def restore(self, state: Record) -> None:
-        """Take what `state` gave."""
+    def _restore(self, state: Record) -> None:
         self._network.load_state_dict(state["network"])
         self.average.load_state_dict(state["average"])
         self._optimiser.load_state_dict(state["optimiser"])
         self._optimiser.param_groups[0]["lr"] = self._rate
-        self._done, self._before = state["steps"], state["before"]
 
     def _run(self) -> None:
         """One step: as written at first, then captured, then replayed."""

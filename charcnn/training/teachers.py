@@ -1,4 +1,4 @@
-"""Networks whose answers another one learns: trained first, or read from files. Imports no PyTorch."""
+"""Networks whose answers another one learns: trained first, or read from files."""
 
 from __future__ import annotations
 

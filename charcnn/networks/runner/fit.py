@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from charcnn import images
 from charcnn.files import placing
-from charcnn.host.install import pip_install
 from charcnn.model import params
 from charcnn.networks import weights
+from charcnn.training import with_torch
 from charcnn.training.measure import interval
 
 if TYPE_CHECKING:
@@ -58,16 +59,11 @@ def train(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
         raise ValueError(f"--train {chosen.train}: need a name that ends in .safetensors")
     data = chosen.images or subject.page.DATA
     learned, asked, classes = labelled(network, data)
-    try:
-        import torch
-
-        from charcnn.training.images import train as fit
-    except ImportError as error:
-        raise ValueError(f"--train: need PyTorch: {pip_install('torch')}") from error
+    fit = with_torch.module("images", "--train").train
     assert learned.labels is not None
     assert asked.labels is not None
     print(f"{subject.name}: {len(learned.rows):,} images of {data} to learn from, {len(asked.rows):,} held out")
-    found = fit(
+    found: dict[str, np.ndarray] = fit(
         network, params.init(network, chosen.seed), learned.rows, learned.labels,
         epochs=chosen.epochs, seed=chosen.seed, rate=chosen.rate, mirrored=data == "fashion-mnist",
         told=lambda epoch, loss: print(f"  epoch {epoch} of {chosen.epochs}: loss {loss:.4f}", flush=True),
@@ -77,7 +73,7 @@ def train(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     right = int((results.argmax(axis=1) == asked.labels).sum())
     low, high = interval(right, len(asked.rows))
     print(f"  {right:,} of {len(asked.rows):,} held out right: {right / len(asked.rows):.2%} ({low:.2%} to {high:.2%})")
-    card = {"data": data, "epochs": chosen.epochs, "rate": chosen.rate, "seed": chosen.seed, "torch": torch.__version__}
+    card = {"data": data, "epochs": chosen.epochs, "rate": chosen.rate, "seed": chosen.seed, "torch": version("torch")}
     accuracy = {"right": right, "of": len(asked.rows), "interval": [low, high], "technique": program.name}
     with placing(chosen.train, force=chosen.force) as path:
         weights.save(path, network, found, classes=classes, accuracy=accuracy, **card)

@@ -1,0 +1,83 @@
+"""Which engine trains: own kernels wherever they can, PyTorch where it is asked for or they lack something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from charcnn.host.install import pip_install
+from charcnn.training import with_torch
+from charcnn.training.engine import TrainingEngine
+from charcnn.training.own import PRECISIONS, OwnEngine, gpu
+
+KNOWN = {
+    "engine": ("auto", "own", "torch"),
+    "device": ("auto", "cuda", "cpu"),
+    "precision": ("auto", "bf16", "float32"),
+}
+"""What may be asked for."""
+
+
+def choose(
+    engine: str = "auto",
+    device: str = "auto",
+    precision: str = "auto",
+    *,
+    mixup: float = 0.0,
+    compiled: bool = False,
+    say: Callable[[str], object],
+    warn: Callable[[str], object],
+) -> TrainingEngine:
+    """The engine for a training.
+
+    Args:
+        engine: "own", "torch", or "auto" for own kernels, and PyTorch where they lack something and it is installed.
+        device: "cuda", "cpu", or "auto" for a GPU where there is one.
+        precision: "bf16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
+        mixup: the recipe's.
+        compiled: whether torch.compile is asked for.
+        say: takes a line on why PyTorch trains though nobody named it.
+        warn: takes a line on why a GPU is not used.
+
+    Raises:
+        ValueError: there is no such engine, device or precision; a GPU or PyTorch is asked for, and missing; or own
+            kernels are asked for, or no others are there, and lack something. Names it.
+    """
+    for name, value in (("engine", engine), ("device", device), ("precision", precision)):
+        if value not in KNOWN[name]:
+            raise ValueError(f"{name}={value!r}: need one of {', '.join(KNOWN[name])}")
+    if engine == "torch":
+        return _torch(device, precision, compiled)
+    unusable = None if device == "cpu" else gpu()
+    if device == "cuda" and unusable is None:
+        raise ValueError("device cuda: this machine shows no GPU")
+    where = "cuda" if unusable == "" else "cpu"
+    lacks = f"{unusable}, and own kernels train on a CPU or Hopper" if unusable else ""
+    lacks = lacks or _lacks(where, precision, mixup, compiled)
+    if lacks and engine == "auto" and find_spec("torch"):
+        say(f"engine torch trains: {lacks}")
+        return _torch(device, precision, compiled)
+    missing = "" if find_spec("torch") else f" ({pip_install('torch')})"
+    if unusable and device == "auto":
+        warn(f"the CPU trains: {lacks}; engine torch{missing} may use this GPU")
+        lacks = _lacks(where, precision, mixup, compiled)
+    if lacks:
+        cpu = "device cpu, or " if unusable else ""
+        raise ValueError(f"{lacks}: need {cpu}engine torch{missing}")
+    return OwnEngine(where, PRECISIONS[where])
+
+
+def _lacks(where: str, precision: str, mixup: float, compiled: bool) -> str:
+    """What own kernels are asked for on this device, and do not have; "" for nothing."""
+    if mixup:
+        return f"mixup={mixup:g}, which own kernels lack"
+    if compiled:
+        return "torch.compile is asked for, which is PyTorch's"
+    if precision not in ("auto", PRECISIONS[where]):
+        return f"precision {precision}, and own kernels have {PRECISIONS[where]} on {where}"
+    return ""
+
+
+def _torch(device: str, precision: str, compiled: bool) -> TrainingEngine:
+    found: TrainingEngine = with_torch.module("pytorch", "engine torch").TorchEngine(device, precision, compiled)
+    return found
