@@ -25,7 +25,6 @@ import charcnn.levels
 
 charcnn.levels.prepare()  # stands before the first import of numba.cuda
 
-import reference_training  # noqa: E402
 from commands import interrupted  # noqa: E402, F401 - a fixture
 
 from charcnn.catalog import LEVELS, VARIANTS, Level, Variant  # noqa: E402
@@ -33,8 +32,6 @@ from charcnn.compiling.workers import SELDOM  # noqa: E402
 from charcnn.gpu import device  # noqa: E402
 from charcnn.ops.common import cpu_dot  # noqa: E402
 from charcnn.ops.common.precision import TENSOR_PRECISIONS  # noqa: E402
-
-reference_training.install()
 
 os.environ["CHARCNN_CACHE"] = str(Path(__file__).parent / "no cache")  # tests take no tiles that somebody tuned
 

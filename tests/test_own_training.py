@@ -211,7 +211,9 @@ OLD = "An old GPU is no Hopper GPU"
     ("asked", "machine", "found", "said"),
     [
         ((), {}, ("own", "cpu", "float32"), None),
-        ((), {"gpu": ""}, ("own", "cuda", "bf16"), None),
+        ((), {"gpu": ""}, ("torch", "auto", "auto"), "engine torch trains: a GPU is there, and so is PyTorch"),
+        ((), {"gpu": "", "torch": False}, ("own", "cuda", "bf16"), None),
+        (("own",), {"gpu": ""}, ("own", "cuda", "bf16"), None),
         (("own", "cpu", "float32"), {"gpu": ""}, ("own", "cpu", "float32"), None),
         (("auto", "cpu"), {"gpu": OLD}, ("own", "cpu", "float32"), None),
         ((), {"gpu": OLD}, ("torch", "auto", "auto"), f"engine torch trains: {OLD}, and own kernels train on"),
@@ -273,7 +275,6 @@ CODE = """
 import sys
 import without
 without.hide("torch")
-without.reference_training.install()
 import charcnn
 texts = [f"the {word} of today" for word in ("goal", "bank", "orbit")] * 10
 labels = ["sport", "money", "space"] * 10

@@ -1,4 +1,7 @@
-"""Which engine trains: own kernels wherever they can, PyTorch where it is asked for or they lack something."""
+"""Which engine trains: own kernels on a CPU, PyTorch on a GPU, or where it is asked for or they lack something.
+
+Without PyTorch own kernels train on a Hopper GPU, too.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,9 @@ KNOWN = {
 }
 """What may be asked for."""
 
+ON_GPUS = "a GPU is there, and so is PyTorch; engine own trains on it without"
+"""Why it trains there: own kernels' steps are checked on a GPU, whole trainings are not yet."""
+
 
 def choose(
     engine: str = "auto",
@@ -31,7 +37,8 @@ def choose(
     """The engine for a training.
 
     Args:
-        engine: "own", "torch", or "auto" for own kernels, and PyTorch where they lack something and it is installed.
+        engine: "own", "torch", or "auto" for own kernels, and PyTorch, where it is installed, on a GPU and for what
+            they lack.
         device: "cuda", "cpu", or "auto" for a GPU where there is one.
         precision: "bf16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
         mixup: the recipe's.
@@ -54,8 +61,8 @@ def choose(
     where = "cuda" if unusable == "" else "cpu"
     lacks = f"{unusable}, and own kernels train on a CPU or Hopper" if unusable else ""
     lacks = lacks or _lacks(where, precision, mixup, compiled)
-    if lacks and engine == "auto" and find_spec("torch"):
-        say(f"engine torch trains: {lacks}")
+    if (lacks or where == "cuda") and engine == "auto" and find_spec("torch"):
+        say(f"engine torch trains: {lacks or ON_GPUS}")
         return _torch(device, precision, compiled)
     missing = "" if find_spec("torch") else f" ({pip_install('torch')})"
     if unusable and device == "auto":
