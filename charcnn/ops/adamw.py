@@ -297,7 +297,7 @@ class AdamW:
             self.made = device.to_device(np.zeros(1, np.int64), on)
             self.refresh()
         else:
-            self.first, self.second = np.zeros((2, weights.size), np.float32)
+            self._stream, (self.first, self.second) = None, np.zeros((2, weights.size), np.float32)
             self._partial, self.made = np.empty(tasks(weights.size)), np.zeros(1, np.int64)
 
     @property
@@ -306,7 +306,7 @@ class AdamW:
         return int((device.to_host(self.made, self._stream) if self._cuda else self.made)[0])
 
     def refresh(self) -> None:
-        """Write the shadow, where there is one, anew: after somebody else wrote the weights."""
+        """Write the shadow anew, where there is one: after somebody else wrote the weights."""
         if self.shadow is not None:
             start(_shadow_kernel, -(-self.weights.size // 128), 128, self._stream, self.weights, self.shadow)
 
@@ -325,16 +325,15 @@ class AdamW:
         expect("gradients", gradients, tuple(self.weights.shape))
         check("gradients", gradients)
         scaled = 1 / self.loss_scale.scale if self.loss_scale else 1.0
-        factor, finite, on = 1.0, True, stream
-        if self._cuda:
-            on = self._stream if stream is None else device.as_stream(stream)
+        factor, finite = 1.0, True
+        on = device.as_stream(stream) if self._cuda and stream is not None else self._stream
         if self.clip or self.loss_scale:
             norm, factor = self._norm(gradients, scaled, on)
             if self.loss_scale:
                 finite = math.isfinite(float(norm[0]) if self._cuda else norm)
                 self.loss_scale.update(finite)
         if finite:
-            self._move(gradients, factor, rate, on)
+            (self._move_on_gpu if self._cuda else self._move)(gradients, factor, rate, on)
         return finite
 
     def state(self) -> Record:
@@ -370,8 +369,6 @@ class AdamW:
         return clipped(self._partial, self.clip, scaled)
 
     def _move(self, gradients: Array, factor: float, rate: float | Array, on: Stream) -> None:
-        if self._cuda:
-            return self._move_on_gpu(gradients, rate, on)
         self.made += 1
         begin, steps = 0, self.steps
         for group in self.groups:
@@ -379,9 +376,8 @@ class AdamW:
             begin = part.stop
             weights, slopes, *moments = (array[part] for array in (self.weights, gradients, self.first, self.second))
             move(weights, slopes, moments[0], moments[1], group, steps, factor, rate)
-        return None
 
-    def _move_on_gpu(self, gradients: Array, rate: float | Array, on: Stream) -> None:
+    def _move_on_gpu(self, gradients: Array, factor: float, rate: float | Array, on: Stream) -> None:
         if device.on_device(rate):
             expect("rate", rate, (1,))
             check("rate", rate, np.float64)

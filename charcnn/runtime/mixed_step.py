@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from charcnn import layers
-from charcnn.aliases import Array, DType
+from charcnn.aliases import Argument, Array, DType
 from charcnn.gpu import device
 from charcnn.layers import Node, Shape
 from charcnn.ops import maxpool1d_training as pools
@@ -218,7 +218,7 @@ class MixedStep:
             self._sums.append((part, self._slopes[f"{norm.layer.name}.{name}"]))
         return sums
 
-    def _product(self, kind: Kind, a: Array, b: Array, out: Array, taps: int, **more: Any) -> Start:
+    def _product(self, kind: Kind, a: Array, b: Array, out: Array, taps: int, **more: Argument) -> Start:
         b, out = _flat(b), out if kind.by_tap else _flat(out)
         product = self._product_of(kind, _flat(a), b, out, HALF, taps=taps, **more)
         self.workspace.append(product)

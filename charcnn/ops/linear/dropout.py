@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from numba import cuda, float32
+from numba import cuda, float32, types
 
 from charcnn.aliases import Array, Kernel, Stream
 from charcnn.gpu import device, ptx
@@ -56,10 +56,12 @@ def _kernel(ptx_type: str) -> Kernel:
     @jit()
     def kernel(x, steps, octets, seed, layer, threshold, scale):
         i, stride = block_idx_x() * block_dim_x() + thread_idx_x(), grid_dim_x() * block_dim_x()
-        step = uint32(steps[0])
+        zero, narrow = layer ^ layer, cuda.local.array(1, types.uint32)  # of 32 bits
+        narrow[0] = steps[0]
+        step = narrow[0]
         while i < octets:
             at = x + uint64(i) * uint64(16)
-            e, f, g, h = philox(i, step, layer, layer ^ layer, seed, layer ^ layer)
+            e, f, g, h = philox(i, step, layer, zero, seed, zero)
             a, b, c, d = ptx.ld_global_v4_b32(at)
             a, b = pair(a, e, threshold, scale), pair(b, f, threshold, scale)
             c, d = pair(c, g, threshold, scale), pair(d, h, threshold, scale)
