@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from numba import cuda
 from small_gpu import fresh_kernels
 
 from charcnn import layers
-from charcnn.config import SMALL, TINY_MATRICES, Config
+from charcnn.config import SMALL, Config
 from charcnn.gpu import device
 from charcnn.layers import place
 from charcnn.model import gradient_errors, params
@@ -26,12 +24,8 @@ HERE = device.has_tensor_cores(hopper=True)
 
 pytestmark = pytest.mark.skipif(not (HERE or device.SIMULATED), reason="needs a GPU of compute capability 9.0")
 
-CONFIG = (
-    Config(length=123, alphabet=6, channels=8, units=8, classes=3)
-    if device.SIMULATED
-    else replace(TINY_MATRICES, classes=3)
-)
-"""The smallest that products take, where they are emulated."""
+CONFIG = Config(length=123, alphabet=6, channels=8, units=8, classes=3)
+"""As small as products can be."""
 
 BOUND = gradient_errors.BOUNDS["bf16"]
 
@@ -58,7 +52,7 @@ def test_a_step(monkeypatch):
     if device.SIMULATED:
         fresh_kernels(monkeypatch)
         monkeypatch.setattr(device, "multiprocessors", lambda: 2)
-    weights, slope, n = params.init(CONFIG, 1), 0.25, 2 if device.SIMULATED else 5
+    weights, slope, n = params.init(CONFIG, 1), 0.25, 2
     counts = np.linspace(0.5, 1.5, n).astype(np.float32)
     ids, targets = drawn(n, seed=1)
     training = MixedTraining(CONFIG.nodes, weights, n + (not device.SIMULATED))
