@@ -483,13 +483,21 @@ def test_command_refuses_before_it_trains(tmp_path, monkeypatch, capsys, options
 
 
 @pytest.mark.parametrize(("missing", "extra"), [("torch", "torch"), ("matplotlib", "train")])
-def test_a_missing_package_is_named(tmp_path, monkeypatch, capsys, missing, extra):
+def test_a_package_that_is_asked_for_is_named(tmp_path, monkeypatch, capsys, missing, extra):
     write_rows(tmp_path / "a.csv")
     for module in (command, with_torch):
         monkeypatch.setattr(module, "find_spec", lambda name: None if name == missing else True)
     words = ["--data", tmp_path / "a.csv", "--out", tmp_path / "m.safetensors", "--config", "tiny", "--engine", "torch"]
-    assert run(*words) == 2
+    assert run(*words, "--curve", tmp_path / "c.png") == 2
     assert command.pip_install(extra) in capsys.readouterr().err
+
+
+def test_without_matplotlib_a_model_has_no_curve(tmp_path, monkeypatch, capsys):
+    write_rows(tmp_path / "a.csv")
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "matplotlib" else True)
+    assert run("--data", tmp_path / "a.csv", "--out", tmp_path / "m.safetensors", *QUICK[:4], *QUICK[5:]) == 0
+    assert "no curve is drawn: a curve needs Matplotlib" in capsys.readouterr().err
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv", ".csv", ".safetensors"]
 
 
 def test_the_options_need_no_torch():

@@ -99,7 +99,11 @@ class _Job:
         self.curve = None if options.no_curve else options.curve or f"{stem}-curve.png"
         self.checkpoint = options.checkpoint or f"{options.out}.checkpoint"
         if self.curve and not find_spec("matplotlib"):
-            raise ValueError(f"the curve needs Matplotlib: {pip_install('train')}, or give --no-curve")
+            missing = f"a curve needs Matplotlib: {pip_install('train')}"
+            if options.curve:
+                raise ValueError(f"--curve {options.curve}: {missing}")
+            tell(f"no curve is drawn: {missing}")
+            self.curve = None
         given, trained = teachers.files_of(options)
         resumed = os.path.exists(self.checkpoint) and not options.restart
         self.force = options.force or (resumed and self._wrote(options.out))  # a kill may come before it is removed

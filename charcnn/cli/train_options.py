@@ -74,7 +74,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     add("--metrics", metavar="FILE", help="CSV of each epoch's metrics (default: OUT-metrics.csv)")
     add("--curve", metavar="FILE", help="PNG of the same metrics (default: OUT-curve.png)")
     add_openmetrics(add)
-    add("--no-curve", action="store_true", help="draw no curve, so that Matplotlib is not needed")
+    add("--no-curve", action="store_true", help="draw no curve, which Matplotlib would")
     add("--checkpoint", metavar="FILE", help="removed at the end (default: OUT.checkpoint)")
     add("--checkpoint-every", type=seconds, default=60.0, metavar="S", help="least seconds between two (default 60)")
     add_log_every(add)
