@@ -43,6 +43,11 @@ def words(values):
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
+def slow(*sizes):
+    """One that is emulated for seconds, and shows more of the same."""
+    return pytest.param(*sizes, marks=pytest.mark.exhaustive)
+
+
 FACTORS = 2.0, 0.25
 """Above 0, and below."""
 
@@ -103,14 +108,14 @@ def near(got, want, tolerance):
     assert np.linalg.norm(got - want) <= tolerance * np.linalg.norm(want)
 
 
-@pytest.mark.parametrize(("outputs", "inputs", "taps"), [(64, 72, 3), (136, 72, 2), (8, 200, 1)])
+@pytest.mark.parametrize(("outputs", "inputs", "taps"), [slow(64, 72, 3), (136, 72, 2), slow(8, 200, 1)])
 def test_forward_with_bias_and_relu(made, outputs, inputs, taps):
     bias = np.random.default_rng(1).standard_normal(outputs).astype(np.float32)
     got, want = computed(made, FORWARD, rows(made), inputs, outputs, taps, bias, rectified=True)
     near(got, leaky(want + bias), BF16.tolerance / 2)
 
 
-@pytest.mark.parametrize(("outputs", "inputs", "taps"), [(72, 64, 3), (40, 136, 2)])
+@pytest.mark.parametrize(("outputs", "inputs", "taps"), [slow(72, 64, 3), (40, 136, 2)])
 def test_by_features_where_the_mask_is_above_0(made, outputs, inputs, taps):
     mask = words(np.random.default_rng(1).standard_normal((rows(made), inputs)))
     mask[::3, ::2] = 0  # what dropout took
@@ -119,7 +124,7 @@ def test_by_features_where_the_mask_is_above_0(made, outputs, inputs, taps):
     assert not got[floats(mask) == 0].any()
 
 
-@pytest.mark.parametrize(("rows", "outputs", "inputs", "taps"), [(150, 64, 72, 3), (200, 136, 40, 1)])
+@pytest.mark.parametrize(("rows", "outputs", "inputs", "taps"), [(150, 64, 72, 3), slow(200, 136, 40, 1)])
 def test_by_weights(made, rows, outputs, inputs, taps):
     near(*computed(made, BY_WEIGHTS, rows, inputs, outputs, taps), 2e-6)
 

@@ -67,7 +67,7 @@ def assert_as_one_rank(weights, loss):
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.exhaustive), 3])
 def test_all_ways_have_the_same_bits_and_the_bytes_that_are_counted(ranks, tmp_path):
     """Also from a checkpoint of any way, and from theirs on one rank; nearly those of one rank that trains alone."""
     done = mpiexec(ranks, "-c", RANKS, tmp_path)
@@ -194,7 +194,7 @@ sharded.main(t6.build, sys.argv[1:])
 
 
 @needs_mpi
-@pytest.mark.parametrize("how", ["dies", "raises", "survived"])
+@pytest.mark.parametrize("how", ["dies", pytest.param("raises", marks=pytest.mark.exhaustive), "survived"])
 def test_a_rank_that_ends_ends_the_run_and_leaves_a_checkpoint(how, tmp_path):
     """Of the last step before, from which any number of ranks goes on; where ranks survive, the others say why."""
     if how == "survived" and not survives_deaths():
