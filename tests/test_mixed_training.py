@@ -25,7 +25,7 @@ HERE = device.has_tensor_cores(hopper=True)
 pytestmark = pytest.mark.skipif(not (HERE or device.SIMULATED), reason="needs a GPU of compute capability 9.0")
 
 CONFIG = Config(length=123, alphabet=6, channels=8, units=8, classes=3)
-"""As small as products can be."""
+"""The smallest that products take."""
 
 BOUND = gradient_errors.BOUNDS["bf16"]
 

@@ -10,8 +10,10 @@ import pytest
 from report.documents import documents
 
 from charcnn.__main__ import parser
-from charcnn.catalog import ENCODERS
+from charcnn.catalog import ENCODERS, training_level
 from charcnn.levels.runner.level_options import LevelCommand
+from charcnn.levels.runner.sharded import sharded_parser
+from charcnn.levels.runner.training import parser as training_parser
 from charcnn.networks.runner.command import NetworkCommand
 from charcnn.networks.runner.encoder import EncoderCommand
 
@@ -29,6 +31,11 @@ def commands(text):
 
 
 def level_parser(name):
+    if name.startswith("t"):
+        row = training_level(name)
+        if row.ranks:
+            return sharded_parser(name, "", row.module.build)[0]
+        return training_parser(name, "")
     return LevelCommand(name, import_module(f"charcnn.levels.{name}").build).parser(quiet=True)
 
 

@@ -56,12 +56,7 @@ def main(build: Build, argv: list[str] | None = None) -> NoReturn:
 def _main(name: str, description: str, build: Build, comm: Comm | None, argv: list[str] | None) -> int:
     root, way = comm is None or comm.rank == 0, MODES["static"](comm, "static")
     watch.follow(comm, "training needs all ranks; --resume goes on from what --checkpoint wrote")
-    command = parser(name, description, quiet=not root)
-    taken = [option for option in OWN if option in inspect.signature(build).parameters]
-    for option in taken:
-        command.add_argument(f"--{option}", **OWN[option])
-    command.add_argument("--checkpoint", metavar="FILE", help="write weights and moments here after each step")
-    command.add_argument("--resume", metavar="FILE", help="go on from such a file, of any number of ranks")
+    command, taken = sharded_parser(name, description, build, quiet=not root)
     asked, level = command.parse_args(argv), catalog.training_level(name)
     task, problem = None, None
     if root:
@@ -90,6 +85,19 @@ def _main(name: str, description: str, build: Build, comm: Comm | None, argv: li
         wrote(asked.json)
     show(report, _lines(report))
     return way.end(PASSED if report["validation"]["passed"] and report["equal_weights"] else FAILED)
+
+
+def sharded_parser(
+    name: str, description: str, build: Build, *, quiet: bool = False
+) -> tuple[argparse.ArgumentParser, list[str]]:
+    """The options of such a level, and which of them are its own."""
+    command = parser(name, description, quiet=quiet)
+    taken = [option for option in OWN if option in inspect.signature(build).parameters]
+    for option in taken:
+        command.add_argument(f"--{option}", **OWN[option])
+    command.add_argument("--checkpoint", metavar="FILE", help="write weights and moments here after each step")
+    command.add_argument("--resume", metavar="FILE", help="go on from such a file, of any number of ranks")
+    return command, taken
 
 
 def _task(level: catalog.TrainingLevel, asked: argparse.Namespace, ranks: int) -> Task:
