@@ -5,11 +5,12 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numba
 import numpy as np
 import pytest
-from test_training import FORWARD, engine, examples
+from test_training import FORWARD, QUICK, command, engine, examples, run, write_rows
 
 from charcnn.config import Config
 from charcnn.host.install import module_environment
@@ -195,13 +196,14 @@ def test_the_largest_evidence_is_that_of_the_network():
 # Which engine trains.
 
 
-def chosen(monkeypatch, *asked, gpu=None, torch=True, **options):
+def chosen(monkeypatch, *asked, gpu=None, torch=True, cuda_build=True, **options):
     monkeypatch.setattr(engines, "gpu", lambda: gpu)
     monkeypatch.setattr(engines, "find_spec", lambda name: torch or None)
-    monkeypatch.setattr(engines, "_torch", lambda *how: ("torch", *how[:2]))
+    monkeypatch.setattr(engines, "_torch", lambda *how: SimpleNamespace(name="torch", device=how[0], precision=how[1]))
+    monkeypatch.setattr(engines, "_torch_sees_gpu", lambda: cuda_build)
     said = []
     found = choose(*asked, say=said.append, warn=lambda line: said.append(f"warning: {line}"), **options)
-    return found if isinstance(found, tuple) else (found.name, found.device, found.precision), said
+    return (found.name, found.device, found.precision), said
 
 
 OLD = "An old GPU is no Hopper GPU"
@@ -213,6 +215,7 @@ OLD = "An old GPU is no Hopper GPU"
         ((), {}, ("own", "cpu", "float32"), None),
         ((), {"gpu": ""}, ("torch", "auto", "auto"), "engine torch trains: a GPU is there, and so is PyTorch"),
         ((), {"gpu": "", "torch": False}, ("own", "cuda", "bf16"), None),
+        ((), {"gpu": "", "cuda_build": False}, ("own", "cuda", "bf16"), None),
         (("own",), {"gpu": ""}, ("own", "cuda", "bf16"), None),
         (("own", "cpu", "float32"), {"gpu": ""}, ("own", "cpu", "float32"), None),
         (("auto", "cpu"), {"gpu": OLD}, ("own", "cpu", "float32"), None),
@@ -220,7 +223,12 @@ OLD = "An old GPU is no Hopper GPU"
         ((), {"gpu": OLD, "torch": False}, ("own", "cpu", "float32"), f"warning: the CPU trains: {OLD}, and own"),
         (("own",), {"gpu": OLD}, ("own", "cpu", "float32"), f"warning: the CPU trains: {OLD}, and own kernels"),
         ((), {"mixup": 0.2}, ("torch", "auto", "auto"), "engine torch trains: mixup=0.2, which own kernels lack"),
-        ((), {"compiled": True}, ("torch", "auto", "auto"), "engine torch trains: torch.compile is asked for"),
+        (
+            (),
+            {"compiled": True},
+            ("torch", "auto", "auto"),
+            "engine torch trains: compile: own kernels have no",
+        ),
         (("auto", "cpu", "bf16"), {}, ("torch", "cpu", "bf16"), "engine torch trains: precision bf16, and own kernels"),
         (("torch",), {}, ("torch", "auto", "auto"), None),
     ],
@@ -269,6 +277,14 @@ def test_a_training_goes_on_to_the_same_weights(tmp_path):
     for number in (2, 3):
         part.epoch(number)
     assert bytes(engine().packed({"trainer": part.state()})) == bytes(states[2])
+
+
+def test_without_matplotlib_a_model_has_no_curve(tmp_path, monkeypatch, capsys):
+    write_rows(tmp_path / "a.csv")
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "matplotlib" else True)
+    assert run("--data", tmp_path / "a.csv", "--out", tmp_path / "m.safetensors", *QUICK[:4], *QUICK[5:]) == 0
+    assert "no curve is drawn: a curve needs Matplotlib" in capsys.readouterr().err
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv", ".csv", ".safetensors"]
 
 
 CODE = """

@@ -492,14 +492,6 @@ def test_a_package_that_is_asked_for_is_named(tmp_path, monkeypatch, capsys, mis
     assert command.pip_install(extra) in capsys.readouterr().err
 
 
-def test_without_matplotlib_a_model_has_no_curve(tmp_path, monkeypatch, capsys):
-    write_rows(tmp_path / "a.csv")
-    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "matplotlib" else True)
-    assert run("--data", tmp_path / "a.csv", "--out", tmp_path / "m.safetensors", *QUICK[:4], *QUICK[5:]) == 0
-    assert "no curve is drawn: a curve needs Matplotlib" in capsys.readouterr().err
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv", ".csv", ".safetensors"]
-
-
 def test_the_options_need_no_torch():
     code = (
         "import argparse, sys; from charcnn.cli import train; train.add_arguments(argparse.ArgumentParser());"

@@ -126,8 +126,8 @@ def _add_training(how: argparse._ArgumentGroup) -> None:
         "--engine",
         choices=("auto", "own", "torch"),
         default="auto",
-        help="what computes: own kernels, on a CPU or a Hopper GPU, or PyTorch (default: auto, own kernels, or PyTorch "
-        "where it is installed and they lack something: mixup, another GPU, the precision)",
+        help="what computes: own kernels, on a CPU or a Hopper GPU, or PyTorch (default: auto, own kernels on a CPU; "
+        "on a GPU, or for what they lack, mixup or the precision, PyTorch where it is installed)",
     )
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: auto, a GPU if there is one")
     add(

@@ -15,7 +15,7 @@ TITLE = "Data parallel training: gradients added up while backward runs"
 
 def build(params, config, *, batch=40, comm=None):
     """Return a rank's side of a training from these weights, by steps of up to `batch` rows of its own."""
-    if computes_here():
+    if computes_here(comm):
         return SharedMixedTraining(config.nodes, params, batch, comm, recorded=True)
     return ShardedTraining(config.nodes, params, batch, "loops", Sharding(), comm)
 

@@ -25,7 +25,7 @@ from charcnn.ops.conv1d.cpu_by_weights import by_weights
 from charcnn.ops.layernorm import cpu_training as norms
 from charcnn.ops.token_conv1d import cpu
 from charcnn.ops.token_conv1d import cpu_training as tokens
-from charcnn.runtime.mixed_plan import TrainedBlock, blocks_of
+from charcnn.runtime.mixed_plan import TrainedBlock, blocks_of, check_dropout, check_leak
 from charcnn.runtime.training import trained
 
 NONE, NO_PLACES = np.empty((0, 0, 0), np.float32), np.empty((0, 0, 0), np.uint8)
@@ -88,8 +88,7 @@ class CpuTraining:
     ) -> None:  # fmt: skip
         if rows < 1:
             raise ValueError(f"{rows=}: need 1 or more")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"{dropout=}: need at least 0 and less than 1")
+        check_dropout(dropout)
         self._blocks, self._rows, self._dropout, self._seed = blocks_of(nodes), rows, dropout, seed
         self._shapes, self._multi_label = trained(nodes), multi_label
         self._length, self._classes = math.prod(nodes[0].in_shape), math.prod(self._blocks[-1].node.out_shape)
@@ -106,7 +105,7 @@ class CpuTraining:
 
     @property
     def logits(self) -> np.ndarray:
-        """Of the last step, float32 (N, classes); the next one writes them anew."""
+        """Of the last step, float32 (N, classes); the next one, `answers` and `live` write them anew."""
         return self._stages[-1].y[: self._given, 0]
 
     @property
@@ -145,7 +144,7 @@ class CpuTraining:
             x: uint8 (N, length): at most as many inputs as there are rows.
             targets: float32 (N, classes): what each class is to have.
             rate: factor of the learning rate.
-            leak: slope of each ReLU below 0.
+            leak: slope of each ReLU below 0, from 0 to less than 1.
             weights: float32 (N,): by what each input's loss is multiplied; None for 1.
 
         Returns:
@@ -259,6 +258,7 @@ class CpuTraining:
 
     def _backward(self, x: np.ndarray, targets: np.ndarray, leak: float, weights: np.ndarray | None) -> np.ndarray:
         """Losses, with gradients left in their buffer."""
+        check_leak(leak)
         ids, n, step = self._ids(x), len(x), self.optimiser.steps
         targets = np.asarray(targets, np.float32)
         expect("targets", targets, (n, self._classes))

@@ -126,6 +126,18 @@ def largest(blocks: Sequence[TrainedBlock]) -> int:
     return max(of.channels * max(of.windows, of.stride * (at > 0)) for at, of in enumerate(sizes_of(blocks)))
 
 
+def check_leak(leak: float) -> None:
+    """Raise ValueError where it is no slope of leaky ReLU."""
+    if not 0 <= leak < 1:
+        raise ValueError(f"{leak=}: need at least 0 and less than 1")
+
+
+def check_dropout(dropout: float) -> None:
+    """Raise ValueError where it is no share that leaves something."""
+    if not 0 <= dropout < 1:
+        raise ValueError(f"{dropout=}: need at least 0 and less than 1")
+
+
 class FlatParams:
     """Where the parameters of a network lie in one buffer, as products read them: channels last.
 

@@ -21,7 +21,7 @@ from charcnn.ops.conv1d.mma.products_layer import MmaProduct
 from charcnn.ops.conv1d.products import TrainingProduct
 from charcnn.ops.conv1d.wgmma.products_layer import WgmmaProduct
 from charcnn.ops.moving_average import follow
-from charcnn.runtime.mixed_plan import FlatParams, counted
+from charcnn.runtime.mixed_plan import FlatParams, check_dropout, check_leak, counted
 from charcnn.runtime.mixed_step import HALF, MixedStep
 from charcnn.runtime.training import KINDS
 
@@ -69,10 +69,13 @@ class MixedTraining:
     ) -> None:  # fmt: skip
         if technique not in PRODUCTS:
             raise ValueError(f"{technique=}: need one of {', '.join(PRODUCTS)}")
+        if rows < 1:
+            raise ValueError(f"{rows=}: need 1 or more")
+        check_dropout(dropout)
         product = PRODUCTS[technique]
         product.require()
         self._nodes, self._rows = nodes, rows
-        self._stream = cuda.stream() if stream is None else device.as_stream(stream)
+        self._stream = device.as_stream(stream) or cuda.stream()
         self._recorded = recorded and not device.SIMULATED
         self._layout, self._answering = FlatParams(nodes), answering
         self._begun, size = self._layout.flat(params), self._layout.size
@@ -139,7 +142,7 @@ class MixedTraining:
             x: uint8 (N, length): at most as many inputs as there are rows; NumPy, or on the GPU, then as many.
             targets: float32 (N, classes): what each class is to have; likewise. They need not sum to 1.
             rate: factor of the learning rate.
-            leak: slope of each ReLU below 0.
+            leak: slope of each ReLU below 0, from 0 to less than 1.
             weights: float32 (N,), factors of the losses, NumPy; None: 1 each.
 
         Returns:
@@ -151,7 +154,7 @@ class MixedTraining:
         self._fill(x, targets, weights)
         self._leak(leak)
         if rate != self._set_rate:
-            self._rate.copy_to_device(np.array([rate]), stream=self._stream)
+            self._rate.copy_to_device(np.array([rate], np.float64), stream=self._stream)
             self._set_rate = rate
         if self._graph is not None:
             self._graph.launch()
@@ -168,15 +171,12 @@ class MixedTraining:
         follow(self._average, self.weights, follows, stream=self._stream)
 
     def load(self, params: Mapping[str, np.ndarray]) -> None:
-        """Take other weights; where `average` was not called yet, it begins with them.
+        """Take other weights; the average and the moments stay.
 
         Raises:
             ValueError: one is missing, or has another shape; names it.
         """
-        flat = self._layout.flat(params)
-        self._write(flat)
-        if self._average is None:
-            self._begun = flat
+        self._write(self._layout.flat(params))
 
     def state(self) -> Record:
         """All that the next step depends on, on the host: NumPy arrays and numbers."""
@@ -250,6 +250,7 @@ class MixedTraining:
         self.optimiser.refresh()
 
     def _leak(self, leak: float) -> None:
+        check_leak(leak)
         if leak != self._set_leak:
             self._step.factors.copy_to_device(self._step.factors_of(leak), stream=self._stream)
             self._set_leak = leak

@@ -17,6 +17,7 @@ import numpy as np
 
 from charcnn.aliases import Array, Comm
 from charcnn.files import Path
+from charcnn.gpu.arrays import expect
 from charcnn.layers import Node
 from charcnn.ops import adamw
 from charcnn.ops.adamw import ParameterGroup
@@ -99,7 +100,11 @@ class ShardedTraining(Training):
         for bucket in layout.buckets:
             values = np.zeros(ranks * bucket.part, np.float32)
             for name in bucket.names:
-                layout.parameter(values, name)[...] = params[name]
+                if name not in params:
+                    raise ValueError(f"params lack {name}: need float32 {self._shapes[name]}")
+                part = layout.parameter(values, name)
+                expect(name, params[name], self._shapes[name])
+                part[...] = params[name]
             self._set("weights", bucket, values)
 
     @property
@@ -175,7 +180,7 @@ class ShardedTraining(Training):
                 self._ready(bucket)
 
     def save(self, path: Path, *, force: bool = False) -> None:
-        """Write weights, moments and the number of steps, for `restore` of any number of ranks.
+        """Write weights, moments and the number of steps, for `resume` of any number of ranks.
 
         Args:
             path: the file, which is whole or not there, or else what it was; the first rank writes it.
@@ -282,6 +287,7 @@ class ShardedTraining(Training):
             with self._states.window(slice(span.start + here.start, span.start + here.stop)) as (*own, first, second):
                 moved = own[0] if own else weights[here]
                 adamw.move(moved, gradients[here], first, second, self._group, steps, factor, rate)
+                del own, first, second, moved  # else this window stays mapped while the next one is
 
     # Weights, on their way to whoever reads them.
 

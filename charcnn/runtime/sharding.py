@@ -143,10 +143,6 @@ class BucketLayout:
         """Its place in a buffer of all buckets."""
         return slice(bucket.begin, bucket.begin + self.ranks * bucket.part)
 
-    def own(self, bucket: Bucket, rank: int) -> slice:
-        """The place there of a rank's part of it."""
-        return slice(begin := bucket.begin + rank * bucket.part, begin + bucket.part)
-
     def part(self, bucket: Bucket) -> slice:
         """Its place in a buffer of one rank's parts."""
         return slice(begin := bucket.begin // self.ranks, begin + bucket.part)

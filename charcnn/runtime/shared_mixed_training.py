@@ -29,8 +29,19 @@ BUCKET = 4 << 20
 """Values of gradients that are added up by one call: 16 MB."""
 
 
-def computes_here() -> bool:
-    """Whether this process sees a GPU with such tensor cores; the emulator does not count."""
+def computes_here(comm: Comm | None = None) -> bool:
+    """Whether each of these ranks sees a GPU with such tensor cores; the emulator does not count.
+
+    Raises:
+        ValueError: some do, and others do not.
+    """
+    answers = [_sees()] if comm is None else comm.allgather(_sees())
+    if any(answers) and not all(answers):
+        raise ValueError(f"{sum(answers)} of {len(answers)} ranks see a Hopper GPU: need all, or none")
+    return all(answers)
+
+
+def _sees() -> bool:
     if device.SIMULATED:
         return False
     try:
@@ -44,7 +55,8 @@ class SharedMixedTraining(MixedTraining):
     """A rank's side, on the current GPU. All ranks call the same methods, in the same order.
 
     Args:
-        nodes, params, group, clip, recorded, stream: as of `MixedTraining`, the same on all ranks.
+        nodes, params, group, clip, recorded, stream: as of `MixedTraining`, the same on all ranks. Between hosts no
+            step is recorded.
         rows: inputs of a rank's share of a step, at most.
         comm: an mpi4py communicator of the ranks, each with a GPU of its own; None: there is one.
 

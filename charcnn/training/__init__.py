@@ -1,1 +1,1 @@
-"""Training: rows to weights with PyTorch, on one GPU or on the CPU. `charcnn train` is its command."""
+"""Training: rows to weights, by own kernels or PyTorch, on one GPU or on the CPU. `charcnn train` is its command."""

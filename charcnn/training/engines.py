@@ -61,15 +61,19 @@ def choose(
     where = "cuda" if unusable == "" else "cpu"
     lacks = f"{unusable}, and own kernels train on a CPU or Hopper" if unusable else ""
     lacks = lacks or _lacks(where, precision, mixup, compiled)
-    if (lacks or where == "cuda") and engine == "auto" and find_spec("torch"):
+    if engine == "auto" and find_spec("torch") and (lacks or (where == "cuda" and _torch_sees_gpu())):
         say(f"engine torch trains: {lacks or ON_GPUS}")
-        return _torch(device, precision, compiled)
+        found = _torch(device, precision, compiled)
+        if unusable is not None and found.device == "cpu":
+            warn("the CPU trains: this PyTorch sees no GPU")
+        return found
     missing = "" if find_spec("torch") else f" ({pip_install('torch')})"
     if unusable and device == "auto":
         warn(f"the CPU trains: {lacks}; engine torch{missing} may use this GPU")
         lacks = _lacks(where, precision, mixup, compiled)
     if lacks:
-        cpu = "device cpu, or " if unusable else ""
+        helps = (unusable and device == "cuda") or (where == "cuda" and not _lacks("cpu", precision, mixup, compiled))
+        cpu = "device cpu, or " if helps else ""
         raise ValueError(f"{lacks}: need {cpu}engine torch{missing}")
     return OwnEngine(where, PRECISIONS[where])
 
@@ -79,10 +83,14 @@ def _lacks(where: str, precision: str, mixup: float, compiled: bool) -> str:
     if mixup:
         return f"mixup={mixup:g}, which own kernels lack"
     if compiled:
-        return "torch.compile is asked for, which is PyTorch's"
+        return "compile: own kernels have no torch.compile"
     if precision not in ("auto", PRECISIONS[where]):
         return f"precision {precision}, and own kernels have {PRECISIONS[where]} on {where}"
     return ""
+
+
+def _torch_sees_gpu() -> bool:
+    return bool(with_torch.module("pytorch", "engine torch").torch.cuda.is_available())
 
 
 def _torch(device: str, precision: str, compiled: bool) -> TrainingEngine:

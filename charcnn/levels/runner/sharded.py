@@ -122,7 +122,7 @@ def _built(
     level: catalog.TrainingLevel, build: Build, task: Task, comm: Comm | None, resume: str | None, options: Record
 ) -> Shared:
     weights, rows, _, _ = task
-    if level.mixed and computes_here():
+    if level.mixed and computes_here(comm):
         ranks, gpus = offload.local_place(comm)[1], device.choose()
         if ranks > len(gpus):
             raise ValueError(
@@ -159,8 +159,8 @@ def _measured(
         if asked.checkpoint is not None:
             training.save(asked.checkpoint, force=asked.force)
     found.append((*training.loss_and_gradients(rows[few], targets[few]), training.params))
-    training.close()
     each = training.memory, training.files, training.digest()
+    training.close()
     all_ranks = [each] if comm is None else comm.gather(each)
     if all_ranks is None:
         return None

@@ -204,7 +204,6 @@ class TrainingProduct(ABC):
         addresses = (np.uint64(device.address(array)) for array in (*made.operands, last, factors))
         self._arguments = (*addresses, *map(np.uint32, numbers))
         self._kernel, self._shared, self._blocks = made.kernel, made.shared, min(parts * tiles, clusters)
-        self.kind_name = kind.name
         self.nbytes = sums.nbytes if parts > 1 else 0
         """Of memory that it has of its own."""
 

@@ -92,7 +92,7 @@ def dropout(
         raise ValueError(f"{share=}: need at least 0 and less than 1")
     if x.size % OCTET:
         raise ValueError(f"x has {x.size} values: need a multiple of {OCTET}")
-    threshold = round(share * 65536)
+    threshold = min(round(share * 65536), 65535)
     numbers = map(np.uint32, (x.size // OCTET, seed & WORD, layer, threshold))
     blocks = min(-(-x.size // (OCTET * THREADS)), 8 * device.multiprocessors())
     scale = np.float32(65536 / (65536 - threshold))
