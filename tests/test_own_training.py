@@ -254,7 +254,11 @@ def test_the_engine_that_trains(monkeypatch, asked, machine, found, said):
         (("own", "cuda"), {"gpu": OLD}, f"{OLD}.*: need device cpu, or engine torch$"),
         (("own",), {"mixup": 0.2}, "mixup=0.2, which own kernels lack: need engine torch$"),
         ((), {"mixup": 0.2, "torch": False}, r"mixup=0.2, which own kernels lack: need engine torch \(.*pip"),
-        (("own", "cuda", "float32"), {"gpu": ""}, "precision float32, and own kernels have bf16 on cuda: need engine"),
+        (
+            ("own", "cuda", "float32"),
+            {"gpu": ""},
+            "precision float32, and own kernels have bf16 on cuda: need device cpu, or",
+        ),
     ],
 )
 def test_what_no_engine_does_is_named(monkeypatch, asked, machine, message):

@@ -80,8 +80,8 @@ def train(
         init: a model whose convolutions the network begins with: a file, or the name of one that ships, "fast" or
             "accurate"; None for none. Without `config` the sizes are the model's own.
         engine: "own" for this package's kernels, which train on a CPU in float32 and on a Hopper GPU in bf16; "torch"
-            for PyTorch; or "auto" for own kernels on a CPU, and PyTorch, where it is installed, on a GPU or for mixup,
-            another GPU, or the precision.
+            for PyTorch; or "auto" for own kernels on a CPU, and PyTorch, where it is installed, on a GPU, or for mixup
+            or the precision.
         device: "cuda", "cpu", or "auto" for a GPU where there is one that can be used.
         precision: "bf16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
         store: "float16" or "float32": what the weights are rounded to, and fit when they are saved.
