@@ -16,7 +16,7 @@ from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d import products
 from charcnn.ops.conv1d.mma.products import PIECE, MmaProductTile, make_swizzled
 from charcnn.ops.conv1d.mma.products_layer import MmaProduct
-from charcnn.ops.conv1d.products import BY_FEATURES, BY_WEIGHTS, FORWARD, After
+from charcnn.ops.conv1d.products import BY_FEATURES, BY_WEIGHTS, FORWARD, After, TrainingProduct
 from charcnn.ops.conv1d.wgmma.products import MATH_WARPGROUPS, REGISTERS, ProductTile
 from charcnn.ops.conv1d.wgmma.products_layer import WgmmaProduct
 from charcnn.runtime.mixed_training import MixedTraining
@@ -206,7 +206,8 @@ def test_a_step_of_a_network(made, monkeypatch):
     ids = draw.integers(0, config.alphabet + 1, (2, config.length), np.uint8)
     targets, weights = draw.dirichlet(np.ones(3), 2).astype(np.float32), params.init(config, 1)
     training = MixedTraining(config.nodes, weights, 2, technique="mma")
-    assert {type(product) for product in training._products} == {made}
+    products = [one for one in training._step.workspace if isinstance(one, TrainingProduct)]
+    assert {type(product) for product in products} == {made}
     loss, found = training.loss_and_gradients(ids, targets)
     exact, sigma = gradient_errors.expected(config.nodes, ids, targets, weights, "bf16")
     errors = gradient_errors.in_sigmas({"loss": np.array(loss), **found}, exact, sigma)

@@ -29,7 +29,7 @@ FUNCTION = replace(FP32, unit=4 * FP32.unit)
 """What a quotient of sums, or a function's value, is off by: a few units in the last place."""
 
 BOUNDS = {"fp32": ROUNDINGS["fp32"].bound, "bf16": 4.0}
-"""By precision, the largest error of a gradient that is rounding, in sigmas: its values share what was rounded before
+"""By precision, the largest error of a gradient that is rounding, in sigmas. Its values share what was rounded before
 them, so that it varies more than a sum over as many."""
 
 PRODUCTS = (layers.Conv1d, layers.Conv2d, layers.Linear)

@@ -252,7 +252,7 @@ def move(
 class AdamW:
     """The optimiser of the weights in one buffer, on a CPU's cores or on a GPU, where the buffer lies.
 
-    On a GPU all that changes from step to step lies there, `made`, int64 (1,), the steps that were made, too: a step
+    On a GPU all that changes from step to step lies there. So does `made`, int64 (1,), the number of steps. A step
     without a loss scale may be recorded in a CUDA graph.
 
     Args:

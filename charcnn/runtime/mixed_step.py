@@ -1,7 +1,7 @@
 """The kernels of a training step in mixed precision, in order, and the arrays that they read and write.
 
-All arrays are made, and tensor maps encoded, before the first step; what changes from step to step lies on the GPU, so
-that a step may be recorded as a CUDA graph.
+All arrays are made, and tensor maps encoded, before the first step. What changes from step to step lies on the GPU,
+so that a step may be recorded as a CUDA graph.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The products of training: forward, by features and by weights, from arrays as they lie; what all techniques share.
 
-Both operands are plain arrays of 16 bits, so that an optimiser writes weights once, and nothing is packed: features
+Both operands are plain arrays of 16 bits, so that an optimiser writes weights once, and nothing is packed. Features are
 (rows, channels), of all inputs one behind another, and weights (taps, inputs, outputs). A product's taps are as many
 rows apart. `Kind` says which operand is read as its transpose.
 
@@ -67,8 +67,8 @@ class After:
     rectified: bool = False
     """Whether leaky ReLU is taken: below 0, its slope times the value."""
     masked: bool = False
-    """Whether they are multiplied by one factor where another array is above 0, by a second where it is below, and by 0
-    where it is 0: what leaky ReLU and dropout gave, whose gradient this is then."""
+    """Whether another array chooses what they are multiplied by: one factor where it is above 0, a second where it is
+    below, and 0 where it is 0. It is what leaky ReLU and dropout gave, whose gradient this is then."""
     partial: bool = False
     """Whether they are stored in float32, as parts of sums; else in 16 bits."""
 

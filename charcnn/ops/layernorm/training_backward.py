@@ -1,7 +1,7 @@
 """Back through maxpool1d of three positions, leaky ReLU and LayerNorm: gradients of gamma, beta, and of features.
 
-With g the gradient where a window's maximum was, times leaky ReLU's slope where that is not above 0, x the normalised
-values, M values an input and sums over all of them:
+g is the gradient where a window's maximum was, times leaky ReLU's slope where that is not above 0. x are the normalised
+values, of which an input has M, and sums are over all of them:
 dx = rate (g gamma - sum(g gamma) / M - x sum(g gamma x) / M), where g is 0 but at one position of a window at most.
 A thread has eight channels of a window, of many inputs, so that gamma and sums over inputs stay in registers.
 """
