@@ -262,3 +262,12 @@ def test_what_does_not_fit():
     nodes = place((layers.OneHot(5), layers.Conv1d(8, 3, name="conv"), layers.MaxPool1d(2), layers.Flatten()), (20,))
     with pytest.raises(ValueError, match=r"need windows of 3$"):
         blocks_of(nodes)
+    first = layers.OneHot(5), layers.Conv1d(8, 3, name="conv1"), layers.Relu(), layers.MaxPool1d(3)
+    rest = layers.Conv1d(8, 3, name="conv2"), layers.Relu(), layers.Flatten(), layers.Linear(8, name="fc1")
+    with pytest.raises(ValueError, match=r"^fc1: need pooling behind conv2"):
+        blocks_of(place((*first, *rest, layers.Relu(), layers.Linear(2, name="fc2")), (20,)))
+    for wrong in ({"rows": 0}, {"dropout": 1.0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            MixedTraining(CONFIG.nodes, weights, **({"rows": 2} | wrong))
+    with pytest.raises(ValueError, match=r"^leak=1: need at least 0 and less than 1$"):
+        training.step(ids[:2], targets[:2], leak=1)

@@ -235,6 +235,7 @@ def test_more_ranks_than_rows():
     ("--memory 4", "t9: memory=4: need at least 12,288 bytes"),
     ("--checkpoint mine.txt", "already exists, and is no checkpoint of a training"),
     ("--resume mine.txt", "mine.txt is no checkpoint of a training"),
+    ("--resume mine.txt --json mine.txt --force", "t9: --json mine.txt: is --resume: name another file"),
     ("--resume none.txt", "t9: [Errno 2] No such file or directory: 'none.txt'"),
 ])  # fmt: skip
 def test_the_command_refuses_in_one_line(words, line, tmp_path, monkeypatch, capsys):
@@ -286,7 +287,7 @@ from charcnn.runtime.shared_mixed_training import SharedMixedTraining
 
 nodes = place(
     (layers.OneHot(9), layers.Conv1d(64, 3, name="conv1"), layers.Relu(), layers.MaxPool1d(3),
-     layers.Conv1d(64, 3, name="conv2"), layers.Relu(), layers.Flatten(),
+     layers.Conv1d(64, 3, name="conv2"), layers.Relu(), layers.MaxPool1d(3), layers.Flatten(),
      layers.Linear(64, name="fc1"), layers.Relu(), layers.Linear(4, name="fc2")), (20,))
 rng, comm = np.random.default_rng(0), offload.world()
 os.chdir(sys.argv[1])

@@ -65,11 +65,14 @@ def blocks_of(nodes: Sequence[Node]) -> list[TrainedBlock]:
     """A network of token ids as blocks.
 
     Raises:
-        ValueError: it is not made of a convolution of one-hot columns that ends in pooling, of convolutions with ReLU,
-            whose LayerNorm and pooling of 3 come together, and of linear layers with ReLU but for the last; names the
-            layer.
+        ValueError: names the layer. The first must be a convolution of one-hot columns that ends in pooling. Further
+            convolutions have ReLU, LayerNorm only with pooling, and windows of 3; the last one has pooling. Linear
+            layers have ReLU, but for the last.
     """
-    rest, found = [node for node in gradients.logits_of(nodes) if not isinstance(node.layer, layers.Flatten)], []
+    rest, found = (
+        [node for node in gradients.logits_of(nodes) if not isinstance(node.layer, layers.Flatten)],
+        list[TrainedBlock](),
+    )
     if not isinstance(rest[0].layer, layers.OneHot):
         raise ValueError(f"{rest[0].layer.label}: need token ids, which a network's first layer turns to columns")
     at = 1
@@ -88,7 +91,12 @@ def blocks_of(nodes: Sequence[Node]) -> list[TrainedBlock]:
                 raise ValueError(f"{pool.label}: need windows of {pools.WINDOW}")
         if rectified == (at == len(rest)) or (norm is not None and not pooled) or (pooled and not rectified):
             raise ValueError(f"{node.layer.label}: need ReLU behind it, and pooling behind LayerNorm; nothing last")
-        found.append(TrainedBlock(node, norm, pooled, rectified))
+        made = TrainedBlock(node, norm, pooled, rectified)
+        if made.linear and found and not (found[-1].linear or found[-1].pooled):
+            raise ValueError(
+                f"{made.name}: need pooling behind {found[-1].name}, as features have rows behind the last"
+            )
+        found.append(made)
     if not found or not found[0].pooled or isinstance(found[-1].node.layer, layers.Conv1d):
         raise ValueError("nodes: need a first convolution with pooling, and a linear layer last")
     return found

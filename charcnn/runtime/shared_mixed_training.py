@@ -1,7 +1,7 @@
 """Data parallel training on Hopper's tensor cores: a GPU a rank, gradients added up behind backward.
 
-On one host the GPUs add up gradients by kernels that write into each other's memory, which a CUDA graph
-of a step holds as well. Between hosts gradients pass through pinned memory and MPI. Either way sums are of the order of
+On one host the GPUs add up gradients by kernels that write into each other's memory, which a CUDA graph of a step
+holds as well. Between hosts gradients pass through pinned memory and MPI. Either way sums are of the order of
 ranks: all ranks have the same bits.
 """
 

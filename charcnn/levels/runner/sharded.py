@@ -102,7 +102,8 @@ def sharded_parser(
 
 def _task(level: catalog.TrainingLevel, asked: argparse.Namespace, ranks: int) -> Task:
     """What the root reads for all."""
-    check_files(asked, reads(asked))
+    resumed = None if asked.resume == asked.checkpoint else asked.resume  # which a checkpoint may replace
+    check_files(asked, {**reads(asked), "--resume": resumed})
     if asked.checkpoint is not None and not (asked.force or files.is_free(asked.checkpoint, training_checkpoint.MARK)):
         raise ValueError(
             f"--checkpoint {asked.checkpoint}: already exists, and is no checkpoint of a training: name another file, "
