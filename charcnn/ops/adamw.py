@@ -338,7 +338,9 @@ class AdamW:
 
     def state(self) -> Record:
         """All that the next step depends on beside weights and gradients, on the host."""
-        moments = (array.copy_to_host() if self._cuda else array.copy() for array in (self.first, self.second))
+        moments = (
+            device.to_host(array, self._stream) if self._cuda else array.copy() for array in (self.first, self.second)
+        )
         scale = None if self.loss_scale is None else vars(self.loss_scale).copy()
         return {"steps": self.steps, **dict(zip(("first", "second"), moments, strict=True)), "loss_scale": scale}
 
@@ -348,7 +350,7 @@ class AdamW:
         for array, saved in ((self.first, state["first"]), (self.second, state["second"]), (self.made, steps)):
             expect("state", saved, tuple(array.shape))
             if self._cuda:
-                array.copy_to_device(saved)
+                array.copy_to_device(saved, stream=self._stream)
             else:
                 array[:] = saved
         if self.loss_scale is not None:
