@@ -206,7 +206,7 @@ def chosen(monkeypatch, *asked, gpu=None, torch=True, cuda_build=True, **options
     return (found.name, found.device, found.precision), said
 
 
-OLD = "An old GPU is no Hopper GPU"
+OLD = "An old GPU has compute capability 7.5, below 8.0"
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,6 @@ class TrainingLevel(Module):
 
     ranks: bool = False
     """Whether several ranks train together, which mpiexec starts."""
-    mixed: bool = False
-    """Whether each rank takes a Hopper GPU, in bf16, where there are such."""
 
     @property
     def family(self) -> Sequence[TrainingLevel]:

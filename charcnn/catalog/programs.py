@@ -36,6 +36,8 @@ class Program:
     """Whether it computes convolutions by Winograd's filtering, which rounds more."""
     toom_cook: bool = field(default=False, kw_only=True)
     """Whether it computes conv2 by Toom-Cook's products, which round more."""
+    mixed: bool = field(default=False, kw_only=True)
+    """Whether each rank takes a Hopper GPU, in bf16, where there are such."""
 
     @property
     def family(self) -> Sequence[Program]:

@@ -23,6 +23,7 @@ from charcnn.ops.conv1d.wgmma.products_layer import WgmmaProduct
 from charcnn.ops.moving_average import follow
 from charcnn.runtime.mixed_plan import FlatParams, check_dropout, check_leak, counted
 from charcnn.runtime.mixed_step import HALF, MixedStep
+from charcnn.runtime.pinned import Pinned
 from charcnn.runtime.training import KINDS
 
 PRODUCTS: dict[str, type[TrainingProduct]] = {"mma": MmaProduct, "wgmma": WgmmaProduct}
@@ -79,6 +80,7 @@ class MixedTraining:
         self._recorded = recorded and not device.SIMULATED
         self._layout, self._answering = FlatParams(nodes), answering
         self._begun, size = self._layout.flat(params), self._layout.size
+        self._pinned = Pinned(self._stream)
         self._average: Array | None = None
         self.weights = device.to_device(self._begun)
         self.gradients = device.to_device(np.zeros_like(self._begun))
@@ -163,6 +165,12 @@ class MixedTraining:
         else:
             self._whole(self._stream)
         return self._step.losses[: len(x)]
+
+    def told(self) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
+        """What gives copies of the last step's losses and logits, when it is done; call it before two more steps."""
+        n, arrays = self._given, {"losses": self._step.losses, "logits": self._step.logits}
+        losses, logits = (self._pinned.down(name, array) for name, array in arrays.items())
+        return lambda: (losses()[:n], logits()[:n])
 
     def average(self, follows: float) -> None:
         """Move the averaged weights towards the weights, by this share of what is between them."""
@@ -275,11 +283,10 @@ class MixedTraining:
             expect(name, given, tuple(to.shape))
             graph.copy(to, given, self._stream)
             return
-        given, whole = np.ascontiguousarray(given), np.full(to.shape, fill, to.dtype)
+        given = np.ascontiguousarray(given)
         check(name, given, to.dtype)
-        expect(name, given, (len(given), *whole.shape[1:]))
-        whole[: len(given)] = given
-        to.copy_to_device(whole, stream=self._stream)
+        expect(name, given, (len(given), *to.shape[1:]))
+        self._pinned.up(name, to, given, fill)
 
     def _fill(self, x: Array, targets: Array, weights: np.ndarray | None) -> None:
         n = len(x)

@@ -59,7 +59,7 @@ def choose(
     if device == "cuda" and unusable is None:
         raise ValueError("device cuda: this machine shows no GPU")
     where = "cuda" if unusable == "" else "cpu"
-    lacks = f"{unusable}, and own kernels train on a CPU or Hopper" if unusable else ""
+    lacks = f"{unusable}, and own kernels train on a CPU or since 8.0" if unusable else ""
     lacks = lacks or _lacks(where, precision, mixup, compiled)
     if engine == "auto" and find_spec("torch") and (lacks or (where == "cuda" and _torch_sees_gpu())):
         say(f"engine torch trains: {lacks or ON_GPUS}")

@@ -1,4 +1,4 @@
-"""Trainings by own kernels: in float32 on a CPU, in bf16 on a Hopper GPU."""
+"""Trainings by own kernels: in float32 on a CPU, in bf16 on GPUs since compute capability 8.0."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def gpu() -> str | None:
         if device.SIMULATED or not len(cuda.gpus):
             return None
         device.gpu_count()
-        return "" if device.has_tensor_cores(hopper=True) else f"{device.gpu_name()} is no Hopper GPU"
+        if device.has_tensor_cores():
+            return ""
+        return f"{device.gpu_name()} has compute capability {'.'.join(map(str, device.capability()))}, below 8.0"
     except CudaSupportError:
         return None
     except device.DeviceError as error:
@@ -90,6 +92,7 @@ class OwnEngine(TrainingEngine):
         if self.device == "cpu":
             return CpuTraining(*args, **options)
         try:
-            return MixedTraining(*args, **options, recorded=True)
+            technique = "wgmma" if device.has_tensor_cores(hopper=True) else "mma"
+            return MixedTraining(*args, **options, recorded=True, technique=technique)
         except ValueError as error:
             raise ValueError(f"{error}; a CPU takes any sizes (device cpu), and so does engine torch") from error

@@ -46,6 +46,7 @@ class OwnTrainer(Passes):
         super().__init__(recipe, len(examples))
         self._examples, self._config, self._teachers = examples, config, teachers
         smooth, own = recipe.smoothing / config.classes, np.eye(config.classes)
+        self._told: tuple[Function, np.ndarray] | None = None
         self._of_label = (((1 - recipe.smoothing) * own + smooth) * weights).astype(np.float32)
         self._training = make(
             config.nodes,
@@ -73,7 +74,7 @@ class OwnTrainer(Passes):
         self._order = np.concatenate([order, order])[
             : self._each * self._batch
         ]  # the last batch is filled from the first
-        self._sums = np.zeros(2)
+        self._sums, self._told = np.zeros(2), None
         self._next = self._changed(0, self._done)
 
     def _one(self, step: int) -> None:
@@ -81,15 +82,26 @@ class OwnTrainer(Passes):
         rate, leak, _, follows = map(float, self._schedule[self._done])
         labels, given = self._examples.labels[rows], self._examples.weights
         targets, weights = self._targets(rows, ids, share), None if given is None else given[rows]
-        losses = self._training.step(ids, targets, rate, leak=leak, weights=weights)
+        self._training.step(ids, targets, rate, leak=leak, weights=weights)
+        told = self._training.told()
         self._training.average(follows)
         if step + 1 < self._each:  # while a GPU computes
             self._next = self._changed(step + 1, self._done + 1)
-        losses, logits = map(self._training.fetched, (losses, self._training.logits))
+        self._add()  # what the step before came to: this one still runs
+        self._told = told, labels
+
+    def _add(self) -> None:
+        """Losses and right answers of a step that is not in the sums yet."""
+        if self._told is None:
+            return
+        told, labels = self._told
+        losses, logits = told()
         right = ((logits >= 0) == labels).all(1) if self._config.multi_label else logits.argmax(1) == labels
         self._sums += losses.mean(dtype=np.float64), right.mean()
+        self._told = None
 
     def _totals(self) -> tuple[float, float]:
+        self._add()
         loss, accuracy = self._sums.tolist()
         return loss, accuracy
 
