@@ -196,10 +196,13 @@ def _run(
     assert run is not None
     simulated = level.device == "cuda" and device.SIMULATED
     landing = choose_landing(comm, level, run, options.gpu_direct)
+    if job is not None:
+        job.rows.keep(chunk)
     warm_up = warmed(run, level, weights.config, batch, gpus, total)
     profiled = profile.measured(subject, options, comm, gpus, job, run, batch, monitor)
     way.wait(time.perf_counter() - started)
     monitor.seconds.clear()
+    monitor.copied.clear()
     progress.count(total * options.repeat, "input", scaled=False)
     progress.step("")
 
@@ -245,6 +248,8 @@ def _run(
     report |= way.report() | ({} if comm is None else _of_ranks(ranks))
     if memory:
         report["gpu_memory_bytes"] = memory
+    if monitor.copied:
+        report["copied"] = sorted(monitor.copied)
     if spans is not None:
         more = {} if profiled is None else profile.spans(profiled)
         timeline.write(options.trace, spans, more, force=options.force)
