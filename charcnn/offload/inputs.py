@@ -23,7 +23,8 @@ class Repeated:
         if len(rows) == 0 and total > 0:
             raise ValueError(f"rows is empty: need at least one to make total={total}")
         self._rows, self._total = rows, total
-        self._begin, self._seam = 0, rows[:0]
+        self._begin = 0
+        self._seam: np.ndarray | None = None
 
     def __len__(self) -> int:
         return self._total
@@ -39,7 +40,7 @@ class Repeated:
         if isinstance(index, slice):
             start, stop, _ = index.indices(self._total)
             first = start % max(1, len(self._rows)) - self._begin
-            if 0 <= first <= first + stop - start <= len(self._seam):
+            if self._seam is not None and 0 <= first <= first + stop - start <= len(self._seam):
                 return self._seam[first : first + stop - start]
             parts: list[np.ndarray] = []
             while start < stop or not parts:
