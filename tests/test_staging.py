@@ -111,7 +111,9 @@ def test_several_batches_at_once_share_the_threads_and_their_pieces(driver):
     arrays = [drawn(7, 900 + n) for n in range(6)]
     places = [OnGpu(array.shape) for array in arrays]
     with ThreadPoolExecutor(3) as workers:
-        for done in [workers.submit(staging.copy_up, *what, 5) for what in zip(arrays, [None] * 6, places, strict=True)]:
+        for done in [
+            workers.submit(staging.copy_up, *what, 5) for what in zip(arrays, [None] * 6, places, strict=True)
+        ]:
             done.result()
     driver.finish()
     assert all(np.array_equal(place.array, array) for place, array in zip(places, arrays, strict=True))

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import cuda, njit, types
 from numba.extending import intrinsic
 

@@ -1,4 +1,4 @@
-"""Arrays of the host to a GPU: straight from pinned pages, else through pinned memory, large ones by several threads."""
+"""Arrays of the host to a GPU: straight from pinned pages, or by way of such, of large arrays by several threads."""
 
 from __future__ import annotations
 
