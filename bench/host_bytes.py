@@ -46,7 +46,7 @@ RESIDENT = 4
 """Batches that lie on the GPU, by turns."""
 
 BEFORE, STAGED, PINNED, RESIDENTS = "before", "staged", "pinned", "on the GPU"
-"""Ways: 8 threads to pinned memory of a whole batch, two streams; as the package does; from pinned pages; no copies."""
+"""Ways: by 8 threads to pinned memory of a batch, two streams; as the package has it; from pinned pages; no copies."""
 
 THREADS, SIZES, COUNTS = (1, 2, 4, 8, 12, 16), (1 << 19, 1 << 20, 1 << 21, 1 << 22), (2, 3, 4)
 """Tried of `charcnn.gpu.pieces`: threads, bytes of a piece, pieces of a thread."""
@@ -107,16 +107,16 @@ def bus(batch: np.ndarray) -> dict[str, float]:
 
 
 def staged(batches: Sequence[np.ndarray], most: int) -> list[Record]:
-    """GB/s of `Pieces` by threads, bytes of a piece and pieces of a thread: copies alone, nothing is computed."""
+    """GB/s of `CopyThreads` by threads, bytes of a piece and pieces of a thread: copies alone, nothing is computed."""
     own, to, rows = cuda.stream(), device.empty(batches[0].shape, np.uint8), []
     tried = [(n, pieces.PIECE, pieces.PIECES) for n in THREADS if n <= most]
     best = min(most, staging._MOST)
     tried += [(best, size, count) for size in SIZES for count in COUNTS]
     for threads, size, count in dict.fromkeys(tried):
         with mock.patch.multiple(pieces, PIECE=size, PIECES=count):
-            made = pieces.Pieces(threads)
+            made = pieces.CopyThreads(threads)
 
-        def up(made: pieces.Pieces = made) -> None:
+        def up(made: pieces.CopyThreads = made) -> None:
             for one in batches:
                 made.copy_up(one, to, own)
             own.synchronize()
@@ -170,7 +170,7 @@ def from_gpu(run: Any, rows: np.ndarray) -> np.ndarray:
 
 
 def resident(run: Any, rows: np.ndarray) -> Callable[[], None]:
-    """As many batches as the rows have, of a few that lie on the GPU."""
+    """What computes as many batches as the rows have, of a few that lie on the GPU."""
     held = [device.to_device(rows[i * run.batch : (i + 1) * run.batch]) for i in range(RESIDENT)]
     cuda.synchronize()
 

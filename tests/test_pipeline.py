@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import nullcontext
+from itertools import combinations_with_replacement
 from types import SimpleNamespace
 
 import numpy as np
@@ -70,6 +71,17 @@ def test_each_worker_is_warm_for_all_sizes():
     assert seen == [[1024, 512, 256]] * 2
     pipeline(np.broadcast_to(np.uint8(0), (5120, 1 << 17)))
     assert sum(map(sum, seen)) == 2 * (1024 + 512 + 256) + 5120
+
+
+@pytest.mark.parametrize("available", [1, 3, 10])
+@pytest.mark.parametrize("kept", [1, 4, 100])
+def test_repeated_rows_that_are_kept_are_views(available, kept):
+    ids, total = random_ids(available), 25
+    whole, source = ids[np.arange(total) % available], offload.Repeated(ids, total)
+    source.keep(kept)
+    for start, stop in combinations_with_replacement(range(total + 1), 2):
+        assert np.array_equal(source[start:stop], whole[start:stop])
+        assert stop - start > kept or source[start:stop].base is not None
 
 
 def test_an_error_in_a_worker_reaches_the_caller():

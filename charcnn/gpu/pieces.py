@@ -84,7 +84,7 @@ def _work(call, pieces, taken, source, to, size, piece):
     return status
 
 
-class Pieces:
+class CopyThreads:
     """Threads that copy to the current GPU, each with pinned pieces of its own.
 
     Args:

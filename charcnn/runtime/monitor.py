@@ -42,6 +42,11 @@ class Monitor:
         at_least("batch", batch, 1)
         return monitor or cls()
 
+    def clear(self) -> None:
+        """Forget the time of stages, and how inputs were copied."""
+        self.seconds.clear()
+        self.copied.clear()
+
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Add the time of the block to the stage; threads that run at once add up."""

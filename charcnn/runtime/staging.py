@@ -26,16 +26,16 @@ _MOST = 8
 DIRECT = "straight from pinned pages"
 ONE = "staged by the caller's thread"
 
-_made: dict[int, pieces.Pieces] = {}
+_made: dict[int, pieces.CopyThreads] = {}
 _making = threading.Lock()
 
 
-def _pieces() -> pieces.Pieces:
+def _pieces() -> pieces.CopyThreads:
     """The current GPU's, for the rest of the process."""
     with _making:
         gpu = device.current()
         if gpu not in _made:
-            _made[gpu] = pieces.Pieces(max(1, min(_MOST, len(cores.usable()) // device.gpu_count())))
+            _made[gpu] = pieces.CopyThreads(max(1, min(_MOST, len(cores.usable()) // device.gpu_count())))
         return _made[gpu]
 
 
