@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import direct_plans
 import fused_alexnet
 import fused_layers
+import host_bytes
 import networks
 import numpy as np
 import op_times
@@ -37,6 +38,24 @@ def test_networks_beside_other_libraries(tmp_path, capsys):
     assert all(row["within_tolerance"] and row["network"] == "mnist-stride2" for row in rows)
     with pytest.raises(SystemExit):
         networks.main(["--networks", "lenet"])
+    assert "--networks lenet: need mnist-stride1, " in capsys.readouterr().err
+
+
+def test_networks_from_the_hosts_memory(tmp_path, capsys):
+    words = ["--networks", "mnist-stride1", "--as", "naive", "--precision", "fp32", "--rounds", "1"]
+    if device.SIMULATED:
+        with pytest.raises(SystemExit):
+            host_bytes.main(words)
+        assert "there is no GPU" in capsys.readouterr().err
+    words += ["--tiny", "--batch", "2", "--inputs", "3", "--results-dir", str(tmp_path)]
+    assert host_bytes.main(words) == 0
+    (file,) = tmp_path.glob("*-host-bytes.json")
+    (row,) = json.loads(file.read_text())["networks"]
+    assert row["inputs_per_second"]["staged"] > 0
+    assert not any(row["different"].values())
+    assert {"copy up", "copy down"} <= {span[0] for span in row["spans"]}
+    with pytest.raises(SystemExit):
+        host_bytes.main(["--tiny", "--networks", "lenet"])
     assert "--networks lenet: need mnist-stride1, " in capsys.readouterr().err
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import nullcontext
+from itertools import combinations_with_replacement
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ from test_offload import double, random_ids
 
 from charcnn import offload
 from charcnn.runtime import graph_order
-from charcnn.runtime.pipeline import Pipeline
+from charcnn.runtime.pipeline import Pipeline, cuts
 
 
 def test_workers_of_a_pipeline_run_at_once_and_one_batch_each():
@@ -42,6 +43,45 @@ def test_workers_of_a_pipeline_run_at_once_and_one_batch_each():
     assert np.array_equal(offload.asynchronous(None, ids, pipeline, 9, 3), double(ids))
     with pytest.raises(ValueError, match="at most batch=4"):
         pipeline.submit(ids[:5], np.empty((5, 3), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "length", "sizes"),
+    [
+        (5000, 1, [1024] * 4 + [904]),  # copied in no time
+        (5120, 1 << 17, [1024] * 4 + [512, 256, 256]),
+        (4200, 1 << 17, [1024] * 4 + [104]),
+        (4300, 1 << 17, [1024] * 4 + [204]),
+        (5000, 1 << 17, [1024] * 4 + [512, 256, 136]),
+        (4095, 1 << 17, [1024] * 3 + [1023]),  # few
+        (5, 1 << 40, [1] * 5),
+        (0, 1, []),
+    ],
+)
+def test_runs_of_large_batches_end_in_smaller_ones(inputs, length, sizes):
+    found = list(cuts(0, inputs, 1 if length > 1 << 32 else 1024, length))
+    assert [stop - start for start, stop in found] == sizes
+    assert [start for start, _ in found] == [0, *(stop for _, stop in found)][: len(found)]
+
+
+def test_each_worker_is_warm_for_all_sizes():
+    seen = [[], []]
+    pipeline = Pipeline([lambda ids, logits, own=own: own.append(len(ids)) for own in seen], 1024, 3)
+    pipeline.warm(np.broadcast_to(np.uint8(0), (1024, 1 << 17)), 5120)
+    assert seen == [[1024, 512, 256]] * 2
+    pipeline(np.broadcast_to(np.uint8(0), (5120, 1 << 17)))
+    assert sum(map(sum, seen)) == 2 * (1024 + 512 + 256) + 5120
+
+
+@pytest.mark.parametrize("available", [1, 3, 10])
+@pytest.mark.parametrize("kept", [1, 4, 100])
+def test_repeated_rows_that_are_kept_are_views(available, kept):
+    ids, total = random_ids(available), 25
+    whole, source = ids[np.arange(total) % available], offload.Repeated(ids, total)
+    source.keep(kept)
+    for start, stop in combinations_with_replacement(range(total + 1), 2):
+        assert np.array_equal(source[start:stop], whole[start:stop])
+        assert stop - start > kept or source[start:stop].base is not None
 
 
 def test_an_error_in_a_worker_reaches_the_caller():

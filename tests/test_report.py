@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from report import fused, ideas, levels, limits, schema, tried
+from report import fused, host_bytes, ideas, levels, limits, schema, tried
 from report.pictures import fused_alexnet
 from report.schema import LevelResult, Place, Results
 
@@ -52,6 +52,30 @@ def made(monkeypatch, tmp_path):
 )
 def test_the_best_library_is_no_coarser(made, precision, name):
     assert limits.best_peer(made, precision).title == name
+
+
+def test_rates_from_the_host_are_held_against_the_narrower_of_bus_and_gpu(monkeypatch, tmp_path):
+    rates = {"on the GPU": 400.0, "staged": 270.0, "pinned": 285.0}
+    network = {"network": "alexnet-2012", "batch": 1024, "input_bytes": 10**8, "inputs_per_second": rates}
+    text = {"network": "l21 fp16", "batch": 4096, "input_bytes": 1000, "inputs_per_second": {**rates, "staged": 396.0}}
+    command = {"network": "alexnet", "inputs": 8192, "inputs_per_second": 240.0, "copied": ["staged by 8 threads"]}
+    raw = {
+        "networks": [network, text], "commands": [command], "bus": {"up": 30.0},
+        "host_memory": {"1": 10.0, "8": 60.0, "16": 50.0}, "registering": {"bytes": 2e9, "seconds": 0.5},
+        "machine": {"gpus": ["NVIDIA H200"], "cores": 16},
+    }  # fmt: skip
+    found = Results((), host_bytes={tmp_path / "nvidia-h200-host-bytes.json": raw})
+    monkeypatch.setattr(host_bytes, "results", lambda: found)
+    said = host_bytes.host_bytes(tmp_path / "networks.md")
+    assert "30.0 GB/s of pinned memory; one thread copies 10.0 GB/s on the host, 8 threads 60.0" in said
+    assert "0.25 s a GB" in said
+    assert [row.split(" | ")[1:] for row in said.splitlines() if row.startswith("| alexnet")] == [
+        ["on the GPU", "400.0", "–", "– |"],
+        ["staged in pieces, three streams", "270.0", "27.0", "90 % |"],
+        ["straight from the caller's pinned pages", "285.0", "28.5", "95 % |"],
+        ["staged by 8 threads, 8,192 inputs of the command", "240.0", "24.0", "80 % |"],
+    ]
+    assert "| 396.0 | 0.0 | 99 % |" in said
 
 
 def test_the_best_library_of_another_batch(made):

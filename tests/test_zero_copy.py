@@ -126,7 +126,7 @@ def driver(monkeypatch):
     if not device.SIMULATED:
         return None
     made = Driver()
-    monkeypatch.setattr(zero_copy, "_driver_functions", lambda: made.addresses)
+    monkeypatch.setattr(zero_copy, "addresses", lambda names: made.addresses)
     monkeypatch.setattr(zero_copy, "Graph", Graph)
     monkeypatch.setattr(graph, "Graph", Graph)
     monkeypatch.setattr(graph, "AVAILABLE", True)
@@ -239,7 +239,7 @@ def test_graphs_are_one_a_size(driver):
 @pytest.mark.parametrize("name", ["push", "launch"])
 def test_a_refused_launch_is_an_error(driver, monkeypatch, name):
     run, named = build(streams=1), []
-    monkeypatch.setattr(zero_copy, "_name", lambda status: named.append(status) or "LAUNCH_FAILED")
+    monkeypatch.setattr(zero_copy, "status_name", lambda status: named.append(status) or "LAUNCH_FAILED")
     driver.refused = name
     for _ in range(3):
         with pytest.raises(device.DeviceError, match="refused to launch a CUDA graph: LAUNCH_FAILED"):

@@ -23,7 +23,7 @@
 - measured: all levels on all machines; sanitizer: what compute-sanitizer found;
 - layers: each prepared layer beside cuDNN and cuBLAS, and its share of the measured peak;
 - conv2d, conv2d_cpu; attention, bert and gemm PRECISION: these beside the libraries'; gemm ladder: the steps there;
-- networks, network_techniques, networks_beside: networks of images, how they run, and beside other libraries;
+- networks, network_techniques, networks_beside, host_bytes: of images, how they run, beside others, from the host;
 - mma_steps, wgmma_steps: a ladder of small kernels: what each step can reach, and what it reached beside cuBLAS;
 - agreement: what each precision does to a trained network's labels, from bench/precisions.py;
 - accuracy MODEL PART: what a model that ships, "fast" or "accurate", reached on its "validation" or "test" rows;

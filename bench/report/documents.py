@@ -22,6 +22,7 @@ from report.collectives import collectives
 from report.few_rows import few_rows
 from report.fused import fused_alexnet
 from report.gemm import gemm
+from report.host_bytes import host_bytes
 from report.ideas import ideas
 from report.images import conv2d, conv2d_cpu
 from report.ladder import READMES, mma_steps, wgmma_steps
@@ -46,7 +47,7 @@ _BLOCKS = (
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted, bert,
     gemm, amx, attention, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
-    few_rows, collectives, whole, training_memory, training_steps,
+    few_rows, collectives, whole, training_memory, training_steps, host_bytes,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

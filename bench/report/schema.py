@@ -81,6 +81,8 @@ class Results:
     """What bench/conv2d.py and bench/conv2d_cpu.py wrote, by schema and file."""
     networks: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/networks.py wrote, by file."""
+    host_bytes: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/host_bytes.py wrote, by file."""
     fused_layers: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/fused_layers.py wrote, by file."""
     fused_alexnet: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -123,6 +125,7 @@ def results() -> Results:
     by_file = {
         "layers": found.layers,
         "networks": found.networks,
+        "host_bytes": found.host_bytes,
         "fused_layers": found.fused_layers,
         "fused_alexnet": found.fused_alexnet,
         "half_chain": found.half_chain,
@@ -175,7 +178,7 @@ def results() -> Results:
 
 SCHEMAS = (
     "benchmarks", "level", "sanitizer", "dram", "layers", "conv2d", "conv2d_cpu", "tiles", "mma_steps", "wgmma_steps",
-    "precisions", "validation", "networks", "op_times", "fused_layers", "half_chain",
+    "precisions", "validation", "networks", "host_bytes", "op_times", "fused_layers", "half_chain",
     "fused_alexnet",
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
     "compare", "amx", "models", "wgmma_trace", "calls", "attention",

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.gpu import device, graph, tensor_map
+from charcnn.gpu import device, graph, pieces, tensor_map
 from charcnn.gpu import launch as launching
 
 Launched = Callable[[Any, tuple[Any, ...]], object]
@@ -202,6 +202,7 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
             copy_up=lambda to, source, offset, stream: None,
             Graph=StandInGraph,
         )  # fmt: skip
+        replaced(stack, pieces, pinned=lambda array: True)
         replaced(
             stack, launching.Call,
             launch=launch,

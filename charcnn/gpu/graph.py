@@ -87,6 +87,14 @@ def copy_up(to: Array, source: np.ndarray, offset: int, stream: Stream) -> None:
     _driven(driver.cuMemcpyHtoDAsync(begin, source.ctypes.data, source.nbytes, int(stream)))
 
 
+def event() -> int:
+    """A new event of the current GPU, which lasts as long as the process; whoever waits for it sleeps."""
+    from cuda.bindings import driver
+
+    flags = driver.CUevent_flags.CU_EVENT_BLOCKING_SYNC.value | driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
+    return int(_driven(driver.cuEventCreate(flags)))
+
+
 def _driven(answer: tuple[Any, ...]) -> Any:
     """What a call of the driver gave, or None.
 

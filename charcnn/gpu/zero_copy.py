@@ -8,16 +8,15 @@ before. All of that is one compiled call without Python's lock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import cuda, njit, types
 from numba.extending import intrinsic
 
 from charcnn.aliases import DType, Stream
 from charcnn.gpu import device
+from charcnn.gpu.compiled_calls import addresses, call_at, status_name
 from charcnn.gpu.device import SIMULATED, DeviceError
 from charcnn.gpu.graph import Graph
 
@@ -31,21 +30,6 @@ LOOKS = 1 << 20
 _WAIT = -1
 
 _FUNCTIONS = ("cuCtxPushCurrent", "cuGraphLaunch", "cuCtxPopCurrent")
-
-_INTERFACE = 12000
-"""The version of CUDA whose functions these are; the driver may be newer."""
-
-
-@intrinsic
-def _driver_call(typing, function, arguments):
-    """Call the function at an address with integers as wide as a pointer, a tuple; its status."""
-
-    def generate(context, builder, of, given):
-        passed = [builder.extract_value(given[1], i) for i in range(len(of.args[1]))]
-        kind = ir.FunctionType(ir.IntType(32), [value.type for value in passed])
-        return builder.call(builder.inttoptr(given[0], kind.as_pointer()), passed)
-
-    return types.int32(types.int64, arguments), generate
 
 
 @intrinsic
@@ -68,11 +52,11 @@ def _round_trip(call, results, looks):
     """
     for i in range(results.size):
         results[i] = PENDING
-    status = _driver_call(call[0], (call[3],))
+    status = call_at(call[0], (call[3],))
     if status != 0:
         return status
-    status = _driver_call(call[1], (call[4], call[5]))
-    _driver_call(call[2], (call[6:].ctypes.data,))
+    status = call_at(call[1], (call[4], call[5]))
+    call_at(call[2], (call[6:].ctypes.data,))
     if status != 0:
         return status
     for i in range(results.size):
@@ -86,24 +70,6 @@ def _round_trip(call, results, looks):
 def compile_ahead() -> None:
     """Compile for the CPU what a call needs of it."""
     _round_trip.compile((types.int64[::1], types.uint32[::1], types.int64))
-
-
-@cache
-def _driver_functions() -> tuple[int, ...]:
-    """Their addresses.
-
-    Raises:
-        DeviceError: the driver does not have one.
-    """
-    from cuda.bindings import driver
-
-    found = []
-    for name in _FUNCTIONS:
-        status, address, *_ = driver.cuGetProcAddress(name.encode(), _INTERFACE, 0)
-        if int(status) != 0 or not address:
-            raise DeviceError(f"the driver does not have {name}: update it")
-        found.append(int(address))
-    return tuple(found)
 
 
 class Mapped:
@@ -139,7 +105,7 @@ class RoundTrip:
         self._inputs, self._results = inputs.host, results.host
         self._bits = self._results.reshape(-1).view(np.uint32)
         context = 0 if SIMULATED else int(cuda.current_context().handle)
-        self._call = np.array([*_driver_functions(), context, self._graph.handle, int(stream), 0], np.int64)
+        self._call = np.array([*addresses(_FUNCTIONS), context, self._graph.handle, int(stream), 0], np.int64)
         self._memory = inputs, results
         self._under_way = False
 
@@ -158,16 +124,10 @@ class RoundTrip:
         if status == _WAIT:
             self._wait()
         elif status != 0:
-            raise DeviceError(f"the driver refused to launch a CUDA graph: {_name(status)}")
+            raise DeviceError(f"the driver refused to launch a CUDA graph: {status_name(status)}")
         np.copyto(results, self._results)
         self._under_way = False
 
     def _wait(self) -> None:
         with cuda.gpus[self._gpu]:
             self._stream.synchronize()
-
-
-def _name(status: int) -> str:
-    from cuda.bindings import driver
-
-    return driver.CUresult(status).name

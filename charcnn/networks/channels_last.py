@@ -187,7 +187,7 @@ def _of_entries(weight: np.ndarray, bias: np.ndarray, of: ExactTables) -> tuple[
 
 
 def build(
-    technique: str, params: Params, config: Architecture, *, batch: int = 1024, streams: int = 2,
+    technique: str, params: Params, config: Architecture, *, batch: int = 1024, streams: int = 3,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, precision: str | None = None,
     graph: bool | None = None, to_depth: bool | None = None,
 ) -> Any:  # fmt: skip

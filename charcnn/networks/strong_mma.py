@@ -76,7 +76,7 @@ def layer(op: Op, params: Params) -> PreparedLayer:
 
 
 def build(
-    technique: str, params: Params, config: Architecture, *, batch: int = 1024, streams: int = 2,
+    technique: str, params: Params, config: Architecture, *, batch: int = 1024, streams: int = 3,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, precision: str | None = None,
     graph: bool | None = None,
 ) -> GpuPipeline:  # fmt: skip

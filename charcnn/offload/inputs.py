@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.aliases import Array
+from charcnn.runtime.pipeline import cuts
 
 
 class Repeated:
@@ -22,13 +23,25 @@ class Repeated:
         if len(rows) == 0 and total > 0:
             raise ValueError(f"rows is empty: need at least one to make total={total}")
         self._rows, self._total = rows, total
+        self._begin = 0
+        self._seam: np.ndarray | None = None
 
     def __len__(self) -> int:
         return self._total
 
+    def keep(self, most: int) -> None:
+        """Copy rows of an array around its end, once: slices of up to so many rows are views then."""
+        count, most = len(self._rows), min(most, self._total)
+        if isinstance(self._rows, np.ndarray) and self._total > count:
+            self._begin = max(0, count - most)
+            self._seam = self._rows.take(range(self._begin, count + most), axis=0, mode="wrap")
+
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
         if isinstance(index, slice):
             start, stop, _ = index.indices(self._total)
+            first = start % max(1, len(self._rows)) - self._begin
+            if self._seam is not None and 0 <= first <= first + stop - start <= len(self._seam):
+                return self._seam[first : first + stop - start]
             parts: list[np.ndarray] = []
             while start < stop or not parts:
                 first = start % max(1, len(self._rows))
@@ -78,7 +91,7 @@ def chunks(
     total = rows_in(source)
     if total is not None:
         stop = total if stop is None else stop
-        parts = (source[first : min(first + size, stop)] for first in range(start, stop, size))
+        parts = (source[first:last] for first, last in cuts(start, stop, size, length))
     else:  # a generator may fill the same array again, while the last chunk is still on its way
         kept = getattr(source, "lasting", False)
         parts = (part if part is None or kept else np.array(part) for part in source)

@@ -24,6 +24,8 @@ class Monitor:
         self.seconds: dict[str, float] = {}
         self.memory: dict[int, int] = {}
         """Bytes that the level holds on each GPU for its parameters and features."""
+        self.copied = set[str]()
+        """How inputs went from the host to GPUs, in words."""
         self.current = ""
         """The stage that is being computed, while one thread computes alone."""
         self.timeline = timeline
@@ -39,6 +41,11 @@ class Monitor:
         """
         at_least("batch", batch, 1)
         return monitor or cls()
+
+    def clear(self) -> None:
+        """Forget the time of stages, and how inputs were copied."""
+        self.seconds.clear()
+        self.copied.clear()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

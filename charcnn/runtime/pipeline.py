@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from itertools import islice, product
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -15,6 +15,28 @@ from charcnn.aliases import Array
 from charcnn.runtime.run import Run
 
 Worker = Callable[[Any, np.ndarray], object]
+
+
+LONG = 1 << 25
+"""Bytes of a batch that a bus needs longer for than a launch takes by far, so that smaller ones end a run."""
+
+MANY = 4
+"""Batches of a run that ends so: of few, ever new sizes would be computed."""
+
+
+def cuts(start: int, stop: int, size: int, length: int) -> Iterator[tuple[int, int]]:
+    """Where batches begin and end that have at most `size` inputs of `length` bytes each.
+
+    While one is computed the next is copied, but the last one's computation hides behind nothing: where copies take
+    long, it is a half, a quarter and so on of a batch.
+    """
+    tapers = stop - start >= MANY * size
+    while start < stop:
+        taken = min(size, stop - start)
+        if tapers and stop - start <= size and taken * length > LONG:
+            taken = next(part for part in (size >> i for i in range(1, size.bit_length() + 1)) if part < stop - start)
+        yield start, start + max(1, taken)
+        start += max(1, taken)
 
 
 class Pipeline:
@@ -62,6 +84,22 @@ class Pipeline:
     def _one(self, inputs: int) -> bool:
         return 0 < inputs <= self.few or self.few * self.slots < inputs <= self.whole
 
+    def warm(self, ids: np.ndarray, inputs: int) -> None:
+        """Each worker computes a batch of every size that a call with so many inputs has: no later one is the first.
+
+        Args:
+            ids: token ids (n, L) uint8, as many as a batch has.
+            inputs: of the call.
+        """
+        sizes = {stop - start for start, stop in cuts(0, inputs, self.size(inputs), ids[:1].nbytes)}
+        workers = [self._idle.get() for _ in range(self.slots)]
+        try:
+            for worker, n in product(workers, sorted(sizes, reverse=True)):
+                worker(ids[:n], np.empty((n, self._classes), np.float32))
+        finally:
+            for worker in workers:
+                self._idle.put(worker)
+
     def submit(self, ids: Array, logits: Array) -> Future[None]:
         """Start on a batch; `ids` must not change, nor `logits` be read, until the future is done."""
         if len(ids) > self.batch:
@@ -97,10 +135,10 @@ class Pipeline:
         size = self.size(len(ids))
         under_way: deque[Future[None]] = deque()
         try:
-            for start in range(0, len(ids), size):
+            for start, stop in cuts(0, len(ids), size, ids[:1].nbytes):
                 if len(under_way) == 2 * self.slots:
                     under_way.popleft().result()
-                under_way.append(self.submit(ids[start : start + size], logits[start : start + size]))
+                under_way.append(self.submit(ids[start:stop], logits[start:stop]))
             while under_way:
                 under_way.popleft().result()
         finally:

@@ -20,6 +20,7 @@ from charcnn.model.params import Params
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import ArraySpec, ByBatch, PreparedLayer, bounds, flat, held_bytes, writes_host
 from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.staging import HELD
 from charcnn.runtime.stream import Compute, GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
 from charcnn.runtime.zero_copy import ZeroCopy, few_of
 
@@ -160,7 +161,7 @@ def on_gpus(
             largest, scratch = sequence.room(batch, config.length)
             compute = Compute()
             for number in range(streams):
-                pinned = batch * max(config.length, 4 * config.classes)
+                pinned = max(4 * batch * config.classes, min(batch * config.length, HELD))
                 buffers = StreamBuffers(gpu, number, monitor, pinned=pinned, features=largest, scratch=scratch)
                 forward = sequence.forward(buffers, timed=not graph)
                 if graph:

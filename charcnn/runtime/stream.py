@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +21,7 @@ from charcnn.ops.common.layer import ArraySpec, PreparedLayer
 from charcnn.runtime.graph_order import Compute, GraphOrder
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
-from charcnn.runtime.staging import copy_up
+from charcnn.runtime.staging import ONE, copy_up
 from charcnn.runtime.zero_copy import ZeroCopy
 from charcnn.text.encode_gpu import Encoder, StringsToEncode
 from charcnn.text.encodings import Encoding
@@ -68,6 +68,12 @@ class StreamBuffers:
         self._monitor, self._timeline = monitor, monitor.timeline
         self._marks: list[tuple[str, str, Any, Any]] = []
         self._timed = True
+        self.pinned = pinned
+        """Bytes of each buffer on the host."""
+
+    def copied(self, way: str) -> None:
+        """Inputs of a batch went up to the GPU this way; the monitor is told."""
+        self._monitor.copied.add(way)
 
     def host(self, shape: Shape, dtype: DType = np.float32) -> np.ndarray:
         """Pinned memory, the two buffers by turns."""
@@ -210,28 +216,39 @@ class StreamWorker:
                 logits.copy_to_device(self._forward(batch), stream=buffers.stream)
                 buffers.wait()
                 return
-            ids_gpu = self._encoded(batch) if isinstance(batch, StringsToEncode) else self._copied(batch)
-            logits_gpu, landed = self._forward(ids_gpu), buffers.host(logits.shape)
-            with buffers.copying("down"):
-                logits_gpu.copy_to_host(landed, stream=buffers.stream)
-            buffers.wait()
+            try:
+                ids_gpu = self._encoded(batch) if isinstance(batch, StringsToEncode) else self._copied(batch)
+                logits_gpu, landed = self._forward(ids_gpu), buffers.host(logits.shape)
+                with buffers.copying("down"):
+                    logits_gpu.copy_to_host(landed, stream=buffers.stream)
+                buffers.wait()
+            except BaseException:
+                with suppress(Exception):  # the caller's memory may be read still
+                    buffers.stream.synchronize()
+                raise
             np.copyto(logits, landed)
 
     def _copied(self, ids: np.ndarray) -> Array:
-        buffers = self.buffers
-        ids_gpu = buffers.device(ids.shape, np.uint8) if self._place is None else self._place[: len(ids)]
+        buffers, place = self.buffers, self._place
+        if place is None:
+            ids_gpu = buffers.device(ids.shape, np.uint8)
+        elif ids.shape[1:] != place.shape[1:] or len(ids) > len(place):
+            raise ValueError(f"ids has shape {ids.shape}: need (n, {place.shape[1]}), n at most {len(place)}")
+        else:
+            ids_gpu = place if len(ids) == len(place) else place[: len(ids)]
         with buffers.copying("up"):
-            copy_up(ids, buffers.host(ids.shape, np.uint8), ids_gpu, buffers.stream)
+            buffers.copied(copy_up(ids, buffers.host, ids_gpu, buffers.stream))
         return ids_gpu
 
     def _encoded(self, texts: StringsToEncode) -> Any:
         buffers, shape = self.buffers, (len(texts), texts.length)
         largest, needed = math.prod(shape), texts.packed_size
-        if needed > largest:  # all texts are long: ids are fewer bytes, and so much room there is
+        if needed > min(largest, buffers.pinned):  # all texts are long: ids are fewer bytes
             return self._copied(texts.ids())
         size = min(-(-needed // _STEP) * _STEP, largest)  # of few sizes, as a view of each is kept
         staged, packed = buffers.host((size,), np.uint8), buffers.device((size,), np.uint8)
         texts.pack(staged)
+        buffers.copied(ONE)
         with buffers.copying("up"):
             packed.copy_to_device(staged, stream=buffers.stream)
         if texts.encoding not in self._encoders:
@@ -265,10 +282,10 @@ class GraphWorker(StreamWorker):
         self, buffers: StreamBuffers, forward: Callable[[Any], Any], batch: int, length: int, compute: Compute,
         zero_copy: ZeroCopy | None,
     ) -> None:  # fmt: skip
-        super().__init__(buffers, self._replay)
+        self._ids = device.to_device(np.zeros((batch, length), np.uint8))  # where graphs read them
+        super().__init__(buffers, self._replay, self._ids)
         self.few, self._zero_copy = zero_copy.few if zero_copy else 0, zero_copy
         self._recorded, self._batch, self._order = forward, batch, GraphOrder(buffers, compute)
-        self._ids = device.to_device(np.zeros((batch, length), np.uint8))  # where graphs read them
         self._graphs: dict[int, cuda_graph.Graph] = {}
 
     def __call__(self, batch: Any, logits: Array) -> None:
@@ -283,7 +300,8 @@ class GraphWorker(StreamWorker):
         buffers, n = self.buffers, len(ids)
         if launch.profiler is not None:  # kernels are timed one by one
             return self._recorded(ids)
-        cuda_graph.copy(self._ids, ids, buffers.stream)
+        if device.address(ids) != device.address(self._ids):  # it did not come from the host
+            cuda_graph.copy(self._ids, ids, buffers.stream)
         size = cuda_graph.size(n, self._batch)
         with self._order.computing(size):
             if size not in self._graphs:

@@ -196,10 +196,12 @@ def _run(
     assert run is not None
     simulated = level.device == "cuda" and device.SIMULATED
     landing = choose_landing(comm, level, run, options.gpu_direct)
+    if job is not None:
+        job.rows.keep(chunk)
     warm_up = warmed(run, level, weights.config, batch, gpus, total)
     profiled = profile.measured(subject, options, comm, gpus, job, run, batch, monitor)
     way.wait(time.perf_counter() - started)
-    monitor.seconds.clear()
+    monitor.clear()
     progress.count(total * options.repeat, "input", scaled=False)
     progress.step("")
 
@@ -213,7 +215,6 @@ def _run(
     progress.step("checking results against the float64 reference")
     own = standing(comm, level, run, gpus, monitor, landing)
     ranks, spans = way.close(own, traced=options.trace is not None)
-    memory = _gpu_memory(ranks)
     if job is None:
         progress.close()
         return way.end(None)
@@ -235,6 +236,7 @@ def _run(
         "warm_up_seconds": warm_up,
         "seconds": seconds,
         "inputs_per_second": total / statistics.median(seconds),
+        "copied": sorted(monitor.copied),
         "stages": {stage: spent / options.repeat for stage, spent in monitor.seconds.items()},
         "validation": validate(job, logits, level.rounding(options.precision), way.borders(total, batch)),
         "machine": machine.describe(),
@@ -242,9 +244,7 @@ def _run(
     }
     if job.labels is not None:
         report["accuracy"] = float((logits.argmax(axis=1) == np.resize(job.labels, total)).mean())
-    report |= way.report() | ({} if comm is None else _of_ranks(ranks))
-    if memory:
-        report["gpu_memory_bytes"] = memory
+    report |= way.report() | ({} if comm is None else _of_ranks(ranks)) | _gpu_memory(ranks)
     if spans is not None:
         more = {} if profiled is None else profile.spans(profiled)
         timeline.write(options.trace, spans, more, force=options.force)
@@ -313,9 +313,10 @@ def _of_ranks(ranks: Sequence[Standing]) -> Record:
     }
 
 
-def _gpu_memory(ranks: Iterable[Standing]) -> int:
-    """The bytes that a GPU holds, of all GPUs the most; ranks that share a GPU add up. 0: not known."""
+def _gpu_memory(ranks: Iterable[Standing]) -> Record:
+    """The bytes that a GPU holds, of all GPUs the most; ranks that share a GPU add up. Nothing where not known."""
     total: Counter[Any] = Counter()
     for rank in ranks:
         total.update({(rank.place.host, rank.visible, gpu): size for gpu, size in rank.memory.items()})
-    return max(total.values(), default=0)
+    most = max(total.values(), default=0)
+    return {"gpu_memory_bytes": most} if most else {}

@@ -20,6 +20,7 @@ from charcnn.model import params
 from charcnn.offload.modes import own_gpus
 from charcnn.ops.common.threads import used_threads
 from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.pipeline import Pipeline
 from charcnn.runtime.run import BatchRun, GpuRun, Run
 from charcnn.runtime.timeline import Span, Timeline
 
@@ -44,13 +45,16 @@ def built(
 
 
 def warmed(run: Run, level: catalog.Program, config: Network, batch: int, gpus: list[int], total: int) -> float:
-    """Run a batch, which compiles, allocates, and brings weights into caches: not part of what is timed. Seconds."""
+    """Run batches, which compiles, allocates, and brings weights into caches: not part of what is timed. Seconds."""
     simulated = level.device == "cuda" and device.SIMULATED  # where nothing is compiled
     share = 0 if simulated else min(batch * max(1, len(gpus)), total)
     of: Any = run if isinstance(run, offload.Stage) else config
     warm = np.random.default_rng(0).integers(0, of.byte_values, (share, of.length), np.uint8)
     started = time.perf_counter()
-    run(warm)
+    if isinstance(run, Pipeline) and share:
+        run.warm(warm, total)
+    else:
+        run(warm)
     return time.perf_counter() - started
 
 

@@ -86,6 +86,7 @@ def show(name: str, report: Record, job: Job, logits: np.ndarray) -> None:
         rows.append(("", "(stages of rank 0)"))
     if "gpu_memory_bytes" in report:
         rows.append(("memory", f"{report['gpu_memory_bytes']:,} bytes a GPU, for parameters and features"))
+    rows += [("copied", f"to the GPU {way}") for way in report.get("copied", [])]
     for where in dict.fromkeys(report.get("messages_land", {}).values()):
         rows.append(("messages", f"land in {where}"))
     settled = [f"rank {rank} uses {cores}" for rank, cores in report.get("cores", {}).items()]
