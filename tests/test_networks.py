@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import subprocess
 import sys
 
@@ -27,6 +28,7 @@ from charcnn.networks.lowering.fusing import SIMPLIFY
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import command, tables
 from charcnn.ops.linear.linear_relu_linear import SHARED_FLOATS
+from charcnn.training.images import OwnSteps, train
 
 TITLES = [row.name for row in NETWORKS]
 
@@ -324,11 +326,11 @@ def test_what_ships(name, variant, least):
     assert weights.shipped(network).stat().st_size < 1 << 20
 
 
-def test_training(tmp_path):
+@pytest.mark.parametrize("engine", ["own", "torch"])
+def test_training(engine):
     """Images of two kinds are told apart after a few epochs, by weights that normalise by what they saw."""
-    pytest.importorskip("torch")
-    from charcnn.training.images import train
-
+    if engine == "torch":
+        pytest.importorskip("torch")
     network = architecture("mnist")
     rng = np.random.default_rng(0)
     labels = np.arange(200) % 2
@@ -341,6 +343,7 @@ def test_training(tmp_path):
         images.reshape(200, -1),
         labels,
         epochs=25,
+        engine=engine,
         told=lambda _, loss: losses.append(loss),
     )
     assert losses[-1] < 0.3 < losses[0]
@@ -348,6 +351,27 @@ def test_training(tmp_path):
     assert (y.argmax(axis=1) == labels).mean() > 0.95
     params.check(found, network)
     assert found["norm.running_mean"].any()
+
+
+@pytest.mark.parametrize("name", ["mnist", "ece408"])
+def test_own_steps_are_those_of_pytorch(name):
+    """Losses, weights and running statistics of ten steps."""
+    pytest.importorskip("torch")
+    from charcnn.training.images_torch import TorchSteps
+
+    network, rng = architecture(name), np.random.default_rng(0)
+    held = params.init(network, 1)
+    own, other = OwnSteps(network, held), TorchSteps(network, held)
+    size, losses = math.prod(network.nodes[0].out_shape), []
+    for step in range(10):
+        x, labels = rng.integers(0, 256, (6 - step % 2, size), np.uint8), rng.integers(0, 10, 6 - step % 2)
+        losses.append([made.step(x, labels, 1e-3) for made in (own, other)])
+    np.testing.assert_allclose(*np.transpose(losses), rtol=1e-5)
+    found, expected = own.weights(), other.weights()
+    assert found.keys() == expected.keys()
+    for part, array in expected.items():
+        moved = np.linalg.norm(array - held[part])
+        assert np.linalg.norm(found[part] - array) <= 1e-3 * moved, part
 
 
 @pytest.mark.parametrize(

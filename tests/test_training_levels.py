@@ -13,9 +13,10 @@ from conftest import runs_here
 
 from charcnn import SMALL, TINY, layers
 from charcnn.catalog import TRAINING_LEVELS, training_level
-from charcnn.config import TINY_MATRICES
+from charcnn.gpu import device
 from charcnn.layers import place
 from charcnn.levels.runner import training as runner
+from charcnn.levels.runner.level_options import config_of
 from charcnn.model import gradient_errors, gradients, params
 from charcnn.model.rounding import ROUNDINGS
 from charcnn.ops import reference
@@ -33,8 +34,13 @@ def drawn(config=TINY, n=5, seed=0):
     return ids, rng.dirichlet(np.ones(config.classes), n).astype(np.float32)
 
 
+def mixed(row):
+    """Whether it computes in bf16 here."""
+    return row.tensor_cores or (row.mixed and device.has_tensor_cores(hopper=True))
+
+
 def smallest(row):
-    return TINY_MATRICES if row.tensor_cores else TINY
+    return config_of("tiny", row)
 
 
 def command(name, *options):
@@ -57,7 +63,7 @@ def test_ten_steps_as_pytorch(row):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: nothing to compare with")
     from test_gradients import torch_forward
 
-    config, mixed = smallest(row), row.tensor_cores
+    config = smallest(row)
     weights = params.init(config, 3)
     training = row.module.build(weights, config, batch=5)
     held = {name: torch.tensor(array, requires_grad=True) for name, array in weights.items()}
@@ -74,8 +80,10 @@ def test_ten_steps_as_pytorch(row):
         optimiser.param_groups[0]["lr"] = 1e-3 * (0.5 + seed / 10)
         optimiser.step()
         expected.append(loss.item())
-    np.testing.assert_allclose(found, expected, rtol=2e-2 if mixed else 1e-5)
-    for name, array in ({} if mixed else training.params).items():  # of few values, what bf16 picks otherwise is much
+    np.testing.assert_allclose(found, expected, rtol=6e-2 if mixed(row) else 1e-5)  # its own bf16 is up to 2.4e-2 off
+    for name, array in (
+        {} if mixed(row) else training.params
+    ).items():  # of few values, what bf16 picks otherwise is much
         moved = np.linalg.norm(held[name].detach().numpy() - weights[name])
         assert np.linalg.norm(array - held[name].detach().numpy()) <= 1e-3 * moved, name
 
@@ -103,7 +111,7 @@ def test_the_command(row, tmp_path):
     assert len(report["losses"]) == 3
     assert report["losses"][-1] < report["losses"][0]
     held, count = report["memory_bytes"], report["memory_counted"]
-    if row.tensor_cores:  # each parameter begins at a multiple of 128 bytes
+    if mixed(row):  # each parameter begins at a multiple of 128 bytes
         assert all(size <= held[kind] <= 1.03 * size for kind, size in count.items() if kind != "workspace")
     elif not row.ranks:
         assert held == count == counted(TINY.nodes, 3)

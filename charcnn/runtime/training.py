@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from charcnn import layers, ops
-from charcnn.aliases import Array, DType, Function, Stream
+from charcnn.aliases import Argument, Array, DType, Function, Stream
 from charcnn.gpu import device
 from charcnn.layers import Node, Shape
 from charcnn.model import gradients
@@ -25,6 +25,9 @@ from charcnn.ops.table import function_name
 from charcnn.ops.techniques import CPU
 
 FLOAT = np.dtype(np.float32).itemsize
+
+_CHANNELS = (0, 2, 3)
+"""The axes over which batch normalisation takes means."""
 
 KINDS = ("weights", "gradients", "masters", "moments", "features", "workspace")
 """What memory holds in training. Weights in float32 are their own masters. Workspace is sums in parts and the like, of
@@ -64,17 +67,23 @@ class Training:
         group: what AdamW is told; its size is filled in.
         clip: the largest norm of a step's gradient; 0 for no limit.
         stream: of the steps on a GPU.
+        momentum: share by which a step moves the running statistics of batch normalisation towards those of its
+            inputs, by which it normalises; None: they stay as they are given, and are what it normalises by.
 
     Raises:
-        ValueError: a layer, or its gradient, has no operator of this technique; names it.
+        ValueError: a layer, or its gradient, has no operator of this technique; names it. `momentum` is for a
+            technique of the CPU alone.
     """
 
     def __init__(
         self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, technique: str, *,
         group: ParameterGroup = ParameterGroup(0), clip: float = 1.0, stream: Stream = None,  # noqa: B008 - frozen
+        momentum: float | None = None,
     ) -> None:  # fmt: skip
         self._nodes, self._rows, self._technique = gradients.logits_of(nodes), rows, technique
-        self._cuda = technique not in CPU
+        self._cuda, self._momentum = technique not in CPU, momentum
+        if self._cuda and momentum is not None:
+            raise ValueError(f"{momentum=}: need a technique of the CPU, one of {', '.join(CPU)}")
         self._stream = device.as_stream(stream) if self._cuda else None
         self._functions: dict[str, Function] = {}
         for node in self._nodes:
@@ -86,6 +95,7 @@ class Training:
         self._hold(params, group, clip)
         own = {name: self._put(np.asarray(params[name], np.float32)) for name in fixed}
         self._params |= own
+        self.running = {name: array.copy() for name, array in own.items()}
         self._beside = {node: beside for node in self._nodes if (beside := self._arguments(node))}
         written = [math.prod(node.out_shape) for node in self._nodes if _writes(node)]
         self._features = [self._empty((rows * size,)) for size in written]
@@ -152,6 +162,8 @@ class Training:
             if isinstance(node.layer, layers.Flatten):
                 read = read.reshape(n, *node.out_shape)
                 continue
+            if self._momentum is not None and isinstance(node.layer, layers.BatchNorm2d):
+                self._normalise_by(node.layer.name, read)
             own = [self._params[name] for name in node.parameters] + self._beside.get(node, [])
             out = _part(next(buffers), (n, *node.out_shape)) if _writes(node) else read
             read = self._function(OPERATORS[type(node.layer)])(read, *own, **options([node.layer]), out=out)
@@ -165,6 +177,17 @@ class Training:
 
     def _finished(self, names: Iterable[str]) -> None:
         """What is done with a layer's gradients as soon as they have been computed, while the rest still is."""
+
+    def _normalise_by(self, name: str, x: np.ndarray) -> None:
+        """Mean and variance of what a batch normalisation reads are its own of this step; running ones follow."""
+        mean, variance = (
+            array.astype(np.float32) for array in (x.mean(_CHANNELS, np.float64), x.var(_CHANNELS, np.float64))
+        )
+        count = x.size // x.shape[1]
+        unbiased = variance * np.float32(count / max(1, count - 1))
+        for part, own, moved in (("running_mean", mean, mean), ("running_var", variance, unbiased)):
+            self._params[f"{name}.{part}"] = own
+            self.running[f"{name}.{part}"] += np.float32(self._momentum) * (moved - self.running[f"{name}.{part}"])
 
     def _turns(self) -> Callable[[Shape, DType], Array]:
         """What gives places of features' gradients: that which an operator does not read."""
@@ -185,6 +208,8 @@ class Training:
             if found is None:
                 raise ValueError(f"technique={self._technique!r}: has no operator {name}")
             function: Function = getattr(ops, found)
+            if name == "batchnorm2d_backward" and self._momentum is not None:
+                function = partial(_with_statistics, function)
             self._functions[name] = partial(function, stream=self._stream) if self._cuda else function
         return self._functions[name]
 
@@ -213,6 +238,19 @@ class Training:
 
 def _part(buffer: Array, shape: Shape) -> Array:
     return buffer[: math.prod(shape)].reshape(shape)
+
+
+def _with_statistics(
+    function: Function, dy: Array, x: Array, gamma: Array, mean: Array, variance: Array, *, eps: float, **more: Argument
+) -> tuple[Array, Array, Array]:
+    """Gradients of a batch normalisation whose mean and variance are those of x."""
+    dx, dgamma, dbeta = function(dy, x, gamma, mean, variance, eps=eps, **more)
+    scale = 1 / np.sqrt(variance + np.float32(eps))
+    normal = (x - mean[:, None, None]) * scale[:, None, None]
+    dx -= (gamma * scale / np.float32(x.size // x.shape[1]))[:, None, None] * (
+        dbeta[:, None, None] + normal * dgamma[:, None, None]
+    )
+    return dx, dgamma, dbeta
 
 
 def _uncollapsed(dy: Array, x: Array, out: Array) -> Array:

@@ -1,18 +1,23 @@
-"""Training of networks of images, in PyTorch, from their layers: cross-entropy, AdamW, the step falling as a cosine."""
+"""Training of networks of images from their layers: cross-entropy, AdamW, the step falling as a cosine.
+
+Steps are computed by own kernels, or in PyTorch; the order of images and what is changed in them are the same.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from importlib.util import find_spec
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
-from charcnn.aliases import Array
-from charcnn.layers import BatchNorm2d, Flatten, Network, Node, Softmax
-from charcnn.model.pytorch import function
+from charcnn.layers import BatchNorm2d, Network
+from charcnn.ops.adamw import ParameterGroup
+from charcnn.runtime.training import Training
+from charcnn.training import with_torch
+
+ENGINES = ("auto", "own", "torch")
 
 BATCH, RATE, DECAY = 128, 2e-3, 0.02
 """Inputs a step; AdamW's largest step, and weight decay."""
@@ -20,12 +25,69 @@ BATCH, RATE, DECAY = 128, 2e-3, 0.02
 SHIFT = 2
 """Pixels, in 28, by which an image is moved at most, each way."""
 
+MOMENTUM = 0.1
+"""By how much of a batch's statistics running ones move."""
+
 Params = Mapping[str, np.ndarray]
+
+
+class Steps(ABC):
+    """What computes the steps of a training, and holds its weights."""
+
+    engine: str
+    """What it is called."""
+
+    @abstractmethod
+    def step(self, x: np.ndarray, labels: np.ndarray, rate: float) -> float:
+        """Move the weights by the mean loss of images uint8 (B, C * H * W) and their labels; the loss before."""
+
+    @abstractmethod
+    def weights(self) -> dict[str, np.ndarray]:
+        """A copy, float32 by name, batch normalisation's running statistics among them."""
+
+
+class OwnSteps(Steps):
+    """By plain loops of own kernels on a CPU.
+
+    Args:
+        network: its last layer may be Softmax.
+        params: the first weights.
+
+    Raises:
+        ValueError: a layer has no gradient by plain loops.
+    """
+
+    engine = "own"
+
+    def __init__(self, network: Network, params: Params) -> None:
+        group = ParameterGroup(0, lr=1.0, weight_decay=DECAY)
+        self._training = Training(network.nodes, params, BATCH, "loops", group=group, clip=0.0, momentum=MOMENTUM)
+        self._eye = np.eye(math.prod(network.nodes[-1].out_shape), dtype=np.float32)
+
+    def step(self, x: np.ndarray, labels: np.ndarray, rate: float) -> float:
+        """See `Steps.step`."""
+        return float(self._training.step(x, self._eye[labels], rate).mean(dtype=np.float64))
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """See `Steps.weights`."""
+        return {name: array.copy() for name, array in (self._training.params | self._training.running).items()}
+
+
+def engine_of(asked: str) -> str:
+    """ "own" or "torch"; of "auto" PyTorch, which is faster, where it is installed.
+
+    Raises:
+        ValueError: there is no such engine.
+    """
+    if asked not in ENGINES:
+        raise ValueError(f"engine={asked!r}: need one of {', '.join(ENGINES)}")
+    return asked if asked != "auto" else "torch" if find_spec("torch") else "own"
 
 
 def train(
     network: Network, params: Params, rows: np.ndarray, labels: np.ndarray, *, epochs: int, seed: int = 0,
-    rate: float = RATE, mirrored: bool = False, told: Callable[[int, float], object] = lambda epoch, loss: None,
+    rate: float = RATE, mirrored: bool = False, engine: str = "auto",
+    told: Callable[[int, float], object] = lambda epoch, loss: None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Weights fitted to images and their labels.
 
@@ -37,31 +99,28 @@ def train(
         seed: of their order and changes.
         rate: AdamW's largest step.
         mirrored: whether left and right may change places.
+        engine: of ENGINES.
         told: called after each epoch with its number and mean loss.
 
     Returns:
         float32 arrays by name, batch normalisation's running statistics among them.
+
+    Raises:
+        ValueError: there is no such engine, PyTorch is missing, or own kernels lack a layer's gradient.
     """
-    torch.manual_seed(seed)
-    held = {name: torch.from_numpy(_first(name, value, network)) for name, value in params.items()}
-    learned = [value.requires_grad_() for name, value in held.items() if "running" not in name]
-    optimiser = torch.optim.AdamW(learned, rate, weight_decay=DECAY)
-    images, targets = torch.from_numpy(rows.copy()), torch.from_numpy(labels.astype(np.int64))
-    shape, steps = network.nodes[0].out_shape, -(-len(rows) // BATCH)
+    first, rng = {name: _first(name, value, network) for name, value in params.items()}, np.random.default_rng(seed)
+    own = engine_of(engine) == "own"
+    made: Steps = (OwnSteps if own else with_torch.module("images_torch", "engine torch").TorchSteps)(network, first)
+    shape, each = network.nodes[0].out_shape, -(-len(rows) // BATCH)
     for epoch in range(epochs):
-        total = 0.0
-        for step, part in enumerate(torch.randperm(len(rows)).split(BATCH)):
-            done = (epoch + step / steps) / epochs
-            optimiser.param_groups[0]["lr"] = rate * min(1, 20 * done + 0.01) * (1 + math.cos(math.pi * done)) / 2
-            x = _changed(images[part].reshape(len(part), *shape), mirrored)
-            logits = _forward(network.nodes, x.flatten(1), held, training=True)
-            loss = F.cross_entropy(logits, targets[part])
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            total += loss.item() * len(part)
+        total, order = 0.0, rng.permutation(len(rows))
+        for step in range(each):
+            done, part = (epoch + step / each) / epochs, order[step * BATCH : (step + 1) * BATCH]
+            now = rate * min(1, 20 * done + 0.01) * (1 + math.cos(math.pi * done)) / 2
+            x = _changed(rows[part].reshape(len(part), *shape), rng, mirrored)
+            total += made.step(x.reshape(len(part), -1), labels[part], now) * len(part)
         told(epoch + 1, total / len(rows))
-    return {name: value.detach().numpy() for name, value in held.items()}
+    return made.weights()
 
 
 def _first(name: str, value: np.ndarray, network: Network) -> np.ndarray:
@@ -75,23 +134,12 @@ def _first(name: str, value: np.ndarray, network: Network) -> np.ndarray:
     return value.copy()
 
 
-def _changed(x: torch.Tensor, mirrored: bool) -> torch.Tensor:
-    """A batch of images, moved and perhaps mirrored; what comes in at a side is 0."""
-    if mirrored and torch.rand(()) < 0.5:
-        x = x.flip(3)
-    most = max(1, round(SHIFT * x.shape[3] / 28))
-    down, right = torch.randint(-most, most + 1, (2,)).tolist()
+def _changed(x: np.ndarray, rng: np.random.Generator, mirrored: bool) -> np.ndarray:
+    """A batch of images (B, C, H, W), moved and perhaps mirrored; what comes in at a side is 0."""
+    if mirrored and rng.random() < 0.5:
+        x = x[..., ::-1]
     height, width = x.shape[2:]
-    return F.pad(x, (most,) * 4)[:, :, most + down : most + down + height, most + right : most + right + width]
-
-
-def _forward(nodes: tuple[Node, ...], x: Array, held: Mapping[str, Any], *, training: bool) -> Array:
-    for node in nodes:
-        weights = [held[name] for name in node.parameters]
-        if isinstance(node.layer, BatchNorm2d) and training:
-            weight, bias, mean, variance = weights
-            x = F.batch_norm(x, mean, variance, weight, bias, training=True, eps=node.layer.eps)
-        elif not (training and isinstance(node.layer, Softmax)):
-            x = function(node.layer, False)(x, *weights)
-        assert isinstance(node.layer, Flatten) or x.shape[1:] == node.out_shape
-    return x
+    most = max(1, round(SHIFT * width / 28))
+    down, right = rng.integers(-most, most + 1, 2)
+    padded = np.pad(x, ((0, 0), (0, 0), (most, most), (most, most)))
+    return padded[:, :, most + down : most + down + height, most + right : most + right + width]

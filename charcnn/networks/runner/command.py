@@ -27,6 +27,7 @@ from charcnn.networks.reference import expected
 from charcnn.networks.runner import fit, tables
 from charcnn.ops.chain.plan2d import METHODS
 from charcnn.ops.reference import softmax
+from charcnn.training.images import ENGINES
 
 DATA: dict[str, Callable[..., images.Images]] = {
     "fashion-mnist": images.fashion_mnist,
@@ -130,6 +131,12 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
                 default=2e-3,
                 metavar="R",
                 help="with --train: peak learning rate (default 0.002)",
+            )
+            add(
+                "--engine",
+                choices=ENGINES,
+                default="auto",
+                help="with --train: own kernels on the CPU, or PyTorch (default auto: PyTorch where it is installed)",
             )
         one = "with --as strong, in fp32, fp16 or bf16: the first two convolutions and what follows them as one kernel"
         add("--fuse", type=int, choices=(fused.FUSED,), metavar="2", help=one)

@@ -12,7 +12,7 @@ from charcnn import images
 from charcnn.files import placing
 from charcnn.model import params
 from charcnn.networks import weights
-from charcnn.training import with_torch
+from charcnn.training import images as fitting
 from charcnn.training.measure import interval
 
 if TYPE_CHECKING:
@@ -52,19 +52,21 @@ def train(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     """Fit the network, ask it about images that it has not seen, and write its weights. Exit status: 0.
 
     Raises:
-        ValueError: PyTorch or the data are missing, or an option does not fit; OSError: the file cannot be written.
+        ValueError: the data are missing, or PyTorch where it is asked for, or an option does not fit.
+        OSError: the file cannot be written.
     """
     network = subject.architecture(chosen)
     if not chosen.train.endswith(".safetensors"):
         raise ValueError(f"--train {chosen.train}: need a name that ends in .safetensors")
     data = chosen.images or subject.page.DATA
     learned, asked, classes = labelled(network, data)
-    fit = with_torch.module("images", "--train").train
+    engine = fitting.engine_of(chosen.engine)
     assert learned.labels is not None
     assert asked.labels is not None
-    print(f"{subject.name}: {len(learned.rows):,} images of {data} to learn from, {len(asked.rows):,} held out")
-    found: dict[str, np.ndarray] = fit(
-        network, params.init(network, chosen.seed), learned.rows, learned.labels,
+    held = f"{len(asked.rows):,} held out"
+    print(f"{subject.name}: {len(learned.rows):,} images of {data} to learn from, {held}, engine {engine}")
+    found = fitting.train(
+        network, params.init(network, chosen.seed), learned.rows, learned.labels, engine=engine,
         epochs=chosen.epochs, seed=chosen.seed, rate=chosen.rate, mirrored=data == "fashion-mnist",
         told=lambda epoch, loss: print(f"  epoch {epoch} of {chosen.epochs}: loss {loss:.4f}", flush=True),
     )  # fmt: skip
@@ -73,7 +75,9 @@ def train(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     right = int((results.argmax(axis=1) == asked.labels).sum())
     low, high = interval(right, len(asked.rows))
     print(f"  {right:,} of {len(asked.rows):,} held out right: {right / len(asked.rows):.2%} ({low:.2%} to {high:.2%})")
-    card = {"data": data, "epochs": chosen.epochs, "rate": chosen.rate, "seed": chosen.seed, "torch": version("torch")}
+    card = {"data": data, "epochs": chosen.epochs, "rate": chosen.rate, "seed": chosen.seed, "engine": engine}
+    if engine == "torch":
+        card["torch"] = version("torch")
     accuracy = {"right": right, "of": len(asked.rows), "interval": [low, high], "technique": program.name}
     with placing(chosen.train, force=chosen.force) as path:
         weights.save(path, network, found, classes=classes, accuracy=accuracy, **card)
