@@ -224,6 +224,7 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
         "relu", lambda d, block: d.backward(Case((d.convolved(block),)), d.convolved(block).shape[1:]), 1, 3
     ),
     "maxpool1d_backward": _blocks("pool", Draw.pooled_backward, 1, 2),
+    "softmax_backward": (Layer("logits", lambda d: d.backward(d.logits(), (d.config.classes,))),),
     "softmax_cross_entropy": (Layer("logits", Draw.losses),),
     "softmax_cross_entropy_backward": (Layer("logits", lambda d: d.losses(backward=True)),),
     **IMAGE_LAYERS,

@@ -119,6 +119,15 @@ def _backward(forward: Callable[[Draw], Case], result: Callable[..., tuple[int, 
     return draw
 
 
+def _same(x: np.ndarray) -> tuple[int, ...]:
+    return x.shape
+
+
+def _batchnorm2d_backward(d: Draw) -> Case:
+    x, gamma, _, mean, variance = _batchnorm2d(d).args
+    return Case((d.floats(*x.shape), x, gamma, mean, variance), batched=2)
+
+
 CONV3 = Layer("alexnet conv3", _conv2d(256, 13, 384, 3, padding=1))
 CONVOLUTIONS = (
     Layer("ece408 conv1", _conv2d(1, 64, 6, 5)),
@@ -134,6 +143,18 @@ IMAGE_LAYERS: dict[str, tuple[Layer, ...]] = {
     "maxpool2d_backward": (
         Layer("alexnet pool1", _backward(_images(96, 55, 55, extra=(3,), stride=2), shapes2d.pool2d)),
     ),
+    "avgpool2d_backward": (Layer("ece408 pool1", _backward(_images(6, 60, 60, extra=(2,)), shapes2d.pool2d)),),
+    "global_avgpool2d_backward": (Layer("alexnet conv5", _backward(_images(256, 13, 13), shapes2d.global_avgpool2d)),),
+    "local_response_norm_backward": (
+        Layer(
+            "alexnet norm1",
+            _backward(_images(96, 55, 55, extra=(5,), alpha=5e-4, k=2.0), shapes2d.local_response_norm),
+        ),
+    ),
+    "batchnorm2d_backward": (Layer("mnist norm1", _batchnorm2d_backward),),
+    **{f"{of}_backward": (Layer("ece408 conv1", _backward(_images(6, 60, 60), _same)),) for of in ("tanh", "sigmoid")},
+    "gelu_backward": (Layer("ffn, H 1024", _backward(_images(4096), _same)),),
+    "leaky_relu_backward": (Layer("alexnet conv1", _backward(_images(96, 55, 55), _same)),),
     "conv2d": CONVOLUTIONS,
     "conv2d_relu": CONVOLUTIONS[1:],
     "conv2d_tanh": CONVOLUTIONS[:1],

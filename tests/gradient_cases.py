@@ -10,11 +10,12 @@ from dataclasses import replace
 import case_makers as make
 import numpy as np
 from case_kinds import Case, Cases, values
-from image_cases import CONV2D, POOL2D
+from image_cases import AVGPOOL2D, CONV2D, IMAGE_CASES, IMAGES, NORM, POINTWISE, POOL2D
 
 from charcnn.ops.common import shapes, shapes2d
 
 CONV1D = {"n": (0, 2, 9), "c_in": (1, 4, 40), "c_out": (1, 5, 40), "length": (1, 12, 70), "k": (1, 5, 9)}
+LEAKY_RELU, BATCHNORM2D = IMAGE_CASES["leaky_relu"], IMAGE_CASES["batchnorm2d"]
 MOVES = {"stride": (1, 4, 5), "padding": (0, 5, 9), "dilation": (1, 3, 5)}
 
 
@@ -32,10 +33,41 @@ def conv2d(rng, normal, **sizes):
     return Case({"dy": dy, "x": x, "weight": values(rng, *weight.shape, normal=normal)}, case.options)
 
 
-def maxpool2d(rng, normal, **sizes):
-    case = POOL2D.make(rng, normal, **sizes)
-    dy = values(rng, *shapes2d.pool2d(**case.inputs, **case.options), normal=normal)
-    return Case({"dy": dy, **case.inputs}, case.options)
+def pool2d(forward):
+    def made(rng, normal, **sizes):
+        case = forward.make(rng, normal, **sizes)
+        moves = {name: value for name, value in case.options.items() if name != "count_include_pad"}
+        dy = values(rng, *shapes2d.pool2d(**case.inputs, **moves), normal=normal)
+        return Case({"dy": dy, **case.inputs}, case.options)
+
+    return made
+
+
+def global_avgpool2d(rng, normal, n, c, **sizes):
+    return Case({"dy": values(rng, n, c, normal=normal), **IMAGES.make(rng, normal, n, c, **sizes).inputs})
+
+
+def alike(forward):
+    """A gradient of the shape of x, where the operator keeps that; all its arrays but biases."""
+
+    def made(rng, normal, **sizes):
+        case = forward.make(rng, normal, **sizes)
+        arrays = {name: array for name, array in case.inputs.items() if name != "beta"}
+        return Case({"dy": values(rng, *case.inputs["x"].shape, normal=normal), **arrays}, case.options)
+
+    return made
+
+
+def gelu(rng, normal, **sizes):
+    """Where the slope is 0, at -0.7518, it has no digits."""
+    dy, x = alike(POINTWISE)(rng, normal, **sizes).inputs.values()
+    return Case({"dy": dy, "x": x - np.float32(0.2) * (abs(x + np.float32(0.7)) < 0.1)})
+
+
+def softmax(rng, normal, n, c):
+    """Of two neighbours' gradients one is below 0, so that they differ by more than rounding."""
+    dy = values(rng, n, c, normal=normal) * np.where(np.arange(c) % 2, -1, 1).astype(np.float32)
+    return Case({"dy": dy, "x": values(rng, n, c, normal=normal)})
 
 
 def one_hot_conv1d(rng, normal, n, depth, c_out, length, k):
@@ -51,10 +83,6 @@ def linear(rng, normal, n, c_in, c_out):
 def layernorm(rng, normal, n, c, length):
     inputs = make.layernorm(rng, normal, n, c, length).inputs
     return Case({"dy": values(rng, n, c, length, normal=True), "x": inputs["x"], "gamma": inputs["gamma"]})
-
-
-def relu(rng, normal, n, c, length):
-    return Case({name: values(rng, n, c, length, normal=True) for name in ("dy", "x")})
 
 
 def maxpool1d(rng, normal, n, c, length, kernel_size, **options):
@@ -146,17 +174,12 @@ GRADIENTS = {
         large=({"n": 33, "c": 300, "length": 17}, {"n": 2, "c": 256, "length": 1008}),
         draw={"n": (0, 2, 9), "c": (1, 5, 60), "length": (8, 20, 130)},
     ),
-    "relu_backward": Cases(
-        relu,
-        edges=(
-            {"n": 2, "c": 3, "length": 11},
-            {"n": 1, "c": 1, "length": 1},
-            {"n": 0, "c": 2, "length": 3},
-            {"n": 1, "c": 1, "length": 129},
-        ),
-        large=({"n": 33, "c": 300, "length": 17},),
-        draw={"n": (0, 3, 33), "c": (0, 5, 60), "length": (0, 20, 130)},
+    "relu_backward": replace(
+        POINTWISE, make=alike(POINTWISE), edges=(*POINTWISE.edges, {"n": 1, "c": 1, "length": 129})
     ),
+    **dict.fromkeys(("tanh_backward", "sigmoid_backward"), replace(POINTWISE, make=alike(POINTWISE))),
+    "gelu_backward": replace(POINTWISE, make=gelu),
+    "leaky_relu_backward": replace(LEAKY_RELU, make=alike(LEAKY_RELU)),
     "maxpool1d_backward": Cases(
         maxpool1d,
         edges=(
@@ -176,7 +199,12 @@ GRADIENTS = {
         fits=lambda s: s["padding"] <= s["kernel_size"] // 2 and s["length"] + 2 * s["padding"] >= s["kernel_size"],
     ),
     "conv2d_backward": replace(CONV2D, make=conv2d, compiled_in=()),
-    "maxpool2d_backward": replace(POOL2D, make=maxpool2d),
+    "maxpool2d_backward": replace(POOL2D, make=pool2d(POOL2D)),
+    "avgpool2d_backward": replace(AVGPOOL2D, make=pool2d(AVGPOOL2D)),
+    "global_avgpool2d_backward": replace(IMAGES, make=global_avgpool2d),
+    "local_response_norm_backward": replace(NORM, make=alike(NORM)),
+    "batchnorm2d_backward": replace(IMAGES, make=alike(BATCHNORM2D)),
+    "softmax_backward": Cases(softmax, **CLASSES),
     "softmax_cross_entropy": Cases(cross_entropy, **CLASSES),
     "softmax_cross_entropy_backward": Cases(cross_entropy_backward, **CLASSES),
 }

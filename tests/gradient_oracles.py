@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import image_oracles
 import numpy as np
 
 
@@ -89,7 +90,68 @@ def cross_entropy_backward_loops(dy, x, targets):
     return found
 
 
+def avgpool2d_loops(dy, x, kernel_size, padding=(0, 0, 0, 0), stride=None, count_include_pad=True):
+    dx, (_, places) = (
+        np.zeros(x.shape),
+        image_oracles.windows_of(x.shape[2:], kernel_size, stride or kernel_size, padding),
+    )
+    for n, c, p, q in np.ndindex(dy.shape):
+        count = math.prod(kernel_size) if count_include_pad else len(places[p, q])
+        for _, at in places[p, q]:
+            dx[(n, c, *at)] += dy[n, c, p, q] / count
+    return dx
+
+
+def local_response_norm_loops(dy, x, size, alpha, k, beta=0.75):
+    """By the derivative of each channel's result by each other's value."""
+    dx = np.zeros(x.shape)
+    for n, c, row, column in np.ndindex(x.shape):
+        near = range(max(c - size // 2, 0), min(c + (size - 1) // 2, x.shape[1] - 1) + 1)
+        scale = k + alpha / size * math.fsum(x[n, other, row, column] ** 2 for other in near)
+        at, out = x[n, :, row, column], dy[n, c, row, column]
+        dx[n, c, row, column] += out * scale**-beta
+        for other in near:
+            dx[n, other, row, column] -= out * at[c] * beta * scale ** (-beta - 1) * 2 * alpha / size * at[other]
+    return dx
+
+
+def batchnorm2d_loops(dy, x, gamma, mean, variance):
+    dx, dgamma, dbeta = np.zeros(x.shape), np.zeros(gamma.shape), np.zeros(gamma.shape)
+    for n, c, p, q in np.ndindex(x.shape):
+        deviation = math.sqrt(variance[c] + 1e-5)
+        dx[n, c, p, q] = dy[n, c, p, q] * gamma[c] / deviation
+        dgamma[c] += dy[n, c, p, q] * (x[n, c, p, q] - mean[c]) / deviation
+        dbeta[c] += dy[n, c, p, q]
+    return dx, dgamma, dbeta
+
+
+def softmax_loops(dy, x):
+    """By the derivative of each probability p_i by each logit: p_i ((i == j) - p_j)."""
+    dx = np.zeros(x.shape)
+    for n, row in enumerate(x):
+        p = np.array([math.exp(value) for value in row]) / math.fsum(map(math.exp, row))
+        dx[n] = dy[n] @ (np.diag(p) - np.outer(p, p))
+    return dx
+
+
+def pointwise(slope):
+    return lambda dy, x: np.array([g * slope(v) for g, v in zip(dy.flat, x.flat, strict=True)])
+
+
 LOOPS = {
+    "tanh_backward": pointwise(lambda v: 1 / math.cosh(v) ** 2),
+    "gelu_backward": pointwise(
+        lambda v: (1 + math.erf(v / math.sqrt(2))) / 2 + v * math.exp(-v * v / 2) / math.sqrt(2 * math.pi)
+    ),
+    "sigmoid_backward": pointwise(lambda v: 1 / (2 + math.exp(v) + math.exp(-v))),
+    "leaky_relu_backward": lambda dy, x, negative_slope=0.01: pointwise(lambda v: 1 if v > 0 else negative_slope)(
+        dy, x
+    ),
+    "avgpool2d_backward": avgpool2d_loops,
+    "global_avgpool2d_backward": lambda dy, x: avgpool2d_loops(dy[..., None, None], x, x.shape[2:]),
+    "local_response_norm_backward": local_response_norm_loops,
+    "batchnorm2d_backward": batchnorm2d_loops,
+    "softmax_backward": softmax_loops,
     "conv2d_backward": lambda dy, x, w, stride=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1), groups=1: conv2d_loops(
         dy, x, w, stride, padding, dilation, groups
     ),
@@ -98,7 +160,7 @@ LOOPS = {
     "one_hot_conv1d_backward": one_hot_conv1d_loops,
     "linear_backward": linear_loops,
     "layernorm_backward": layernorm_loops,
-    "relu_backward": lambda dy, x: np.array([g if v > 0 else 0.0 for g, v in zip(dy.flat, x.flat, strict=True)]),
+    "relu_backward": pointwise(lambda v: v > 0),
     "maxpool1d_backward": maxpool1d_loops,
     "softmax_cross_entropy": cross_entropy_loops,
     "softmax_cross_entropy_backward": cross_entropy_backward_loops,
@@ -106,7 +168,7 @@ LOOPS = {
 
 
 def torch_functions(torch):
-    f = torch.nn.functional
+    f, forward = torch.nn.functional, image_oracles.torch_functions(torch)
 
     def backward(function, biased=None):
         """Autograd's gradients by all arrays of floats, of a product also by a bias."""
@@ -145,7 +207,15 @@ def torch_functions(torch):
         "one_hot_conv1d_backward": backward(one_hot_conv1d, by_output),
         "linear_backward": backward(f.linear, by_output),
         "layernorm_backward": backward(lambda x, g, b: f.layer_norm(x, g.shape, g, b), torch.zeros_like),
-        "relu_backward": backward(f.relu),
+        **{f"{of.__name__}_backward": backward(of) for of in (torch.relu, torch.tanh, f.gelu, torch.sigmoid)},
+        "leaky_relu_backward": backward(f.leaky_relu),
+        "softmax_backward": backward(lambda x: f.softmax(x, 1)),
+        "avgpool2d_backward": backward(forward["avgpool2d"]),
+        "global_avgpool2d_backward": backward(forward["global_avgpool2d"]),
+        "local_response_norm_backward": backward(f.local_response_norm),
+        "batchnorm2d_backward": lambda dy, x, gamma, mean, variance: backward(
+            lambda x, gamma, beta: f.batch_norm(x, mean, variance, gamma, beta), torch.zeros_like
+        )(dy, x, gamma),
         "maxpool1d_backward": backward(lambda x, *args, **options: f.max_pool1d(x, *args, **options)),
         "softmax_cross_entropy": cross_entropy,
         "softmax_cross_entropy_backward": lambda dy, x, targets: backward(lambda x: cross_entropy(x, targets))(dy, x),

@@ -236,7 +236,7 @@ LATE = {
     "charcnn/ops/chain/planned.py": "plans are made without kernels",
     "charcnn/ops/functions.py": "a row names its launch, likewise; on a CPU nothing of a GPU is imported",
     "charcnn/ops/prepared.py": "on a CPU nothing of a GPU is imported",
-    "charcnn/ops/table.py": "rows name references and functions, likewise",
+    "charcnn/ops/operator_row.py": "rows name references and functions, likewise",
     "charcnn/training/with_torch.py": "PyTorch is optional, and its import slow",
 }
 """Why a file imports parts of the package within functions, or by name. Commands do so for their start: they are in

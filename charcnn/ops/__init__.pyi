@@ -6873,6 +6873,208 @@ def relu_backward_naive(dy: Array, x: Array, *, out: Array | None = None, stream
         DeviceError: no usable GPU.
     """
 
+# tanh_backward
+
+def tanh_backward_loops(dy: np.ndarray, x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
+    """`reference.tanh_backward` by the technique `loops`.
+
+    The gradient of tanh(x).
+
+    Compiled plain loops on one CPU core.
+
+    Value after value.
+
+    Args:
+        dy: float32 (...), C-contiguous, the gradient of the result.
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def tanh_backward_naive(dy: Array, x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.tanh_backward` by the technique `naive`.
+
+    The gradient of tanh(x).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads have neighbouring values.
+
+    Args:
+        dy: float32 (...), C-contiguous, the gradient of the result.
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# gelu_backward
+
+def gelu_backward_loops(dy: np.ndarray, x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
+    """`reference.gelu_backward` by the technique `loops`.
+
+    The gradient of gelu(x), where the slope is the distribution function, plus x times the density.
+
+    Compiled plain loops on one CPU core.
+
+    Value after value.
+
+    Args:
+        dy: float32 (...), C-contiguous, the gradient of the result.
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def gelu_backward_naive(dy: Array, x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.gelu_backward` by the technique `naive`.
+
+    The gradient of gelu(x), where the slope is the distribution function, plus x times the density.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads have neighbouring values.
+
+    Args:
+        dy: float32 (...), C-contiguous, the gradient of the result.
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# sigmoid_backward
+
+def sigmoid_backward_loops(dy: np.ndarray, x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
+    """`reference.sigmoid_backward` by the technique `loops`.
+
+    The gradient of sigmoid(x).
+
+    Compiled plain loops on one CPU core.
+
+    Value after value.
+
+    Args:
+        dy: float32 (...), C-contiguous, the gradient of the result.
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def sigmoid_backward_naive(dy: Array, x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.sigmoid_backward` by the technique `naive`.
+
+    The gradient of sigmoid(x).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads have neighbouring values.
+
+    Args:
+        dy: float32 (...), C-contiguous, the gradient of the result.
+        x: float32 (...), C-contiguous.
+        out: where to write, float32 (...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# leaky_relu_backward
+
+def leaky_relu_backward_loops(
+    dy: np.ndarray, x: np.ndarray, negative_slope: float = 0.01, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.leaky_relu_backward` by the technique `loops`.
+
+    The gradient of leaky_relu(x, negative_slope), the slope's where x is 0.
+
+    Compiled plain loops on one CPU core.
+
+    Value after value.
+
+    Args:
+        dy: float32 (...), C-contiguous, the gradient of the result.
+        x: float32 (...), C-contiguous.
+        negative_slope: float, default 0.01: factor of what is below 0, from 0 to 1.
+        out: where to write, float32 (...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def leaky_relu_backward_naive(
+    dy: Array, x: Array, negative_slope: float = 0.01, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.leaky_relu_backward` by the technique `naive`.
+
+    The gradient of leaky_relu(x, negative_slope), the slope's where x is 0.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads have neighbouring values.
+
+    Args:
+        dy: float32 (...), C-contiguous, the gradient of the result.
+        x: float32 (...), C-contiguous.
+        negative_slope: float, default 0.01: factor of what is below 0, from 0 to 1.
+        out: where to write, float32 (...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
 # maxpool1d_backward
 
 def maxpool1d_backward_loops(
@@ -7021,6 +7223,262 @@ def maxpool2d_backward_naive(
         DeviceError: no usable GPU.
     """
 
+# avgpool2d_backward
+
+def avgpool2d_backward_loops(
+    dy: np.ndarray,
+    x: np.ndarray,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    count_include_pad: bool = True,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.avgpool2d_backward` by the technique `loops`.
+
+    The gradient of avgpool2d(x, ...): a window's pixels get equal shares of its own. Of x only the shape counts.
+
+    Compiled plain loops on one CPU core.
+
+    Pixel after pixel.
+
+    Args:
+        dy: float32 (N, C, H_out, W_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C, H, W), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        count_include_pad: bool, default True: whether a mean counts padding, as zeros.
+        out: where to write, float32 (N, C, H, W); made where None. Or a function that gives it, called with a shape and
+            a dtype.
+
+    Returns:
+        float32 (N, C, H, W).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def avgpool2d_backward_naive(
+    dy: Array,
+    x: Array,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    count_include_pad: bool = True,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.avgpool2d_backward` by the technique `naive`.
+
+    The gradient of avgpool2d(x, ...): a window's pixels get equal shares of its own. Of x only the shape counts.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a pixel adds up the shares of all windows that it is in.
+
+    Args:
+        dy: float32 (N, C, H_out, W_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C, H, W), C-contiguous.
+        kernel_size: Pair: of a window, an int or (vertical, horizontal).
+        stride: Pair | None, default None: from one window to the next, an int or (vertical, horizontal); kernel_size
+            where None.
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of -inf or for a mean zeros, at most half of kernel_size.
+        count_include_pad: bool, default True: whether a mean counts padding, as zeros.
+        out: where to write, float32 (N, C, H, W); made where None. Or a function that gives it, called with a shape and
+            a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, H, W), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# global_avgpool2d_backward
+
+def global_avgpool2d_backward_loops(
+    dy: np.ndarray, x: np.ndarray, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.global_avgpool2d_backward` by the technique `loops`.
+
+    The gradient of global_avgpool2d(x). Of x only the shape counts.
+
+    Compiled plain loops on one CPU core.
+
+    Pixel after pixel.
+
+    Args:
+        dy: float32 (N, C), C-contiguous, the gradient of the result.
+        x: float32 (N, C, H, W), C-contiguous.
+        out: where to write, float32 (N, C, H, W); made where None. Or a function that gives it, called with a shape and
+            a dtype.
+
+    Returns:
+        float32 (N, C, H, W).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def global_avgpool2d_backward_naive(dy: Array, x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.global_avgpool2d_backward` by the technique `naive`.
+
+    The gradient of global_avgpool2d(x). Of x only the shape counts.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a pixel.
+
+    Args:
+        dy: float32 (N, C), C-contiguous, the gradient of the result.
+        x: float32 (N, C, H, W), C-contiguous.
+        out: where to write, float32 (N, C, H, W); made where None. Or a function that gives it, called with a shape and
+            a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, H, W), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# local_response_norm_backward
+
+def local_response_norm_backward_loops(
+    dy: np.ndarray,
+    x: np.ndarray,
+    size: int,
+    *,
+    alpha: float = 0.0001,
+    beta: float = 0.75,
+    k: float = 1.0,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.local_response_norm_backward` by the technique `loops`.
+
+    The gradient of local_response_norm(x, ...).
+
+    Compiled plain loops on one CPU core.
+
+    Each sum of squares is taken `size` times.
+
+    Args:
+        dy: float32 (N, C, H, W), C-contiguous, the gradient of the result.
+        x: float32 (N, C, H, W), C-contiguous.
+        size: int: channels that a value is normalised over, about its own.
+        alpha: float, default 0.0001: factor of their sum of squares, divided by size.
+        beta: float, default 0.75: the power.
+        k: float, default 1.0: added to the sum, greater than 0.
+        out: where to write, float32 (N, C, H, W); made where None. Or a function that gives it, called with a shape and
+            a dtype.
+
+    Returns:
+        float32 (N, C, H, W).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def local_response_norm_backward_naive(
+    dy: Array,
+    x: Array,
+    size: int,
+    *,
+    alpha: float = 0.0001,
+    beta: float = 0.75,
+    k: float = 1.0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.local_response_norm_backward` by the technique `naive`.
+
+    The gradient of local_response_norm(x, ...).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread takes the sums of squares of all its neighbours again.
+
+    Args:
+        dy: float32 (N, C, H, W), C-contiguous, the gradient of the result.
+        x: float32 (N, C, H, W), C-contiguous.
+        size: int: channels that a value is normalised over, about its own.
+        alpha: float, default 0.0001: factor of their sum of squares, divided by size.
+        beta: float, default 0.75: the power.
+        k: float, default 1.0: added to the sum, greater than 0.
+        out: where to write, float32 (N, C, H, W); made where None. Or a function that gives it, called with a shape and
+            a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, H, W), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# softmax_backward
+
+def softmax_backward_loops(dy: np.ndarray, x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
+    """`reference.softmax_backward` by the technique `loops`.
+
+    The gradient of softmax(x).
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64.
+
+    Args:
+        dy: float32 (..., C), C-contiguous, the gradient of the result.
+        x: float32 (..., C), C-contiguous.
+        out: where to write, float32 (..., C); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (..., C).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def softmax_backward_naive(dy: Array, x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.softmax_backward` by the technique `naive`.
+
+    The gradient of softmax(x).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block a row, twice.
+
+    Args:
+        dy: float32 (..., C), C-contiguous, the gradient of the result.
+        x: float32 (..., C), C-contiguous.
+        out: where to write, float32 (..., C); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (..., C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
 # softmax_cross_entropy_backward
 
 def softmax_cross_entropy_backward_loops(
@@ -7070,6 +7528,82 @@ def softmax_cross_entropy_backward_naive(
 
     Returns:
         float32 (N, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# batchnorm2d_backward
+
+def batchnorm2d_backward_loops(
+    dy: np.ndarray,
+    x: np.ndarray,
+    gamma: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    *,
+    eps: float = 1e-05,
+    out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.batchnorm2d_backward` by the technique `loops`.
+
+    Gradients of batchnorm2d(x, gamma, beta, mean, variance) by x, gamma and beta: mean and variance stay.
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64.
+
+    Args:
+        dy: float32 (N, C, H, W), C-contiguous, the gradient of the result.
+        x: float32 (N, C, H, W), C-contiguous.
+        gamma: float32 (C,), C-contiguous.
+        mean: float32 (C,), C-contiguous.
+        variance: float32 (C,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, a tuple, any of it None: dx (N, C, H, W), dgamma (C,), dbeta (C,), float32; made where
+            None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (N, C, H, W), dgamma (C,), dbeta (C,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def batchnorm2d_backward_naive(
+    dy: Array,
+    x: Array,
+    gamma: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    eps: float = 1e-05,
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.batchnorm2d_backward` by the technique `naive`.
+
+    Gradients of batchnorm2d(x, gamma, beta, mean, variance) by x, gamma and beta: mean and variance stay.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a value, then a block a channel.
+
+    Args:
+        dy: float32 (N, C, H, W), C-contiguous, the gradient of the result.
+        x: float32 (N, C, H, W), C-contiguous.
+        gamma: float32 (C,), C-contiguous.
+        mean: float32 (C,), C-contiguous.
+        variance: float32 (C,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, a tuple, any of it None: dx (N, C, H, W), dgamma (C,), dbeta (C,), float32; made where
+            None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, C, H, W), dgamma (C,), dbeta (C,), float32, where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.

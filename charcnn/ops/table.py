@@ -9,66 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 
 from charcnn.aliases import Function
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
+from charcnn.ops.operator_row import EXACT as EXACT
+from charcnn.ops.operator_row import FILTERED as FILTERED
+from charcnn.ops.operator_row import FLOAT32 as FLOAT32
+from charcnn.ops.operator_row import Operator as Operator
+from charcnn.ops.operator_row import loaded as loaded
 from charcnn.ops.techniques import ASYNCHRONOUS, CPU
-
-FLOAT32 = 2e-6
-"""Tolerance of float32 arithmetic: a few roundings of 6e-8, grown by sums of up to 8,704 terms taken in parts."""
-
-FILTERED = 4e-6
-"""Of Winograd's filtering along both axes, whose transforms let roundings grow along each: `winograd_plan.ERROR`."""
-
-EXACT = 0.0
-"""Tolerance where values are only moved, picked or counted."""
-
-
-def loaded(module: str, name: str) -> Function:
-    """What a row names; its module is imported here."""
-    found: Function = getattr(import_module(module), name)
-    return found
-
-
-@dataclass(frozen=True)
-class Operator:
-    """One operator, or a fused chain of them, in one layout: what it computes, and how close a variant must come."""
-
-    computes: str
-    """Layers in order, which are these in all layouts."""
-    tolerance: float
-    """Largest ||out - ref|| / ||ref|| against the float64 reference."""
-    shape_check: str | None = ""
-    """The function of `ops.common.shapes`, or of a module of that name's beginning, that checks its arguments and gives
-    its result's shape, where that is not called as the operator is; None where a launch checks them."""
-    epilogue: str | None = None
-    """What a launch is told follows the sums, a row of `common.epilogues`; None where it is told nothing."""
-    in_place: bool = False
-    """Whether `out` may be x itself."""
-    dtypes: tuple[str, ...] = ("float32",)
-    """What results may be of, first what is made where no `out` is given."""
-    stat: bool = False
-    """Whether a second result is each input's mean and variance."""
-    results: tuple[str, ...] = ()
-    """Names of its results where there are several, of float32."""
-    axes: str = ""
-    """What its name has behind that of what it computes: nlc or nhwc, of channels-last features; else nothing."""
-
-    @property
-    def name(self) -> str:
-        """Of this row alone."""
-        return f"{self.computes}_{self.axes}" if self.axes else self.computes
-
-    @property
-    def layout(self) -> str:
-        """Of its features: channels_first, (N, C, ...), or channels_last, (N, ..., C)."""
-        return "channels_last" if self.axes else "channels_first"
-
-    @property
-    def reference(self) -> Function:
-        """In float64."""
-        return loaded("charcnn.ops.reference", self.name)
 
 
 @dataclass(frozen=True)
@@ -159,6 +108,9 @@ IMAGE_CHAIN = "conv2d_relu_maxpool2d_conv2d_relu_maxpool2d"
 PRODUCT_GRADIENTS = ("dx", "dweight", "dbias")
 """What the operator of a product's gradients gives."""
 
+NORM_GRADIENTS = ("dx", "dgamma", "dbeta")
+"""What that of a normalisation's gives."""
+
 POINTWISE = ("relu", "tanh", "gelu", "sigmoid")
 
 
@@ -218,9 +170,23 @@ OPERATORS = (
     *_both("nhwc", Operator("pixels", EXACT)),
     *(Operator(f"{of}_backward", FLOAT32, results=PRODUCT_GRADIENTS) for of in ("conv1d", "conv2d", "linear")),
     Operator("one_hot_conv1d_backward", FLOAT32, results=PRODUCT_GRADIENTS[1:]),
-    Operator("layernorm_backward", FLOAT32, results=("dx", "dgamma", "dbeta")),
-    Operator("relu_backward", EXACT),
-    *(Operator(f"{of}_backward", FLOAT32) for of in ("maxpool1d", "maxpool2d", "softmax_cross_entropy")),
+    Operator("layernorm_backward", FLOAT32, results=NORM_GRADIENTS),
+    Operator("relu_backward", EXACT, epilogue="relu"),
+    *(Operator(f"{of}_backward", FLOAT32, "relu_backward", of) for of in POINTWISE[1:]),
+    *(
+        Operator(f"{of}_backward", FLOAT32)
+        for of in (
+            "leaky_relu",
+            "maxpool1d",
+            "maxpool2d",
+            "avgpool2d",
+            "global_avgpool2d",
+            "local_response_norm",
+            "softmax",
+            "softmax_cross_entropy",
+        )
+    ),
+    Operator("batchnorm2d_backward", FLOAT32, results=NORM_GRADIENTS),
     Operator("softmax_cross_entropy", FLOAT32),
 )
 
@@ -260,10 +226,12 @@ BETWEEN = (("maxpool2d", "pool2d", "launch_max"), ("avgpool2d", "pool2d", "launc
            ("pixels", "pixels", "launch"))  # fmt: skip
 """Operators that stand between convolutions of images, or before them: where their kernels are, in either layout."""
 BESIDE = (("one_hot", "one_hot"), ("collapse", "collapse"), ("layernorm", "layernorm.layernorm"), ("argmax", "argmax"),
-          ("relu tanh gelu sigmoid", "pointwise"), ("relu_backward", "pointwise_backward"),
+          (" ".join(POINTWISE), "pointwise"), (" ".join(f"{of}_backward" for of in POINTWISE), "pointwise_backward"),
           *((f"{of}_backward", f"{of.replace('one_hot', 'token')}.backward")
             for of in ("conv1d", "one_hot_conv1d", "conv2d", "linear", "layernorm")),
-          *((f"{of}_backward", f"{of}_backward") for of in ("maxpool1d", "maxpool2d")),
+          *((f"{of}_backward", f"{of}_backward")
+            for of in ("maxpool1d", "maxpool2d", "avgpool2d", "local_response_norm", "batchnorm2d")),
+          ("softmax_backward", "softmax.backward"),
           *((f"softmax_{of}", f"softmax.{of}") for of in ("cross_entropy", "cross_entropy_backward")))  # fmt: skip
 """Operators whose plain loops and naive kernel one module has."""
 
@@ -279,6 +247,10 @@ _BY_TECHNIQUE = (
     *_rows("tanh gelu sigmoid", "cpu_vector", "images_cpu:launch_pointwise"),
     *_rows("leaky_relu", "loops", "pointwise:launch_leaky_relu_loops"),
     *_rows("leaky_relu", "naive", "pointwise:launch_leaky_relu_naive"),
+    *(row for technique in ("loops", "naive") for name, launch in (
+        ("leaky_relu_backward", "pointwise_backward:launch_leaky_relu"),
+        ("global_avgpool2d_backward", "avgpool2d_backward:launch_global"),
+    ) for row in _rows(name, technique, f"{launch}_{technique}")),
     *_rows("leaky_relu", "cpu_vector", "images_cpu:launch_leaky_relu"),
     *_rows("maxout", "loops", "pointwise:launch_maxout_loops"),
     *_rows("maxout", "naive", "pointwise:launch_maxout_naive"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from charcnn.aliases import Array
 from charcnn.gpu.arrays import expect, shape_of
-from charcnn.layers.layer import Shape
+from charcnn.layers.layer import SLOPE, Shape
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes, shapes2d
 
@@ -83,4 +83,46 @@ def maxpool2d_backward(
 ) -> Shape:
     """dy (N, C, H_out, W_out), x (N, C, H, W) -> (N, C, H, W)."""
     expect("dy", dy, shapes2d.pool2d(x, kernel_size, stride, padding))
+    return shape_of("x", x)
+
+
+def avgpool2d_backward(
+    dy: Array, x: Array, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0,
+    count_include_pad: bool = True,
+) -> Shape:  # fmt: skip
+    """dy (N, C, H_out, W_out), x (N, C, H, W) -> (N, C, H, W)."""
+    return maxpool2d_backward(dy, x, kernel_size, stride, padding)
+
+
+def global_avgpool2d_backward(dy: Array, x: Array) -> Shape:
+    """dy (N, C), x (N, C, H, W) -> (N, C, H, W)."""
+    expect("dy", dy, shapes2d.global_avgpool2d(x))
+    return shape_of("x", x)
+
+
+def local_response_norm_backward(
+    dy: Array, x: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Shape:  # fmt: skip
+    """dy and x (N, C, H, W) -> (N, C, H, W)."""
+    expect("dy", dy, shapes2d.local_response_norm(x, size, alpha, beta, k))
+    return shape_of("x", x)
+
+
+def batchnorm2d_backward(
+    dy: Array, x: Array, gamma: Array, mean: Array, variance: Array, eps: float = 1e-5
+) -> tuple[Shape, Shape, Shape]:
+    """dy and x (N, C, H, W), gamma, mean and variance (C,) -> dx (N, C, H, W), dgamma (C,), dbeta (C,)."""
+    expect("dy", dy, shapes2d.batchnorm2d(x, gamma, gamma, mean, variance, eps))
+    return shape_of("x", x), shape_of("gamma", gamma), shape_of("gamma", gamma)
+
+
+def leaky_relu_backward(dy: Array, x: Array, negative_slope: float = SLOPE) -> Shape:
+    """dy and x (...) -> (...)"""
+    expect("dy", dy, shapes.leaky_relu(x, negative_slope))
+    return shape_of("x", x)
+
+
+def softmax_backward(dy: Array, x: Array) -> Shape:
+    """dy and x (..., C) -> (..., C), of at least one class."""
+    expect("dy", dy, shapes.softmax(x))
     return shape_of("x", x)

@@ -5,12 +5,15 @@ A gradient of parameters is the sum over the inputs.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from charcnn.layers.layer import SLOPE
 from charcnn.ops.common import shapes, shapes_backward
 from charcnn.ops.reference.sequences import one_hot
-from charcnn.ops.reference.values import Array, softmax
+from charcnn.ops.reference.values import Array, gelu, sigmoid, softmax
 
 
 def conv1d_backward(
@@ -54,6 +57,38 @@ def relu_backward(dy: Array, x: Array) -> Array:
     """The gradient of relu(x), nothing where x is 0; relu(x) itself will do for x, and NaN lets dy pass."""
     shapes_backward.relu_backward(dy, x)
     return np.where(x <= 0, dy.dtype.type(0), dy)
+
+
+def leaky_relu_backward(dy: Array, x: Array, negative_slope: float = SLOPE) -> Array:
+    """The gradient of leaky_relu(x, negative_slope), the slope's where x is 0."""
+    shapes_backward.leaky_relu_backward(dy, x, negative_slope)
+    return np.where(x <= 0, x.dtype.type(negative_slope) * dy, dy)
+
+
+def tanh_backward(dy: Array, x: Array) -> Array:
+    """The gradient of tanh(x)."""
+    shapes_backward.relu_backward(dy, x)
+    return dy * (1 - np.square(np.tanh(x)))
+
+
+def sigmoid_backward(dy: Array, x: Array) -> Array:
+    """The gradient of sigmoid(x)."""
+    shapes_backward.relu_backward(dy, x)
+    return dy * sigmoid(x) * sigmoid(-x)
+
+
+def gelu_backward(dy: Array, x: Array) -> Array:
+    """The gradient of gelu(x), where the slope is the distribution function, plus x times the density."""
+    shapes_backward.relu_backward(dy, x)
+    share = np.divide(gelu(x), x, out=np.full_like(x, 0.5), where=x != 0)
+    return dy * (share + x * np.exp(-np.square(x) / 2) / x.dtype.type(math.sqrt(2 * math.pi)))
+
+
+def softmax_backward(dy: Array, x: Array) -> Array:
+    """The gradient of softmax(x)."""
+    shapes_backward.softmax_backward(dy, x)
+    y = softmax(x)
+    return y * (dy - (dy * y).sum(axis=-1, keepdims=True))
 
 
 def maxpool1d_backward(dy: Array, x: Array, kernel_size: int, *, stride: int | None = None, padding: int = 0) -> Array:

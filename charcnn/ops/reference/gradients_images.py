@@ -72,3 +72,52 @@ def maxpool2d_backward(
     dx = np.zeros_like(padded)
     np.add.at(dx, (n, c, row * down + first // width, column * across + first % width), dy)
     return _inside(dx, window)
+
+
+def avgpool2d_backward(
+    dy: Array, x: Array, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0,
+    count_include_pad: bool = True,
+) -> Array:  # fmt: skip
+    """The gradient of avgpool2d(x, ...): a window's pixels get equal shares of its own. Of x only the shape counts."""
+    shapes_backward.avgpool2d_backward(dy, x, kernel_size, stride, padding)
+    window = shapes2d.pool2d_window(x.shape[2], x.shape[3], kernel_size, stride, padding)
+    taps, dx = _taps(window, dy.shape[2:]), np.zeros_like(_padded(x, window))
+    counts = np.full(dy.shape[2:], math.prod(window.kernel), dy.dtype)
+    if not count_include_pad:
+        inside = _padded(np.ones((1, 1, *x.shape[2:]), dy.dtype), window)[0, 0]
+        counts = np.sum([inside[rows, columns] for rows, columns in taps], axis=0)
+    for rows, columns in taps:
+        dx[:, :, rows, columns] += dy / counts
+    return _inside(dx, window)
+
+
+def global_avgpool2d_backward(dy: Array, x: Array) -> Array:
+    """The gradient of global_avgpool2d(x). Of x only the shape counts."""
+    shapes_backward.global_avgpool2d_backward(dy, x)
+    return np.broadcast_to(dy[:, :, None, None] / dy.dtype.type(math.prod(x.shape[2:])), x.shape).copy()
+
+
+def local_response_norm_backward(
+    dy: Array, x: Array, size: int, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Array:
+    """The gradient of local_response_norm(x, ...)."""
+    shapes_backward.local_response_norm_backward(dy, x, size, alpha, beta, k)
+    kind, before, behind = x.dtype.type, size // 2, (size - 1) // 2
+
+    def sums(values: Array, first: int, last: int) -> Array:
+        padded = np.pad(values, ((0, 0), (first, last), (0, 0), (0, 0)))
+        return sliding_window_view(padded, size, axis=1).sum(axis=-1, dtype=x.dtype)
+
+    scale = kind(k) + kind(alpha / size) * sums(np.square(x), before, behind)
+    through = sums(dy * x * scale ** kind(-beta - 1), behind, before)  # by the channels whose sums have this one
+    return dy * scale ** kind(-beta) - kind(2 * alpha / size * beta) * x * through
+
+
+def batchnorm2d_backward(
+    dy: Array, x: Array, gamma: Array, mean: Array, variance: Array, *, eps: float = 1e-5
+) -> tuple[Array, Array, Array]:
+    """Gradients of batchnorm2d(x, gamma, beta, mean, variance) by x, gamma and beta: mean and variance stay."""
+    shapes_backward.batchnorm2d_backward(dy, x, gamma, mean, variance, eps)
+    scale, over = 1 / np.sqrt(variance + x.dtype.type(eps))[:, None, None], (0, 2, 3)
+    normal = (x - mean[:, None, None]) * scale
+    return dy * scale * gamma[:, None, None], (dy * normal).sum(axis=over), dy.sum(axis=over)

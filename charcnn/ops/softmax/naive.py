@@ -61,6 +61,9 @@ def launch(call: Call, x: Array) -> None:
 def start(call: Call, x: Array, y: Array) -> None:
     """Write each row's softmax to y, which may be x: x and y (rows, classes), float32 on the GPU."""
     n, classes = x.shape
-    if n:
-        threads = min(THREADS, max(32, 1 << (classes - 1).bit_length()))
-        call.launch(_softmax_naive_kernel, n, device.block_size(threads), x, y)
+    call.launch(_softmax_naive_kernel, n, threads_of(classes), x, y)
+
+
+def threads_of(classes: int) -> int:
+    """Of a block that has a row."""
+    return device.block_size(min(THREADS, max(32, 1 << (classes - 1).bit_length())))
