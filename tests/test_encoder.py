@@ -36,6 +36,7 @@ from charcnn.networks.encoder.tokens import TextTokenizer
 from charcnn.networks.encoder.workers import sizes_of
 from charcnn.networks.runner import encoder as command
 from charcnn.networks.runner.encoder import expected
+from charcnn.ops.common import cpu_amx, cpu_dot, cpu_dot_gemm
 from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 
 TOKENS = 12
@@ -143,9 +144,18 @@ PRECISE = [
 ]
 
 
+def emulated(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    """Products of bf16 and int8 by emulated tiles, where this processor has none."""
+    if precision in cpu_dot.DOT_FORMATS and cpu_dot.missing(precision):
+        monkeypatch.setattr(cpu_amx, "form", lambda precision: "emulated")
+        monkeypatch.setattr(cpu_dot_gemm, "require", cpu_dot.DOT_FORMATS.get)
+
+
 @pytest.mark.parametrize(("technique", "precision"), PRECISE)
-def test_every_technique(technique: str, precision: str) -> None:
+def test_every_technique(technique: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     row, of = encoder_technique(technique), network()
+    if row.device == "cpu":
+        emulated(monkeypatch, precision)
     held, ids = params.init(of, 1), drawn(of, [TOKENS, 0, 1])
     run_ = row.build(technique, held, of, batch=3, **row.build_options(precision))
     results = run_(ids.view(np.uint8))

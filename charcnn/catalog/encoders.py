@@ -36,7 +36,9 @@ _CPU, _CUDA = "encoder.cpu", "encoder.cuda"
 
 ENCODER_TECHNIQUES = (
     EncoderTechnique("loops", "cpu", "plain compiled loops on one CPU core", _CPU),
-    EncoderTechnique("cpu_gemm", "cpu", "all CPU cores, projections as matrix products", _CPU),
+    EncoderTechnique(
+        "cpu_gemm", "cpu", "all CPU cores, projections as matrix products", _CPU, precisions=("fp32", "bf16", "int8")
+    ),
     EncoderTechnique("naive", "cuda", "an operator a step, one thread an output", _CUDA),
     EncoderTechnique("weak", "cuda", "naive with GELU, and softmax, in the kernel before", _CUDA),
     EncoderTechnique(

@@ -13,7 +13,7 @@ import numpy as np
 
 from charcnn import layers
 from charcnn.layers import Node
-from charcnn.model.rounding import FP32, Rounding
+from charcnn.model.rounding import FP32, Grid, Rounding
 from charcnn.ops import reference
 
 Held = Mapping[str, np.ndarray]
@@ -44,8 +44,8 @@ class Rounded(Exact):
 
     def product(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Operands are rounded, and partial sums in float32."""
-        if (grid := self._of.operands) is not None:
-            x, y = (self._moved(value, grid.variance(value, np)) for value in (x, y))
+        if (grid := self._of.weights or self._of.operands) is not None:
+            x, y = (self._moved(value, _variance(grid, value, axis)) for value, axis in ((x, -1), (y, -2)))
         variance = FP32.unit**2 / 3 * self._of.roundings(x.shape[-1]) + self._of.left_out
         return self._moved(x @ y, variance * ((x * x) @ (y * y)))
 
@@ -55,6 +55,14 @@ class Rounded(Exact):
 
     def _moved(self, x: np.ndarray, variance: np.ndarray) -> np.ndarray:
         return x + np.sqrt(variance) * self._rng.uniform(-(3**0.5), 3**0.5, x.shape)
+
+
+def _variance(grid: Grid, x: np.ndarray, axis: int) -> np.ndarray:
+    """Of the error of rounding each x, which has a scale for all terms of a sum where the grid has one by channel."""
+    if not grid.by_channel:
+        return grid.variance(x, np)
+    peak = abs(x).max(axis=axis, keepdims=True, initial=0)
+    return np.broadcast_to(np.square(grid.tiny / grid.peak * peak) / 3, x.shape)
 
 
 def run(nodes: Sequence[Node], ids: np.ndarray, params: Held, by: Exact | None = None) -> np.ndarray:

@@ -13,9 +13,10 @@ from numba import float32, njit, prange
 from charcnn.layers import windows
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes2d, threads
+from charcnn.ops.common.cpu_functions import gelu
 from charcnn.ops.common.epilogues import EPILOGUES
 
-_gelu, _sigmoid = (njit(EPILOGUES[name]) for name in ("gelu", "sigmoid"))
+_sigmoid = njit(EPILOGUES["sigmoid"])
 
 PART = 4096
 """Values of a task where pixels don't matter."""
@@ -117,8 +118,9 @@ def _tanh_kernel(x, y):
 @njit(cache=True, nogil=True, parallel=True)
 def _gelu_kernel(x, y):
     for task in prange(-(-x.size // PART)):
-        for i in range(task * PART, min((task + 1) * PART, x.size)):
-            y[i] = _gelu(x[i])
+        part, to = x[task * PART : (task + 1) * PART], y[task * PART : (task + 1) * PART]
+        for i in range(part.size):
+            to[i] = gelu(part[i])
 
 
 @njit(cache=True, nogil=True, parallel=True)

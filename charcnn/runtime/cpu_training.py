@@ -19,7 +19,7 @@ from charcnn.ops import cpu_training as training
 from charcnn.ops import maxpool1d_cpu_training as pools
 from charcnn.ops.adamw import AdamW, ParameterGroup
 from charcnn.ops.common.cpu_conv import BATCH
-from charcnn.ops.common.cpu_gemm import CpuPacked
+from charcnn.ops.common.cpu_gemm import RELU, CpuPacked
 from charcnn.ops.common.cpu_tile import tile_of_columns
 from charcnn.ops.conv1d.cpu_by_weights import by_weights
 from charcnn.ops.layernorm import cpu_training as norms
@@ -257,7 +257,7 @@ class CpuTraining:
         after = block.rectified and not block.pooled
         tile = tile_of_columns(len(bias), BATCH) if block.linear else None
         packed = CpuPacked(weight[:, None], bias, tile)
-        packed.multiply(_images(block, x), _images(block, stage.y), relu=after and leak == 0)
+        packed.multiply(_images(block, x), _images(block, stage.y), after=RELU if after and leak == 0 else 0)
         if after and leak:
             pools.rectify(_flat(stage.y), leak)
 

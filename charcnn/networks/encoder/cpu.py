@@ -1,65 +1,33 @@
-"""Encoders on the CPU, in float32: plain loops on one core, or matrix products on all."""
+"""Encoders on the CPU: plain loops on one core in float32, or matrix products on all, in float32, bf16 or int8.
+
+In bf16 and int8 products alone are: features between them, attention and normalisation stay float32.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numba import njit
 
 from charcnn import ops
 from charcnn.aliases import Function
+from charcnn.catalog import encoder_technique
 from charcnn.layers import RowNorm, SelfAttention
 from charcnn.model.sequences import lengths
 from charcnn.networks.encoder import EncoderNetwork, EncoderStep, steps
+from charcnn.ops.attention.cpu import of_rows
 from charcnn.ops.common import threads
 from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.cpu_dot import DOT_FORMATS
+from charcnn.ops.common.cpu_dot_gemm import quantised
 from charcnn.ops.common.epilogues import pattern_of
+from charcnn.ops.conv1d.cpu_dot import CpuDotConv
+from charcnn.ops.encoder import cpu as rows
 from charcnn.ops.encoder.pool import LEAST
 from charcnn.ops.layers import fastest
 from charcnn.runtime.monitor import Monitor
 
 Params = Mapping[str, np.ndarray]
-
-
-@njit(cache=True, nogil=True)
-def _pack_kernel(ids, offsets, tokens, places):
-    for n in range(ids.shape[0]):
-        for s in range(offsets[n + 1] - offsets[n]):
-            tokens[offsets[n] + s], places[offsets[n] + s] = ids[n, s], s
-
-
-@njit(cache=True, nogil=True)
-def _split_kernel(qkv, offsets, q, k, v):
-    width, depth = q.shape[1] * q.shape[3], q.shape[3]
-    for n in range(q.shape[0]):
-        for s in range(offsets[n + 1] - offsets[n]):
-            row = qkv[offsets[n] + s]
-            for c in range(width):
-                q[n, c // depth, s, c % depth] = row[c]
-                k[n, c // depth, s, c % depth] = row[width + c]
-                v[n, c // depth, s, c % depth] = row[2 * width + c]
-
-
-@njit(cache=True, nogil=True)
-def _join_kernel(heads, offsets, rows):
-    depth = heads.shape[3]
-    for n in range(heads.shape[0]):
-        for s in range(offsets[n + 1] - offsets[n]):
-            for c in range(rows.shape[1]):
-                rows[offsets[n] + s, c] = heads[n, c // depth, s, c % depth]
-
-
-@njit(cache=True, nogil=True)
-def _pool_kernel(x, offsets, normalized, least, y):
-    for n in range(y.shape[0]):
-        y[n] = 0
-        for row in range(offsets[n], offsets[n + 1]):
-            for c in range(y.shape[1]):
-                y[n, c] += x[row, c]
-        y[n] /= np.float32(max(offsets[n + 1] - offsets[n], 1))
-        if normalized:
-            y[n] /= max(np.sqrt(np.square(y[n]).sum()), np.float32(least))
 
 
 def qkv_weights(step: EncoderStep, params: Params) -> tuple[np.ndarray, np.ndarray]:
@@ -78,20 +46,27 @@ def product_weights(step: EncoderStep, params: Params) -> tuple[np.ndarray, np.n
 
 def build(
     technique: str, params: Params, config: EncoderNetwork, *, batch: int = 32, gpus: Sequence[int] | None = None,
-    monitor: Monitor | None = None,
+    monitor: Monitor | None = None, precision: str | None = None,
 ) -> Callable[[np.ndarray], np.ndarray]:  # fmt: skip
-    """Return run: bytes (N, 4 S) uint8 of token ids -> embeddings (N, H) float32."""
-    monitor = Monitor.of(monitor, batch)
+    """Return run: bytes (N, 4 S) uint8 of token ids -> embeddings (N, H) float32.
+
+    Args:
+        precision: of products, one of the technique's; its first where None.
+
+    Raises:
+        ValueError: the technique has it not, or the processor lacks its instructions; int8 cannot hold the weights.
+    """
+    monitor, precision = Monitor.of(monitor, batch), encoder_technique(technique).precision(precision)
     if technique != "loops":
         threads.layer()
     plan = steps(config.nodes)
-    functions = [_function(step, params, technique) for step in plan]
+    functions = [_function(step, params, technique, precision) for step in plan]
 
     def forward(ids: np.ndarray, results: np.ndarray) -> None:
         counts = lengths(ids)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         tokens, places = (np.empty((offsets[-1], 1), np.int32) for _ in range(2))
-        _pack_kernel(ids, offsets, tokens[:, 0], places[:, 0])
+        rows.pack(ids, offsets, tokens[:, 0], places[:, 0])
         x = kept = tokens
         for step, function in zip(plan, functions, strict=True):
             with monitor.stage(step.label):
@@ -107,16 +82,16 @@ def build(
                     case "pool":
                         function(x, offsets, len(step.nodes) > 1, LEAST, results)
 
-    def run(rows: np.ndarray) -> np.ndarray:
-        results = np.empty((len(rows), config.classes), np.float32)
-        for part in monitor.batches(len(rows), batch):
-            forward(rows[part].view(np.int32), results[part])
+    def run(given: np.ndarray) -> np.ndarray:
+        results = np.empty((len(given), config.classes), np.float32)
+        for part in monitor.batches(len(given), batch):
+            forward(given[part].view(np.int32), results[part])
         return results
 
     return run
 
 
-def _function(step: EncoderStep, params: Params, technique: str) -> Function:
+def _function(step: EncoderStep, params: Params, technique: str, precision: str) -> Function:
     """What computes a step of rows (T, H)."""
     suffix = "loops" if technique == "loops" else "cpu_vector"
     held = [params[name] for node in step.nodes for name in node.parameters]
@@ -124,13 +99,13 @@ def _function(step: EncoderStep, params: Params, technique: str) -> Function:
         case _, "embed":
             return _embedding(step, held, suffix)
         case SelfAttention() as of, _:
-            return _attention(of, _product(step, params, technique), suffix)
+            return _attention(of, _product(step, params, technique, precision), technique)
         case RowNorm(), _:
             add = getattr(ops, f"add_rownorm_{suffix}")
             return lambda x, residual: add(x, residual, *held, eps=step.eps)
         case _, "pool":
-            return _pool_kernel
-    return _product(step, params, technique)
+            return rows.pool
+    return _product(step, params, technique, precision)
 
 
 def _embedding(step: EncoderStep, held: list[np.ndarray], suffix: str) -> Function:
@@ -139,38 +114,59 @@ def _embedding(step: EncoderStep, held: list[np.ndarray], suffix: str) -> Functi
     rownorm = getattr(ops, f"rownorm_{suffix}")
 
     def embedded(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
-        rows = ops.embedding_loops(tokens, words, kinds[:1], positions, places)
-        return rownorm(rows[:, 0], gamma, beta, eps=step.eps)
+        found = ops.embedding_loops(tokens, words, kinds[:1], positions, places)
+        return rownorm(found[:, 0], gamma, beta, eps=step.eps)
 
     return embedded
 
 
-def _product(step: EncoderStep, params: Params, technique: str) -> Function:
+def _product(step: EncoderStep, params: Params, technique: str, precision: str) -> Function:
     weight, bias = product_weights(step, params)
     if technique == "loops":
         after = ops.gelu_loops if step.epilogue else np.asarray
         return lambda x: after(ops.linear_loops(x, weight, bias))
+    if precision in DOT_FORMATS:
+        return _dot_product(weight, bias, precision, bool(step.epilogue))
     packed = pack(weight)
-    pattern = pattern_of(packed)
-    made = fastest(pattern, "fp32", (technique,))(pattern, {"weight": packed, "bias": bias})
+    pattern = pattern_of(packed, step.epilogue)
+    made = fastest(pattern, precision, (technique,))(pattern, {"weight": packed, "bias": bias})
+    return lambda x: made(x, np.empty((len(x), len(bias)), np.float32))
+
+
+def _dot_product(weight: np.ndarray, bias: np.ndarray, precision: str, rounded: bool) -> Function:
+    """In bf16 or int8, then gelu if `rounded`: of int8 weights have a scale an output channel, and features one a row."""
+    packed, of, integer = pack(weight), DOT_FORMATS[precision], precision == "int8"
+    offset = bias
+    if integer:
+        numbers, scale = quantised(weight)
+        offset = scale * numbers.sum(axis=1, dtype=np.float32) * np.float32(-rows.ZERO)
+    pattern, weights = pattern_of(packed), {"weight": packed, "bias": offset}
+    made = CpuDotConv(pattern, weights, precision=precision, results="float32")
 
     def product(x: np.ndarray) -> np.ndarray:
-        y: np.ndarray = made(x, np.empty((len(x), len(bias)), np.float32))
-        return ops.gelu_cpu_vector(y, out=y) if step.epilogue else y
+        narrow, scales = np.empty(x.shape, of.dtype), np.empty(len(x), np.float32)
+        threads.launch(*((rows.to_u8, x, narrow, scales) if integer else (rows.to_bf16, x, narrow)))
+        y = made(narrow, np.empty((len(x), len(bias)), np.float32))
+        if integer:
+            threads.launch(rows.from_u8, y, scales, bias, rounded)
+        return ops.gelu_cpu_vector(y, out=y) if rounded and not integer else y
 
     return product
 
 
-def _attention(of: SelfAttention, product: Function, suffix: str) -> Function:
-    attend = getattr(ops, f"attention_{suffix}")
-
-    def attended(x: np.ndarray, offsets: np.ndarray, most: int) -> np.ndarray:
-        qkv, (rows, width) = product(x), x.shape
+def _attention(of: SelfAttention, product: Function, technique: str) -> Function:
+    def of_heads(x: np.ndarray, offsets: np.ndarray, most: int) -> np.ndarray:
+        qkv, (count, width) = product(x), x.shape
         shape = len(offsets) - 1, of.heads, most, width // of.heads
         q, k, v = (np.zeros(shape, np.float32) for _ in range(3))
-        _split_kernel(qkv, offsets, q, k, v)
-        found = np.empty((rows, width), np.float32)
-        _join_kernel(attend(q, k, v, np.diff(offsets), of.causal), offsets, found)
+        rows.split(qkv, offsets, q, k, v)
+        found = np.empty((count, width), np.float32)
+        rows.join(ops.attention_loops(q, k, v, np.diff(offsets), of.causal), offsets, found)
         return found
 
-    return attended
+    def in_place(x: np.ndarray, offsets: np.ndarray, most: int) -> np.ndarray:
+        found = np.empty(x.shape, np.float32)
+        of_rows(product(x), offsets, of.heads, of.causal, found)
+        return found
+
+    return of_heads if technique == "loops" else in_place

@@ -13,23 +13,10 @@ from numba import float32, njit, prange
 
 from charcnn.ops.attention.lengths import on_host
 from charcnn.ops.common import threads
+from charcnn.ops.common.cpu_functions import exp
 
 BLOCK = 64
 """Queries of a task, and keys that it takes at once: 16 KB of scores."""
-
-
-@njit(cache=True, nogil=True)
-def _exp(value):
-    """exp of what is not above 0, with no branch: 2 to a whole number, by its bits, times a polynomial; 0 below -87."""
-    bounded = float32(-87) if value < float32(-87) else value  # this way round NaN stays NaN
-    shifted = bounded * float32(1.4426950408889634) + float32(12582912)  # 1.5 * 2**23: its last bits are the number
-    whole = shifted - float32(12582912)
-    x = (bounded - whole * float32(0.693359375)) + whole * float32(2.1219444e-4)
-    p = float32(1 / 5040) * x + float32(1 / 720)
-    p = ((p * x + float32(1 / 120)) * x + float32(1 / 24)) * x + float32(1 / 6)
-    p = ((p * x + float32(0.5)) * x + float32(1)) * x + float32(1)
-    bits = np.int32(np.int32(np.float32(shifted).view(np.int32) << np.int32(23)) + np.int32(0x3F800000))
-    return float32(0) if value < float32(-87) else p * bits.view(np.float32)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -82,7 +69,7 @@ def _attend(q, k, v, causal, first, y):
         for i in range(rows):
             held, new = shifts[i], greatest[i]
             shifts[i] = new if new > float32(-math.inf) else float32(0)  # -inf - -inf would be NaN
-            greatest[i] = _exp(held - shifts[i])  # what sums are multiplied by, for now
+            greatest[i] = exp(held - shifts[i])  # what sums are multiplied by, for now
             totals[i] *= greatest[i]
         for c in range(depth):
             for i in range(rows):
@@ -91,7 +78,7 @@ def _attend(q, k, v, causal, first, y):
             greatest[i] = shifts[i]
         for j in range(count):
             for i in range(rows):
-                weights[j, i] = _exp(weights[j, i] - shifts[i])
+                weights[j, i] = exp(weights[j, i] - shifts[i])
                 totals[i] += weights[j, i]
         values = v[start : start + count]
         if causal and start + count > first + 1 and not _finite(values):  # NaN times a weight of 0 would be NaN
@@ -121,6 +108,37 @@ def _attention_cpu_kernel(q, k, v, lengths, causal, y):
             keys, values = k[n, head, :length], v[n, head, :length]
             _attend(q[n, head, first:stop], keys, values, causal, first, y[n, head, first:stop])
         y[n, head, max(first, min(stop, end)) : end] = 0
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _of_rows_kernel(qkv, offsets, blocks, heads, causal, y):
+    width = y.shape[1]
+    depth = width // heads
+    for task in prange(len(blocks) * heads):
+        (n, first), c = blocks[task // heads], task % heads * depth
+        begin, end = offsets[n], offsets[n + 1]
+        top, bottom = begin + first, min(begin + first + BLOCK, end)
+        keys, values = (
+            qkv[begin:end, width + c : width + c + depth],
+            qkv[begin:end, 2 * width + c : 2 * width + c + depth],
+        )
+        _attend(qkv[top:bottom, c : c + depth], keys, values, causal, first, y[top:bottom, c : c + depth])
+
+
+def of_rows(qkv: np.ndarray, offsets: np.ndarray, heads: int, causal: bool, out: np.ndarray) -> None:
+    """Attention of inputs that lie one behind another, from a projection's rows where they lie; no head is copied.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d): queries, then keys, then values.
+        offsets: int32 (N + 1,), where each input begins.
+        heads: as of `ops.attention_cpu_vector`.
+        causal: likewise.
+        out: float32 (T, heads * d).
+    """
+    counts = -(-np.diff(offsets) // BLOCK)
+    inputs = np.repeat(np.arange(len(counts)), counts)
+    first = (np.arange(len(inputs)) - np.repeat(np.cumsum(counts) - counts, counts)) * BLOCK
+    threads.launch(_of_rows_kernel, qkv, offsets, np.stack([inputs, first], axis=1), heads, bool(causal), out)
 
 
 def launch(

@@ -14,7 +14,7 @@ import numpy as np
 from charcnn.layers import Conv1d, Conv2d, Linear, windows
 from charcnn.layers.windows import Window
 from charcnn.ops.common import epilogues
-from charcnn.ops.common.cpu_gemm import CpuPacked
+from charcnn.ops.common.cpu_gemm import GELU, RELU, CpuPacked
 from charcnn.ops.common.cpu_tile import CpuTile, tile_of_columns
 from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
 
@@ -45,6 +45,9 @@ class PreparedCpuConv:
     """What a pattern may begin with."""
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
 
+    functions: ClassVar[tuple[str, ...]] = ()
+    """What may follow, beside ReLU."""
+
     product: Product
     epilogue: Epilogue
 
@@ -65,10 +68,10 @@ class PreparedCpuConv:
             ValueError: the technique does not compute that.
         """
         product, epilogue = epilogues.read(pattern)
-        pools = epilogue.pool is not None and not isinstance(product, Conv1d)
-        if not isinstance(product, cls.products) or epilogue.function or pools:
-            kinds = " or ".join(one.__name__ for one in cls.products)
-            need = f"need {kinds}, ReLU or nothing, and of Conv1d max-pooling or nothing"
+        pools = epilogue.pool is not None and (epilogue.function or not isinstance(product, Conv1d))
+        if not isinstance(product, cls.products) or epilogue.function not in ("", *cls.functions) or pools:
+            kinds, others = " or ".join(one.__name__ for one in cls.products), "".join(f", {f}" for f in cls.functions)
+            need = f"need {kinds}, ReLU{others} or nothing, and of Conv1d max-pooling or nothing"
             raise ValueError(f"pattern={list(pattern)}: {need} for {cls.__name__}")
         return product, epilogue
 
@@ -105,13 +108,15 @@ class CpuConv(PreparedCpuConv):
     Features are float32 in contiguous memory, axes in any order; results float32 of any strides.
 
     Args:
-        pattern: `Conv1d`, `Conv2d` or `Linear`, with ReLU; behind a `Conv1d` max-pooling.
+        pattern: `Conv1d`, `Conv2d` or `Linear`, with ReLU or GELU; behind a `Conv1d` max-pooling.
         weights: float32 "weight" with the axes that `arrays.pack` gives it, of any strides, and "bias".
         tile: the micro-kernel's, from `cpu_tile.choose_tile`; the best for this processor where None.
 
     Raises:
         ValueError: it does not compute the pattern; or a group has one input channel, which makes no matrix product.
     """
+
+    functions = ("gelu",)
 
     def __init__(self, pattern: Pattern, weights: Mapping[str, np.ndarray], tile: CpuTile | None = None) -> None:
         weight, bias = self._read(pattern, weights)
@@ -130,5 +135,5 @@ class CpuConv(PreparedCpuConv):
         corner = how.padding[0], how.padding[2]
         self._packed.multiply(
             x, out, stride=how.stride, corner=corner, dilation=how.dilation, pool_size=epilogue.pool_size,
-            relu=epilogue.rectified,
+            after=RELU if epilogue.rectified else GELU if epilogue.function else 0,
         )  # fmt: skip

@@ -19,6 +19,7 @@ from numba import njit, prange, types
 
 from charcnn.gpu.arrays import apart
 from charcnn.ops.common import threads
+from charcnn.ops.common.cpu_functions import gelu
 from charcnn.ops.common.cpu_tile import PART, CpuTile, add_product, add_product_plain, tile_of_columns
 from charcnn.ops.common.cpu_transpose import SIDE, transpose_square
 from charcnn.ops.common.tasks import share_out
@@ -30,12 +31,15 @@ TASK_ROWS = 240
 CACHED, READ = 1 << 20, 8
 """Bytes of weights that a core's cache keeps; and how many rows take as long to compute as other weights to be read."""
 
+RELU, GELU = 1, 2
+"""What follows a product; 0: nothing."""
+
 
 @njit(cache=True, nogil=True)
-def finish(sums, pool, relu, y):
-    """Rows of sums, `pool` of them a row of y: their maximum, then ReLU. y may have fewer columns."""
+def finish(sums, pool, after, y):
+    """Rows of sums, `pool` of them a row of y: their maximum, then the function. y may have fewer columns."""
     columns = y.shape[1]
-    floor = np.float32(0) if relu else np.float32(-np.inf)
+    floor = np.float32(0) if after == RELU else np.float32(-np.inf)
     for t in range(y.shape[0]):
         row = sums[t * pool]
         for p in range(1, pool):
@@ -43,6 +47,9 @@ def finish(sums, pool, relu, y):
             for c in range(row.size):
                 if other[c] > row[c] or other[c] != other[c]:  # NaN wins, and nothing is greater
                     row[c] = other[c]
+        if after == GELU:
+            for c in range(row.size):
+                row[c] = gelu(row[c])
         for c in range(columns):
             y[t, c] = floor if row[c] < floor else row[c]
 
@@ -99,11 +106,11 @@ def _compiled(tile):
     ROWS, VECTORS, WIDTH, PANEL, VECTORISED = tile.rows, tile.vectors, tile.width, tile.panel, tile.needs is not None
 
     signature = types.void(
-        *types_of(4, 4, 2, 2, 2, 2), types.UniTuple(types.int64, 6), types.int64, types.boolean, WRITTEN
+        *types_of(4, 4, 2, 2, 2, 2), types.UniTuple(types.int64, 6), types.int64, types.int64, WRITTEN
     )
 
     @njit(signature, cache=True, nogil=True, parallel=True)
-    def multiply(x, sizes, strides, kernel, stride, corner, dilation, packed, bias, blocks, pool, relu, y):
+    def multiply(x, sizes, strides, kernel, stride, corner, dilation, packed, bias, blocks, pool, after, y):
         # A task computes some of a group's panels for `lines` rows of `columns` pixels of y, of `together` inputs.
         inputs, height, width, channels = sizes
         together, lines, columns, groups, split, copied = blocks
@@ -157,7 +164,7 @@ def _compiled(tile):
                 left = panel * PANEL
                 for i in range(count * high):
                     finish(
-                        sums[i * wide * pool : (i + 1) * wide * pool], pool, relu,
+                        sums[i * wide * pool : (i + 1) * wide * pool], pool, after,
                         y[n + i // high, h + i % high, w : w + wide,
                           group * c_out + left : group * c_out + min(left + PANEL, c_out)],
                     )  # fmt: skip
@@ -247,9 +254,9 @@ class CpuPacked:
         corner: tuple[int, int] = (0, 0),
         dilation: tuple[int, int] = (1, 1),
         pool_size: int = 1,
-        relu: bool = False,
+        after: int = 0,
     ) -> None:
-        """The convolution, its maximum over `pool_size` columns, then ReLU.
+        """The convolution, its maximum over `pool_size` columns, then RELU, GELU, or 0 for nothing.
 
         On all of Numba's threads, and the same bits for any number of them.
 
@@ -269,7 +276,7 @@ class CpuPacked:
         )  # fmt: skip
         threads.launch(
             _compiled(tile), x.ravel(order="K"), sizes, strides, self.kernel, stride, corner, dilation,
-            self.weights, self.bias, blocks, pool_size, relu, out,
+            self.weights, self.bias, blocks, pool_size, after, out,
         )  # fmt: skip
 
 
