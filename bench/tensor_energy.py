@@ -5,7 +5,7 @@ sparse product is compared with NumPy, exactly: whole numbers, and at each place
 are the sparse weights with their zeros in place. Operations are those that are executed: a sparse product has half as
 many. Rounds take turns, and each row has all of them.
 
-It needs a Hopper GPU. It writes results/designs/MACHINE-sparse-products.json.
+It needs a Hopper GPU. It adds to results/designs/MACHINE-sparse.json.
 
 Exit status: 0 measured, 1 a product is wrong, 2 unusable machine.
 """
@@ -288,8 +288,11 @@ def main() -> int:
             print(*one.product, {name: round(value, 3) for name, value in one.rounds[-1].items()}, flush=True)
     here = machine.describe()
     rows = [one.row() for one in measured]
-    what = {"what": " ".join((__doc__ or "").split("\n\n")[1].split()), "machine": here, "commit": machine.commit()}
-    raw.write(options.results_dir / f"{machine.name(here)}-sparse-products.json", "tensor_energy", {**what, "rows": rows})
+    raw.add(
+        options.results_dir / f"{machine.name(here)}-sparse.json",
+        "sparse",
+        {"products": {"machine": here, "commit": machine.commit(), "rows": rows}},
+    )
     return 0
 
 

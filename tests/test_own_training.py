@@ -356,8 +356,8 @@ def test_a_layer_of_three_channels_is_not_pruned():
 def test_a_model_is_pruned_by_the_command(tmp_path):
     write_rows(tmp_path / "rows.csv")
     given = ["--data", tmp_path / "rows.csv", "--classes", "a,b,c"]
-    assert run(*given, "--out", tmp_path / "dense.safetensors", *QUICK) == 0
-    again = ["--out", tmp_path / "sparse.safetensors", "--sparse", "2:4", *QUICK[2:]]
+    assert run(*given, "--out", tmp_path / "dense.safetensors", *QUICK, "--epochs", "1") == 0
+    again = ["--out", tmp_path / "sparse.safetensors", "--sparse", "2:4", *QUICK[2:], "--epochs", "1"]
     assert run(*given, *again, "--init", tmp_path / "dense.safetensors") == 0
     model = params.load(tmp_path / "sparse.safetensors")
     assert model.metadata["training"]["recipe"]["sparse"] == "2:4"
@@ -380,5 +380,7 @@ def test_what_cannot_be_pruned(tmp_path, capsys, more, said):
 
 def test_own_kernels_do_not_prune_on_a_gpu(monkeypatch):
     monkeypatch.setattr(engines, "gpu", lambda: "")
-    with pytest.raises(ValueError, match="sparse=2:4, which own kernels lack on a GPU: need device cpu, or engine torch"):
+    with pytest.raises(
+        ValueError, match="sparse=2:4, which own kernels lack on a GPU: need device cpu, or engine torch"
+    ):
         choose("own", sparse="2:4", say=print, warn=print)

@@ -96,7 +96,9 @@ class CpuTraining:
         self._length, self._classes = math.prod(nodes[0].in_shape), math.prod(self._blocks[-1].node.out_shape)
         self._layouts = _layouts(self._blocks, self._shapes)
         self.weights = self._laid(params)
-        self._mask = self._laid({**{name: np.ones(shape) for name, shape in self._shapes.items()}, **masks}) if masks else None
+        self._mask = (
+            self._laid({**{name: np.ones(shape) for name, shape in self._shapes.items()}, **masks}) if masks else None
+        )
         self._averaged, self.gradients = self.weights.copy(), np.zeros_like(self.weights)
         self._params, self._slopes = self._parts(self.weights), self._parts(self.gradients)
         sized = ParameterGroup(self.weights.size, group.lr, group.betas, group.eps, group.weight_decay)

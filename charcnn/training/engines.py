@@ -73,7 +73,9 @@ def choose(
         warn(f"the CPU trains: {lacks}; engine torch{missing} may use this GPU")
         lacks = _lacks(where, precision, mixup, sparse, compiled)
     if lacks:
-        helps = (unusable and device == "cuda") or (where == "cuda" and not _lacks("cpu", precision, mixup, sparse, compiled))
+        helps = (unusable and device == "cuda") or (
+            where == "cuda" and not _lacks("cpu", precision, mixup, sparse, compiled)
+        )
         cpu = "device cpu, or " if helps else ""
         raise ValueError(f"{lacks}: need {cpu}engine torch{missing}")
     return OwnEngine(where, PRECISIONS[where])

@@ -69,7 +69,9 @@ class Trainer(Passes):
             return torch.compile(network, dynamic=False)
 
         self._network = TrainableNetwork(config, recipe.dropout, dtype, leaky=recipe.leak > 0)
-        begun, kept = sparsity.begun(initialised(config, recipe.seed) if first is None else first, config, recipe.sparse)
+        begun, kept = sparsity.begun(
+            initialised(config, recipe.seed) if first is None else first, config, recipe.sparse
+        )
         self._network.load(begun)
         self._network.to(device)
         self._kept = [(parameter, mask.to(device)) for parameter, mask in self._network.laid(kept)]
@@ -186,6 +188,7 @@ class Trainer(Passes):
         self._optimiser.zero_grad(set_to_none=True)
         losses.mean().backward()
         for parameter, mask in self._kept:
+            assert parameter.grad is not None
             parameter.grad.mul_(mask)
         if recipe.clip:
             torch.nn.utils.clip_grad_norm_(self._network.parameters(), recipe.clip, foreach=True)

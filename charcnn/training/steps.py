@@ -48,7 +48,9 @@ class OwnTrainer(Passes):
         self._examples, self._config, self._teachers = examples, config, teachers
         smooth, own = recipe.smoothing / config.classes, np.eye(config.classes)
         self._of_label = (((1 - recipe.smoothing) * own + smooth) * weights).astype(np.float32)
-        begun, masks = sparsity.begun(initialised(config, recipe.seed) if first is None else first, config, recipe.sparse)
+        begun, masks = sparsity.begun(
+            initialised(config, recipe.seed) if first is None else first, config, recipe.sparse
+        )
         self._training = make(
             config.nodes,
             begun,
