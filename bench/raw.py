@@ -18,3 +18,9 @@ def write(file: Path | str, schema: str, result: Mapping[str, Any]) -> None:
     with replacing(file, "w") as out:
         json.dump({"schema": schema, **result}, out, indent=1)
         out.write("\n")
+
+
+def add(file: Path | str, schema: str, parts: Mapping[str, Any]) -> None:
+    """Write parts of a result of its schema, beside those that the file has: whole, or not at all."""
+    before = json.loads(Path(file).read_text()) if Path(file).exists() else {}
+    write(file, schema, {**{name: part for name, part in before.items() if name != "schema"}, **parts})

@@ -52,6 +52,7 @@ CONSTANTS: dict[str, list[tuple[Any, ...]]] = {
         ("bf16", 64, True, 4, 128, (False, True)),
     ],
     "wgmma_registers": [("f16", 8, 2), ("bf16", 64, 6, 64)],
+    "wgmma_sparse": [("f16", 8), ("bf16", 64, False), ("e4m3", 8)],
     "wgmma_wait_group": [(0,), (1,)],
 }
 """By the name of what makes an intrinsic, the constants it is made with."""
@@ -64,6 +65,7 @@ TYPED = {
     "shfl_exchange": "out[0] += {made}(words{words}, words{words}, word)[0]",
     "wgmma": "{made}(acc, word, word)",
     "wgmma_registers": "{made}(acc, weights, word)",
+    "wgmma_sparse": "{made}(acc, word, word, weights)",
 }
 """Calls of those whose operands are arrays of registers, or runs of words."""
 

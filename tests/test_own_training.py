@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import numba
 import numpy as np
 import pytest
-from test_training import FORWARD, QUICK, command, engine, examples, run, write_rows
+from test_training import ENGINES, FORWARD, QUICK, command, engine, examples, run, trained, write_rows
 
 from charcnn.config import Config
 from charcnn.host.install import module_environment
 from charcnn.model import network, params
 from charcnn.text.encodings import encode
-from charcnn.training import changes, data, engines, ngrams, start
+from charcnn.training import changes, data, engines, ngrams, sparsity, start
 from charcnn.training.engines import choose
 from charcnn.training.plan import plan
 from charcnn.training.recipe import Recipe
@@ -319,3 +319,68 @@ def test_python_trains_without_pytorch():
     said = done.stdout.splitlines()
     assert said[:2] == ["own (1,)", "n-grams ['sport', 'money', 'space']"]
     assert said[2:] == ["(1,)"] * bool(find_spec("sklearn"))
+
+
+# 2:4 sparse weights.
+
+
+def fours(arrays):
+    """The weights of pruned layers, (output, four, 4): of neighbouring input channels."""
+    for layer, channels in (("conv2", 16), ("conv6", 16), ("fc1", 16), ("fc2", 32)):
+        weight = arrays[f"{layer}.weight"]
+        yield weight.reshape(len(weight), channels, -1).transpose(0, 2, 1).reshape(len(weight), -1, 4)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_pruned_weights_stay_zero_and_the_others_learn(name):
+    config = Config(length=123, channels=16, units=32, classes=3)
+    first, recipe = start.initialised(config, 1), Recipe(epochs=2, batch=16, rate=1e-2, sparse="2:4")
+    result = trained(recipe, engine=engine(name), first=first)
+    assert result.epoch > 0
+    for before, after in zip(fours(first), fours(result.arrays), strict=True):
+        kept = after != 0
+        assert (kept.sum(2) == 2).all()
+        least, most = np.where(kept, abs(before), np.inf).min(2), np.where(kept, 0, abs(before)).max(2)
+        assert (least >= most).all()
+        assert (before[kept] != after[kept]).mean() > 0.9
+    for layer in ("conv1", "fc3"):
+        assert (result.arrays[f"{layer}.weight"] != 0).mean() > 0.99
+
+
+def test_a_layer_of_three_channels_is_not_pruned():
+    config = Config(length=123, channels=6, units=32, classes=3)
+    with pytest.raises(ValueError, match="conv2 reads 6 channels: need a multiple of 4"):
+        sparsity.masks(start.initialised(config, 0), config)
+
+
+def test_a_model_is_pruned_by_the_command(tmp_path):
+    write_rows(tmp_path / "rows.csv")
+    given = ["--data", tmp_path / "rows.csv", "--classes", "a,b,c"]
+    assert run(*given, "--out", tmp_path / "dense.safetensors", *QUICK, "--epochs", "1") == 0
+    again = ["--out", tmp_path / "sparse.safetensors", "--sparse", "2:4", *QUICK[2:], "--epochs", "1"]
+    assert run(*given, *again, "--init", tmp_path / "dense.safetensors") == 0
+    model = params.load(tmp_path / "sparse.safetensors")
+    assert model.metadata["training"]["recipe"]["sparse"] == "2:4"
+    assert set(model.metadata["training"]["start"]) == {"model", "digest"}
+    masks = sparsity.masks(model, model.config)
+    assert len(masks) == 7
+    assert all(not model[name][~mask].any() for name, mask in masks.items())
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [([], "prunes a trained model, and needs one: init"), (["--init", "fast"], "has the classes")],
+)
+def test_what_cannot_be_pruned(tmp_path, capsys, more, said):
+    write_rows(tmp_path / "rows.csv")
+    given = ["--data", tmp_path / "rows.csv", "--classes", "a,b,c", "--out", tmp_path / "sparse.safetensors"]
+    assert run(*given, "--sparse", "2:4", *QUICK[2:], *more) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_own_kernels_do_not_prune_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(engines, "gpu", lambda: "")
+    with pytest.raises(
+        ValueError, match="sparse=2:4, which own kernels lack on a GPU: need device cpu, or engine torch"
+    ):
+        choose("own", sparse="2:4", say=print, warn=print)

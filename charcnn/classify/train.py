@@ -111,7 +111,9 @@ def train(
     budget = None if minutes is None else Budget(minutes)
     begun = None if init is None else _begun(init, encoding, config, preset)
     say = say or _silent
-    computes = choose(engine, device, precision, mixup=asked.mixup, say=say, warn=partial(_warn, level=4))
+    computes = choose(
+        engine, device, precision, mixup=asked.mixup, sparse=asked.sparse, say=say, warn=partial(_warn, level=4)
+    )
     rows = _rows("", texts, labels, multi_label)
     known, index = data.named(rows.labels, classes, multi_label=multi_label)
     own = plan(

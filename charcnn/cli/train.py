@@ -188,6 +188,7 @@ class _Job:
             options.device,
             options.precision,
             mixup=Recipe(**self.given).mixup,
+            sparse=Recipe(**self.given).sparse,
             compiled=options.compile,
             say=lambda line: tell(f"charcnn train: {line}"),
             warn=_warn,

@@ -9,6 +9,7 @@ import shlex
 from charcnn.cli.model import COLUMNS, add_column_arguments
 from charcnn.cli.sizes import HELP
 from charcnn.host.progress import add_log_every, add_openmetrics, seconds
+from charcnn.ops.common.sparse import SPARSE
 from charcnn.text.encodings import ENCODINGS
 from charcnn.training.plan import FINE, MANY, PRESETS
 from charcnn.training.recipe import Recipe
@@ -120,6 +121,12 @@ def _add_training(how: argparse._ArgumentGroup) -> None:
         "--init",
         metavar="MODEL",
         help="begin with the convolutions of this model: fast or accurate, which ship, or a file (sizes: the model's)",
+    )
+    add(
+        "--sparse",
+        choices=(SPARSE,),
+        help="prune all weights of the model of --init, which has the same classes, but the first and last layer's: of "
+        "each four, the two that are largest stay and learn on, the others are 0",
     )
     add("--config", metavar="SIZES", help=f"{HELP}, which begins with random weights (default: by --preset)")
     add(

@@ -77,6 +77,8 @@ class CpuTraining:
         seed: of dropout.
         multi_label: whether the loss is the mean of the classes' binary cross-entropies, in place of softmax
             cross-entropy.
+        masks: of some parameters, by name, bool in their shapes: gradients are 0 where they are False, and so stay
+            weights that are 0 there.
 
     Raises:
         ValueError: a layer or a parameter does not fit, or a number is out of its range; names it.
@@ -84,7 +86,7 @@ class CpuTraining:
 
     def __init__(
         self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, *, group: ParameterGroup, clip: float,
-        dropout: float = 0.0, seed: int = 0, multi_label: bool = False,
+        dropout: float = 0.0, seed: int = 0, multi_label: bool = False, masks: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
         if rows < 1:
             raise ValueError(f"{rows=}: need 1 or more")
@@ -94,6 +96,9 @@ class CpuTraining:
         self._length, self._classes = math.prod(nodes[0].in_shape), math.prod(self._blocks[-1].node.out_shape)
         self._layouts = _layouts(self._blocks, self._shapes)
         self.weights = self._laid(params)
+        self._mask = (
+            self._laid({**{name: np.ones(shape) for name, shape in self._shapes.items()}, **masks}) if masks else None
+        )
         self._averaged, self.gradients = self.weights.copy(), np.zeros_like(self.weights)
         self._params, self._slopes = self._parts(self.weights), self._parts(self.gradients)
         sized = ParameterGroup(self.weights.size, group.lr, group.betas, group.eps, group.weight_decay)
@@ -278,6 +283,8 @@ class CpuTraining:
         for at in reversed(range(1, len(stages))):
             dy = self._block_backward(at, stages, dy, leak, step)
         self._token_backward(ids, stages[0], dy, leak)
+        if self._mask is not None:
+            self.gradients *= self._mask
         return losses * share
 
     def _block_backward(self, at: int, stages: list[Written], dy: np.ndarray, leak: float, step: int) -> np.ndarray:

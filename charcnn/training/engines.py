@@ -30,6 +30,7 @@ def choose(
     precision: str = "auto",
     *,
     mixup: float = 0.0,
+    sparse: str = "",
     compiled: bool = False,
     say: Callable[[str], object],
     warn: Callable[[str], object],
@@ -41,7 +42,7 @@ def choose(
             they lack.
         device: "cuda", "cpu", or "auto" for a GPU where there is one.
         precision: "bf16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
-        mixup: the recipe's.
+        mixup, sparse: the recipe's.
         compiled: whether torch.compile is asked for.
         say: takes a line on why PyTorch trains though nobody named it.
         warn: takes a line on why a GPU is not used.
@@ -60,7 +61,7 @@ def choose(
         raise ValueError("device cuda: this machine shows no GPU")
     where = "cuda" if unusable == "" else "cpu"
     lacks = f"{unusable}, and own kernels train on a CPU or since 8.0" if unusable else ""
-    lacks = lacks or _lacks(where, precision, mixup, compiled)
+    lacks = lacks or _lacks(where, precision, mixup, sparse, compiled)
     if engine == "auto" and find_spec("torch") and (lacks or (where == "cuda" and _torch_sees_gpu())):
         say(f"engine torch trains: {lacks or ON_GPUS}")
         found = _torch(device, precision, compiled)
@@ -70,18 +71,22 @@ def choose(
     missing = "" if find_spec("torch") else f" ({pip_install('torch')})"
     if unusable and device == "auto":
         warn(f"the CPU trains: {lacks}; engine torch{missing} may use this GPU")
-        lacks = _lacks(where, precision, mixup, compiled)
+        lacks = _lacks(where, precision, mixup, sparse, compiled)
     if lacks:
-        helps = (unusable and device == "cuda") or (where == "cuda" and not _lacks("cpu", precision, mixup, compiled))
+        helps = (unusable and device == "cuda") or (
+            where == "cuda" and not _lacks("cpu", precision, mixup, sparse, compiled)
+        )
         cpu = "device cpu, or " if helps else ""
         raise ValueError(f"{lacks}: need {cpu}engine torch{missing}")
     return OwnEngine(where, PRECISIONS[where])
 
 
-def _lacks(where: str, precision: str, mixup: float, compiled: bool) -> str:
+def _lacks(where: str, precision: str, mixup: float, sparse: str, compiled: bool) -> str:
     """What own kernels are asked for on this device, and do not have; "" for nothing."""
     if mixup:
         return f"mixup={mixup:g}, which own kernels lack"
+    if sparse and where == "cuda":
+        return f"sparse={sparse}, which own kernels lack on a GPU"
     if compiled:
         return "compile: own kernels have no torch.compile"
     if precision not in ("auto", PRECISIONS[where]):

@@ -46,6 +46,9 @@ class TrainingTask:
         init: a model whose convolutions the network begins with; None for none.
         say: takes lines about how it goes, and the result.
         warn: takes what the result gives cause to doubt, a line each.
+
+    Raises:
+        ValueError: the recipe is sparse, and `init` is not a model of these sizes and classes.
     """
 
     part: Examples
@@ -65,6 +68,10 @@ class TrainingTask:
     init: Params | None
     say: Callable[[str], object]
     warn: Callable[[str], object]
+
+    def __post_init__(self) -> None:
+        if self.recipe.sparse:
+            start.check_whole(self.init, self.config, self.classes, self.recipe.sparse)
 
     def introduce(self) -> None:
         """Say what is trained."""
@@ -100,6 +107,8 @@ class TrainingTask:
             options["first"], choice = self._ngrams(self.part)
             if not self.descends:
                 return loop.Trained(options["first"], 0, [], choice)
+        elif recipe.sparse:
+            options["first"] = self.init
         elif self.init is not None:
             options["first"] = start.begun(start.initialised(self.config, recipe.seed), self.init)
         held, test = (0 if examples is None else len(examples) for examples in (self.valid, self.test))
@@ -147,10 +156,13 @@ class TrainingTask:
             about: what else its metadata say of the training.
         """
         epochs = {} if self.budget is None else {"epochs": len(trained.history)}
+        begun: str | Record = "n-grams" if self.ngrams else "random"
+        if self.init is not None:
+            begun = start.credited(self.init, whole=bool(self.recipe.sparse))
         metadata: Record = {
             "training": {
                 **about,
-                "start": "n-grams" if self.ngrams else "random" if self.init is None else start.credited(self.init),
+                "start": begun,
                 "minutes": self.budget and self.budget.minutes,
                 "recipe": self.recipe.to_dict() | epochs if self.descends else None,
                 "epoch": trained.epoch,

@@ -85,6 +85,13 @@ class TrainableNetwork(torch.nn.Module):
             for name, node in self._owners.items():
                 self._of(name).copy_(inward(node, torch.from_numpy(arrays[name])))
 
+    def laid(self, arrays: Mapping[str, np.ndarray]) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
+        """Some parameters, each with an array's numbers as float32 in the order in which it has its own."""
+        return [
+            (self._of(name), inward(self._owners[name], torch.from_numpy(array.astype(np.float32))))
+            for name, array in arrays.items()
+        ]
+
     @torch.no_grad()
     def firing(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """Which channels and units give more than 0 for any of the ids: by layer with ReLU, bool (channels,)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from charcnn.aliases import Record
+from charcnn.ops.common.sparse import SPARSE
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Recipe:
         average: the weights that are measured and kept are a moving average over about so many epochs; 0 for none.
         balance: whether the loss weighs classes so that a rare one counts as much as a frequent one; not of classes
             that do not exclude each other.
+        sparse: "2:4" for weights of which two of each four are 0: those that are largest at first are kept
+            (`charcnn.training.sparsity`). "" for dense ones.
         patience: epochs without a better result on the validation part after which training ends; 0 for never.
         seed: of the weights, the order and all that is random.
 
@@ -66,6 +69,7 @@ class Recipe:
     teaching: float = 0.7
     average: float = 8.0
     balance: bool = True
+    sparse: str = ""
     patience: int = 40
     seed: int = 0
 
@@ -85,6 +89,8 @@ class Recipe:
         for name in ("decay", "mixup", "average", "clip"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}={getattr(self, name)!r}: need 0 or more")
+        if self.sparse not in ("", SPARSE):
+            raise ValueError(f"sparse={self.sparse!r}: need {SPARSE!r}, or '' for dense weights")
         if not 0 < self.rate < float("inf"):
             raise ValueError(f"rate={self.rate!r}: need more than 0")
 

@@ -84,6 +84,19 @@ def begun(arrays: Mapping[str, np.ndarray], model: params.Params) -> dict[str, n
     return found
 
 
-def credited(model: params.Params) -> Record:
-    """What a model that began so says of it."""
-    return {"convolutions": model.metadata["name"], "digest": params.digest(model)}
+def check_whole(model: params.Params | None, config: Config, classes: tuple[str, ...], sparse: str) -> None:
+    """Refuse to prune what is not there: a sparse network begins with all layers of a model.
+
+    Raises:
+        ValueError: there is no model, or it has other sizes or classes; says so.
+    """
+    if model is None:
+        raise ValueError(f"sparse {sparse}: prunes a trained model, and needs one: init")
+    for what, has, need in (("classes", model.classes, classes), ("sizes", model.config, config)):
+        if has != need:
+            raise ValueError(f"sparse {sparse}: init {model.metadata['name']} has the {what} {has}: need {need}")
+
+
+def credited(model: params.Params, *, whole: bool = False) -> Record:
+    """What a model that began so says of it: with the convolutions, or the `whole` of the other one."""
+    return {"model" if whole else "convolutions": model.metadata["name"], "digest": params.digest(model)}

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from charcnn.aliases import Record
 from charcnn.config import Config
+from charcnn.training import sparsity
 from charcnn.training.augment import blank_words, join, replace_characters, shift
 from charcnn.training.data import Examples
 from charcnn.training.network import TrainableNetwork
@@ -68,8 +69,12 @@ class Trainer(Passes):
             return torch.compile(network, dynamic=False)
 
         self._network = TrainableNetwork(config, recipe.dropout, dtype, leaky=recipe.leak > 0)
-        self._network.load(initialised(config, recipe.seed) if first is None else first)
+        begun, kept = sparsity.begun(
+            initialised(config, recipe.seed) if first is None else first, config, recipe.sparse
+        )
+        self._network.load(begun)
         self._network.to(device)
+        self._kept = [(parameter, mask.to(device)) for parameter, mask in self._network.laid(kept)]
         self._forward = prepared(self._network)
         self.average = TrainableNetwork(config, 0.0, dtype).to(device).requires_grad_(False)
         self.average.load_state_dict(self._network.state_dict())
@@ -182,6 +187,9 @@ class Trainer(Passes):
             losses = losses * self._batch_given
         self._optimiser.zero_grad(set_to_none=True)
         losses.mean().backward()
+        for parameter, mask in self._kept:
+            assert parameter.grad is not None
+            parameter.grad.mul_(mask)
         if recipe.clip:
             torch.nn.utils.clip_grad_norm_(self._network.parameters(), recipe.clip, foreach=True)
         self._optimiser.step()

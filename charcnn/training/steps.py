@@ -10,6 +10,7 @@ from charcnn.aliases import Function, Record
 from charcnn.config import Config
 from charcnn.ops.adamw import ParameterGroup
 from charcnn.ops.reference import softmax
+from charcnn.training import sparsity
 from charcnn.training.changes import changed
 from charcnn.training.data import Examples
 from charcnn.training.passes import Passes
@@ -48,15 +49,19 @@ class OwnTrainer(Passes):
         smooth, own = recipe.smoothing / config.classes, np.eye(config.classes)
         self._told: tuple[Function, np.ndarray] | None = None
         self._of_label = (((1 - recipe.smoothing) * own + smooth) * weights).astype(np.float32)
+        begun, masks = sparsity.begun(
+            initialised(config, recipe.seed) if first is None else first, config, recipe.sparse
+        )
         self._training = make(
             config.nodes,
-            initialised(config, recipe.seed) if first is None else first,
+            begun,
             self._batch,
             group=ParameterGroup(0, lr=1.0, betas=(0.9, recipe.beta2), weight_decay=recipe.decay),
             clip=recipe.clip,
             dropout=recipe.dropout,
             seed=recipe.seed,
             multi_label=config.multi_label,
+            **({"masks": masks} if masks else {}),  # which own kernels lack on a GPU
         )
 
     def weights(self) -> dict[str, np.ndarray]:

@@ -116,7 +116,7 @@ def parse(
     if not names:
         epochs = recipe.epochs if options.teacher_epochs is None else options.teacher_epochs
         numbers = range(1, len(paths) + 1)
-        recipes = [replace(recipe, epochs=epochs, seed=recipe.seed + number) for number in numbers]
+        recipes = [replace(recipe, epochs=epochs, seed=recipe.seed + number, sparse="") for number in numbers]
         for path in paths:
             if os.path.exists(path) and not options.force and "teacher_of" not in params.load(path).metadata:
                 raise ValueError(f"{path} already exists, and no interrupted training left it: --force replaces it")

@@ -99,6 +99,46 @@ def wgmma_registers(ptx_type: str, columns: int, steps: int, row_bytes: int = RO
     return lambda sums, words, b: _starts((sums, words, b), (sums, words), multiplied)
 
 
+@emulates
+def wgmma_sparse(ptx_type: str, columns: int, accumulate: bool = True) -> Function:
+    """`ptx.wgmma_sparse`."""
+
+    def multiplied(given: list[Value]) -> np.ndarray:
+        a, b = given[0][-1]
+        words = np.stack([one[1].view(np.ndarray) for one in given])
+        kept, right = _matrix(a, _ROWS, ptx_type, ROW // 2), _matrix(b, columns, ptx_type, ROW)
+        places = sparse_places(words, ptx_type)
+        if (places[..., 0] >= places[..., 1]).any():
+            current().report("wgmma", "metadata: the first place of four is not before the second")
+        left = np.zeros((_ROWS, right.shape[1] // 4, 4))
+        np.put_along_axis(left, places, kept.reshape(places.shape), 2)
+        made = left.reshape(_ROWS, -1) @ right.T
+        return np.asarray(_sums(given) + made.astype(np.float32) if accumulate else made)
+
+    return lambda sums, a, b, words: _starts((sums, words, (a, b)), (sums, words), multiplied)
+
+
+def sparse_places(words: np.ndarray, ptx_type: str) -> np.ndarray:
+    """Which two of each four numbers in depth A has, (64, fours, 2) of 0 to 3, by the metadata of 128 threads.
+
+    A nibble is a four: bits 0 and 1 are the first one's place. In 16 bits, of the four lanes that have two rows, 8
+    apart, lanes 0 and 1 have the first 32 numbers, lanes 2 and 3 the others: each has 16 of both rows, the first row's
+    in its lower half. In e4m3 a word has 32 numbers of a row: lanes 1 and 3 of the second row, 2 and 3 of the second
+    half of 64. PTX ISA, "wgmma: Sparse matrix storage".
+
+    Args:
+        words: uint32 (128, 1) in 16 bits, (128, 2) in e4m3.
+        ptx_type: f16, bf16 or e4m3.
+    """
+    nibbles = words[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 0xF
+    if ptx_type == "e4m3":  # (warp, group, half of 64, row, 64, four)
+        rows = nibbles.reshape(4, 8, 2, 2, 2, 8).transpose(0, 3, 1, 4, 2, 5)
+    else:  # (warp, group, lane, row, four)
+        rows = nibbles.reshape(4, 8, 4, 2, 4).transpose(0, 3, 1, 2, 4)
+    fours = rows.reshape(_ROWS, -1, 1).astype(np.int64)
+    return np.concatenate([fours & 3, fours >> 2], 2)
+
+
 def _product(thread: Thread) -> Actor:
     return helper(thread.block, "product", thread.number // WARPGROUP)
 

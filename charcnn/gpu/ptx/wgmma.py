@@ -150,6 +150,49 @@ def wgmma_registers(ptx_type: str, columns: int, steps: int, row_bytes: int = 12
     return multiply
 
 
+@cache
+def wgmma_sparse(ptx_type: str, columns: int, accumulate: bool = True) -> Intrinsic:
+    """multiply(acc, a, b, metadata): `wgmma` where of each four of A's numbers in depth two are 0 and not stored.
+
+    Args of `multiply`: acc and b are as of `wgmma`. a is a `descriptor` of 64 rows of 64 bytes, with 64-byte swizzle:
+    the numbers that are kept, in order. metadata is a thread's uint32 `cuda.local.array`, of a word in 16 bits and of
+    two in e4m3, which says where they belong. `charcnn.ops.common.sparse.compressed` makes both of a matrix.
+
+    PTX: twice wgmma.mma_async.sp.sync.aligned.m64nNkK.f32.type.type, K 32 in 16 bits and 64 in e4m3, and
+    wgmma.commit_group; sections "wgmma.mma_async.sp" and "Sparse matrix storage". Since compute capability 9.0
+    (sm_90a).
+    """
+    half, words = columns // 2, {"f16": 1, "bf16": 1, "e4m3": 2}[ptx_type]
+    registers = ",".join(f"${i}" for i in range(half))
+    lines = ["{", ".reg .b64 a, b;", ".reg .b32 x, y;"]
+    for part in range(2):
+        # In 16 bits two lanes of four give the metadata of a product, by the selector; in e4m3 all do.
+        word, selector = (columns, part) if words == 1 else (columns + part, 0)
+        lines += [
+            f"add.u32 x, ${columns + words}, {2 * part};",
+            f"add.u32 y, ${columns + words + 1}, {4 * part};",
+            f"mov.b64 a, {{x, {DESCRIPTOR_HIGH[64]}}};",
+            f"mov.b64 b, {{y, {DESCRIPTOR_HIGH[128]}}};",
+            f"wgmma.mma_async.sp.sync.aligned.m64n{columns}k{32 * words}.f32.{ptx_type}.{ptx_type} "
+            f"{{{registers}}}, a, b, ${word}, {selector}, {int(accumulate or part > 0)}, 1, 1"
+            f"{', 0, 0' if words == 1 else ''};",
+        ]
+    text = "\n".join([*lines, "wgmma.commit_group.sync.aligned;", "}"])
+
+    @typed(text)
+    def multiply(typingctx, acc, a, b, metadata):
+
+        def codegen(context, builder, signature, arguments):
+            places = elements(context, builder, signature.args[3], arguments[3], words)
+            loaded = [builder.load(place) for place in places]
+            _onto(context, builder, signature.args[0], arguments[0], half, text, [*loaded, *arguments[1:3]])
+            return context.get_dummy_value()
+
+        return types.void(acc, types.uint32, types.uint32, metadata), codegen
+
+    return multiply
+
+
 def _onto(
     context: Value, builder: Builder, array: NumbaType, acc: Value, count: int, text: str, words: list[Value]
 ) -> None:

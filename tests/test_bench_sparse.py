@@ -1,0 +1,73 @@
+"""Energy of products and of sparse weights: counted from one change of the counter to another, and what is measured."""
+
+from __future__ import annotations
+
+import json
+
+import energy
+import numpy as np
+import pytest
+import raw
+import sparse_weights
+import tensor_energy
+
+from charcnn.model import params
+
+
+class Machine:
+    """Each call takes 10 ms and 5 J; the counter shows it only every 40 ms."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def call(self):
+        self.calls += 1
+
+    def now(self):
+        return self.calls / 100
+
+    def millijoules(self):
+        return self.calls // 4 * 20_000
+
+    def mhz(self):
+        return 1500
+
+
+def test_joules_are_of_whole_changes_of_the_counter():
+    machine = Machine()
+    found = energy.drawn(machine.call, machine, warm=0.1, seconds=0.5, now=machine.now)
+    assert found.calls % 4 == 0
+    assert found.seconds == pytest.approx(found.calls / 100)
+    assert found.joules == pytest.approx(5 * found.calls)
+    assert 0.5 <= found.seconds < 0.6
+    assert found.mhz == 1500
+
+
+def test_a_sparse_product_has_half_the_operations():
+    dense, sparse = (tensor_energy.Product("f16", weights, "relu", 256, 2) for weights in ("dense", "sparse"))
+    assert dense.operations == 2 * 128 * 256 * 4 * 64 == 2 * sparse.operations
+
+
+def test_every_place_has_all_six_pairs():
+    rng = np.random.default_rng(0)
+    turns = np.stack([tensor_energy.paired((64, 64), turn, rng) != 0 for turn in range(6)])
+    assert (turns.reshape(6, 64, 16, 4).sum(3) == 2).all()
+    pairs = turns.reshape(6, 64, 16, 4) @ [1, 2, 4, 8]
+    assert (np.sort(pairs, 0) == np.array([3, 5, 6, 9, 10, 12])[:, None, None]).all()
+
+
+def test_parts_of_a_result_come_one_by_one(tmp_path):
+    raw.add(tmp_path / "a.json", "sparse", {"products": 1})
+    raw.add(tmp_path / "a.json", "sparse", {"weights": 2})
+    raw.add(tmp_path / "a.json", "sparse", {"products": 3})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"schema": "sparse", "products": 3, "weights": 2}
+
+
+def test_models_are_sparse(tmp_path):
+    found = sparse_weights.models([])
+    name = "conv3.weight"
+    assert (found["pruned"][name] != 0).sum() == found["dense"][name].size // 2
+    dense = found["dense"]
+    params.save(tmp_path / "dense.safetensors", dense, dense.config, dtype="float16")
+    with pytest.raises(ValueError, match=r"dense.safetensors: conv2.weight has more than two of four"):
+        sparse_weights.models([str(tmp_path / "dense.safetensors")])
