@@ -166,7 +166,7 @@ class Classifier:
         return params_module.digest(self.params)
 
     def encode(self, texts: Any) -> np.ndarray:
-        """Texts, as for predict_proba, to token ids, uint8 (N, L), as levels and the ONNX file take them."""
+        """Texts, as for predict_proba, to token ids, uint8 (N, L), as levels take them."""
         if not isinstance(texts, PackedStrings):
             blocks = [self.encode(block) for block in columns(texts, self.rows)]
             return np.concatenate(blocks) if blocks else np.empty((0, self.config.length), np.uint8)

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from charcnn import layers
 from charcnn.aliases import Record
 from charcnn.layers import Network, Node
+from charcnn.text.encodings import Encoding, byte_table
 
 OPSET = 17
 """The first with LayerNormalization."""
@@ -43,6 +44,8 @@ def graph(
     batch: int | None,
     conv1: str = "dense",
     metadata: Mapping[str, str] | None = None,
+    encoding: Encoding | None = None,
+    exact: bool = False,
 ) -> bytes:
     """The graph as an ONNX file: `ids` (batch, L) uint8 -> `logits` (batch, classes) float32.
 
@@ -52,10 +55,15 @@ def graph(
         batch: N; any where None.
         conv1: "dense" on one-hot columns, or "gather": a sum of rows of a table of (tap, id).
         metadata: what else the file says.
+        encoding: with it the graph encodes, and takes `text` (batch, any) uint8 in place of ids: the bytes of each text
+            in UTF-8, and zeros behind it.
+        exact: whether LayerNorm adds up rows, then their sums. ONNX Runtime's LayerNormalization adds up 258,048
+            float32 values one by one, which puts logits ten times as far off.
     """
     g = _Graph()
     p = {name: g.constant(name, value) for name, value in params.items() if conv1 == "dense" or name[:5] != "conv1"}
-    x, nodes = g.add("Cast", "ids", to=TensorProto.INT32), config.nodes
+    x = _encoded(g, encoding, config.length) if encoding else g.add("Cast", "ids", to=TensorProto.INT32)
+    nodes = config.nodes
     if conv1 == "gather":
         x, nodes = _gathered(g, x, params, nodes[1]), nodes[2:]
     for node in nodes:
@@ -69,7 +77,10 @@ def graph(
             case layers.Conv1d(_, size):
                 x = g.add("Conv", x, *weights, kernel_shape=[size])
             case layers.LayerNorm(eps):
-                x = g.add("LayerNormalization", x, *weights, axis=1, epsilon=eps)
+                if exact:
+                    x = _layernorm(g, x, weights, eps)
+                else:
+                    x = g.add("LayerNormalization", x, *weights, axis=1, epsilon=eps)
             case layers.MaxPool1d(size):
                 x = g.add("MaxPool", x, kernel_shape=[size], strides=[size])
             case layers.Linear():
@@ -100,8 +111,9 @@ def graph(
                 raise TypeError(f"{other!r} has no ONNX operator here")
     g.nodes[-1].output[0] = "logits"
     n = "N" if batch is None else batch
+    takes: tuple[str, int | str] = ("text", "bytes") if encoding else ("ids", config.length)
     ends = (
-        [helper.make_tensor_value_info("ids", TensorProto.UINT8, [n, config.length])],
+        [helper.make_tensor_value_info(takes[0], TensorProto.UINT8, [n, takes[1]])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [n, config.classes])],
     )
     graph = helper.make_graph(g.nodes, "charcnn", *ends, initializer=g.constants)
@@ -117,6 +129,36 @@ def _moves(node: Node) -> Record:
     top, bottom, left, right = window.padding
     found = {"kernel_shape": [*window.kernel], "strides": [*window.stride], "pads": [top, left, bottom, right]}
     return found if isinstance(node.layer, layers.AvgPool2d) else {**found, "dilations": [*window.dilation]}
+
+
+def _encoded(g: _Graph, encoding: Encoding, length: int) -> str:
+    """`text` as token ids (N, length), as `charcnn.encode` gives them, but int32."""
+    zero, one, most = (g.constant(f"count{value}", np.array(value)) for value in (0, 1, length))
+    text = g.add("Pad", "text", g.constant("column", np.array([0, 0, 0, 1])))  # a batch of empty texts has no bytes
+    size = g.add("Gather", g.add("Shape", text), one)
+    # The end of a text is behind its last byte that is not zero.
+    counts = g.add("Add", g.add("Range", zero, size, one), one)
+    some = g.add("Cast", g.add("Cast", text, to=TensorProto.BOOL), to=TensorProto.INT64)
+    end = g.add("ReduceMax", g.add("Mul", some, counts), axes=[1])
+    kept = g.add("Min", end, most)
+    columns = g.constant("columns", np.arange(length))
+    place = g.add("Sub", g.add("Sub", kept, one), columns) if encoding.reverse else columns
+    if encoding.keep == "tail":
+        place = g.add("Add", place, g.add("Sub", end, kept))
+    there = g.add("Less", columns, kept)
+    taken = g.add("GatherElements", text, g.add("Where", there, place, zero), axis=1)
+    ids = g.constant("ids", byte_table(encoding).astype(np.int32))
+    blank = g.constant("blank", np.array(encoding.blank, np.int32))
+    return g.add("Where", there, g.add("Gather", ids, g.add("Cast", taken, to=TensorProto.INT32)), blank)
+
+
+def _layernorm(g: _Graph, x: str, weights: list[str], eps: float) -> str:
+    def mean(x: str) -> str:
+        return g.add("ReduceMean", g.add("ReduceMean", x, axes=[2]), axes=[1])
+
+    x = g.add("Sub", x, mean(x))
+    deviation = g.add("Sqrt", g.add("Add", mean(g.add("Mul", x, x)), g.scalar(eps)))
+    return g.add("Add", g.add("Mul", g.add("Div", x, deviation), weights[0]), weights[1])
 
 
 def _pixels(g: _Graph, ids: str, node: Node) -> str:
