@@ -18,6 +18,7 @@ from charcnn import ops
 from charcnn.aliases import Record
 from charcnn.catalog import network_technique
 from charcnn.gpu import device
+from charcnn.gpu.collectives import Group
 from charcnn.layers import (
     AvgPool2d,
     Conv2d,
@@ -32,6 +33,7 @@ from charcnn.networks import channels as packing
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.channels_last_layers import TECHNIQUES, Layers, ask_ahead
 from charcnn.networks.cuda import OperatorLayer, Viewed
+from charcnn.networks.exchanges import BETWEEN, Exchanges, SharedNorm
 from charcnn.networks.lowering import Op, Ops, Params, Rewrite, lower, weights_of
 from charcnn.networks.lowering.channels_last import (
     choose_by_batch,
@@ -71,15 +73,20 @@ def decide(technique: Layers) -> tuple[Rewrite, ...]:
     return tuple(partial(rewrite, technique=technique) for rewrite in decisions)
 
 
-def stages(ops: Ops, params: Params, technique: Layers) -> list[Stage]:
-    """Each op with its layers, weights packed on the current GPU."""
-    found = [stage for op in ops for stage in _stages(op, params, technique)]
+def stages(ops: Ops, params: Params, technique: Layers, exchanges: Exchanges | None = None) -> list[Stage]:
+    """Each op with its layers, weights packed on the current GPU; `exchanges` makes those between ranks."""
+    found = [stage for op in ops for stage in _stages(op, params, technique, exchanges)]
     ask_ahead([layer for _, layers in found for layer in layers])
     return found
 
 
-def _stages(op: Op, params: Params, technique: Layers) -> list[Stage]:
+def _stages(op: Op, params: Params, technique: Layers, exchanges: Exchanges | None) -> list[Stage]:
     """Of a choice by batch each of those for many inputs, which the ones for a few stand beside or are left out of."""
+    if exchanges is not None and isinstance(op.layer, BETWEEN):
+        how: Record = {"octets": technique.octets, "together": technique.together}
+        if isinstance(op.layer, SharedNorm):
+            how["before"] = VectorizedImageLayer(op.layer, precision=op.reads, octets=technique.octets)
+        return [(op.label, [exchanges.last(op, **how)])]
     if not op.many:
         return [(op.label, _layers(op, params, technique))]
     (*before, large), weights = _product(op.many[0], params, technique)
@@ -189,7 +196,7 @@ def _of_entries(weight: np.ndarray, bias: np.ndarray, of: ExactTables) -> tuple[
 def build(
     technique: str, params: Params, config: Architecture, *, batch: int = 1024, streams: int = 2,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, precision: str | None = None,
-    graph: bool | None = None, to_depth: bool | None = None,
+    graph: bool | None = None, to_depth: bool | None = None, group: Group | None = None,
 ) -> Any:  # fmt: skip
     """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; run.submit, run.on_device: one batch.
 
@@ -199,6 +206,7 @@ def build(
         precision: one of the technique's; its first where None.
         graph: whether a batch is one CUDA graph, whose layers are not timed apart; None: yes.
         to_depth: as of `pixels_to_blocks`.
+        group: of the one GPU's rank, whose share the network is: all build and run theirs alike, with streams=1.
 
     Raises:
         ValueError: the technique cannot compute the network; names those that can.
@@ -216,8 +224,9 @@ def build(
     seam = Seam(lowered)
 
     def network() -> list[Stage]:  # once a GPU: weights are packed there
-        return stages(lowered, params, layers)
+        return stages(lowered, params, layers, exchanges)
 
+    exchanges = None if group is None else Exchanges(group, batch, lowered)
     graph = row.graphs if graph is None else graph
     graph = graph and not device.SIMULATED
     sizes: Any = seam if part else config

@@ -1,23 +1,31 @@
 """A rank's part of a network: layers of the plan with their share of the weights, run by the technique's own `build`.
 
-A part begins with bytes, or with `Features`: float32, channels first, whatever the technique's own layout is. So those
-on a GPU go through the host. A technique's `build` takes both, and gives features likewise.
+On GPUs a rank's share is one network, whose layers exchange features in the GPUs' memory. On CPUs parts are networks,
+with messages between them. Such a part begins with bytes, or with `Features`: float32, channels first.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any
 
 import numpy as np
+from numba import cuda
 
 from charcnn import offload
-from charcnn.aliases import Function, Record
-from charcnn.layers import BatchNorm2d, Conv2d, Layer, Linear, Node, Shape
+from charcnn.aliases import Argument, Function, Record
+from charcnn.catalog import NetworkTechnique
+from charcnn.gpu.collectives import Group
+from charcnn.layers import BatchNorm2d, Conv2d, Layer, Linear, LocalResponseNorm, Network, Node, Shape
 from charcnn.networks.architecture import Architecture, Features
+from charcnn.networks.exchanges import Gathered, SharedNorm, Summed
 from charcnn.offload import partition
+from charcnn.ops.common.features import STORED
+from charcnn.ops.common.precision import choose
+from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.run import Run
 
 
@@ -71,6 +79,86 @@ def _sliced(placed: partition.Placed, rank: int, params: Mapping[str, np.ndarray
         case BatchNorm2d():
             held = {name: value[take] for name, value in held.items()}
     return layer, {name: np.ascontiguousarray(value) for name, value in held.items()}
+
+
+FEW = 64
+"""Inputs of a batch, up to which a message less is worth more work."""
+
+
+def norms_of(batch: int, precision: str) -> str:
+    """Which of `partition.NORMS` is right for GPUs."""
+    return "whole" if batch <= FEW or choose(precision, STORED).terms > 1 else "outermost"
+
+
+def gpu_share(
+    whole: Architecture, norms: str, place: tuple[int, int], params: Mapping[str, np.ndarray]
+) -> tuple[Architecture, dict[str, np.ndarray]]:
+    """The rank's share of the network as one by itself, with exchanges between its layers; and its weights."""
+    rank, ranks = place
+    layers: list[Layer] = []
+    held: dict[str, np.ndarray] = {}
+    for of in partition.tensor(whole.nodes, ranks, norms):
+        if of.kind == "sum":
+            layers.append(Summed())
+        elif layers:  # at the end all ranks get what the root does
+            needs = of.need if of.layers else (of.need[0],) * ranks
+            layers.append(Gathered(of.has, of.owns, needs, place, local=not of.kind))
+        for placed in of.layers:
+            layer, given = _sliced(placed, rank, params)
+            if isinstance(layer, LocalResponseNorm) and len({*placed.take}) == ranks > 1 and norms == "outermost":
+                norm = {name: getattr(layer, name) for name in ("size", "alpha", "beta", "k", "name")}
+                layer = SharedNorm(**norm, owns=placed.take)
+            layers.append(layer)
+            held |= given
+    return part(whole, None, layers), held
+
+
+def over_group(build: Callable[..., Run], share: Function | None = None) -> Function:
+    """A technique's `build` for GPUs, each of which has a share of every layer: takes `place`, (rank, ranks), too.
+
+    All ranks of mpiexec call it, and then compute the same batches together. It gives an `offload.Steps`.
+
+    Args:
+        build: takes `group`.
+        share: gives this rank's weights and network of the whole ones; called with those, place, batch and precision.
+            None where `build` takes the whole ones.
+    """
+
+    @wraps(build)
+    def made(
+        params: Mapping[str, np.ndarray], config: Network, *, place: tuple[int, int], monitor: Monitor,
+        gpus: Sequence[int], **how: Argument,
+    ) -> offload.Steps:  # fmt: skip
+        if place[1] == 1:
+            return offload.Steps([offload.Step(None, build(params, config, gpus=gpus, monitor=monitor, **how))])
+        with cuda.gpus[gpus[0]]:
+            group = Group(offload.world())
+        if share is not None:
+            params, config = share(params, config, place, how.get("batch"), how.get("precision"))
+        run = build(params, config, gpus=gpus[:1], monitor=monitor.silent(), **{**how, "streams": 1, "group": group})
+
+        def checked(rows: np.ndarray) -> np.ndarray:
+            results = run(rows)
+            group.check()
+            return results
+
+        return offload.Steps([offload.Step(None, checked)], group.link)
+
+    return made
+
+
+def shared(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
+    """`over_group` of a network's technique for GPUs."""
+
+    def share(
+        params: Mapping[str, np.ndarray], config: Architecture, place: tuple[int, int], batch: int | None,
+        precision: str | None,
+    ) -> tuple[dict[str, np.ndarray], Architecture]:  # fmt: skip
+        most = batch or inspect.signature(build).parameters["batch"].default
+        own, held = gpu_share(config, norms_of(most, technique.precision(precision)), place, params)
+        return held, own
+
+    return over_group(build, share)
 
 
 def flops(whole: Architecture, mode: str, ranks: int) -> list[int]:
