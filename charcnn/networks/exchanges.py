@@ -81,6 +81,11 @@ class SharedNorm(LocalResponseNorm):
     owns: Ranges = ()
     """By rank, its channels."""
 
+    @property
+    def alone(self) -> LocalResponseNorm:
+        """The norm of one rank's channels."""
+        return LocalResponseNorm(self.size, self.alpha, self.beta, self.k, name=self.name)
+
 
 BETWEEN = Gathered, Summed, SharedNorm
 """Layers that `Exchanges` has kernels for."""

@@ -23,7 +23,9 @@ from charcnn.layers import BatchNorm2d, Conv2d, Layer, Linear, LocalResponseNorm
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.exchanges import Gathered, SharedNorm, Summed
 from charcnn.offload import partition
+from charcnn.offload.relay import Relay, timed
 from charcnn.ops.common.features import STORED
+from charcnn.ops.common.layer import ArraySpec
 from charcnn.ops.common.precision import choose
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.run import Run
@@ -159,6 +161,43 @@ def shared(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
         return held, own
 
     return over_group(build, share)
+
+
+def relayed(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
+    """A network's `build` for GPUs, each of which has a stage of layers, of equal time as measured on the root's GPU.
+
+    Takes `place`, (rank, ranks), too. All ranks of mpiexec call it. It gives what `offload.pipeline` runs.
+    """
+
+    @wraps(build)
+    def made(
+        params: Mapping[str, np.ndarray], config: Architecture, *, place: tuple[int, int], monitor: Monitor,
+        gpus: Sequence[int], batch: int | None = None, precision: str | None = None, **how: Argument,
+    ) -> offload.Stage | Relay:  # fmt: skip
+        (rank, ranks), comm = place, offload.world()
+        if ranks == 1:
+            return parted("pipeline", build)(
+                params, config, place=place, monitor=monitor, gpus=gpus, batch=batch, precision=precision, **how
+            )
+        batch = batch or inspect.signature(build).parameters["batch"].default
+        with cuda.gpus[gpus[0]]:
+            group = Group(comm)
+            ops, prepared = technique.module.network(technique.name, params, config, batch=batch, precision=precision)
+            if ranks > len(ops):
+                raise ValueError(f"{ranks} ranks: need 1 to {len(ops)}, of the layers that a stage may have")
+            found = None
+            if rank == 0:
+                found = timed([prepared((op,)) for op in ops], batch, config.length)
+            seconds, specs = zip(*comm.bcast(found), strict=True)
+            cuts = partition.cut(seconds, ranks)
+            reads = [ArraySpec((config.length,), np.uint8), *(specs[own.start - 1] for own in cuts[1:])]
+            mine = ops[cuts[rank].start : cuts[rank].stop]
+            times = [sum(seconds[own.start : own.stop]) for own in cuts]
+            return Relay(
+                group, prepared(mine), reads, specs[cuts[rank].stop - 1], batch, gpus[0], monitor, times, mine[0].label
+            )
+
+    return made
 
 
 def flops(whole: Architecture, mode: str, ranks: int) -> list[int]:

@@ -35,16 +35,22 @@ def stages(nodes: Sequence[Node], count: int) -> list[Nodes]:
     if not 1 <= count <= len(starts):
         raise ValueError(f"{count} ranks: need 1 to {len(starts)}, a convolution or linear layer for each stage")
     ends = [*starts[1:], len(nodes)]
-    sums = [0, *itertools.accumulate(sum(n.flops for n in nodes[a:b]) for a, b in zip(starts, ends, strict=True))]
-    # best[e]: of the first e products in as many stages as rounds went by, the largest stage, and where stages end.
-    best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
+    work = [sum(n.flops for n in nodes[a:b]) for a, b in zip(starts, ends, strict=True)]
+    cuts = [0, *(ends[of.stop - 1] for of in cut(work, count))]
+    return [tuple(nodes[a:b]) for a, b in itertools.pairwise(cuts)]
+
+
+def cut(work: Sequence[float], count: int) -> list[range]:
+    """Pieces of work in order, as so many stages whose largest is the least possible."""
+    sums = [0.0, *itertools.accumulate(work)]
+    # best[e]: of the first e pieces in as many stages as rounds went by, the largest stage, and where stages end.
+    best: dict[int, tuple[float, list[int]]] = {0: (0, [])}
     for _ in range(count):
         best = {
             end: min((max(best[at][0], sums[end] - sums[at]), [*best[at][1], end]) for at in best if at < end)
-            for end in range(1 + min(best), len(starts) + 1)
+            for end in range(1 + min(best), len(work) + 1)
         }
-    cuts = [0, *(ends[end - 1] for end in best[len(starts)][1])]
-    return [tuple(nodes[a:b]) for a, b in itertools.pairwise(cuts)]
+    return [range(a, b) for a, b in itertools.pairwise([0, *best[len(work)][1]])]
 
 
 def channels(count: int, groups: int, ranks: int, label: str) -> Ranges:

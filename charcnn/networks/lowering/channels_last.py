@@ -22,7 +22,6 @@ from charcnn.layers import (
     Softmax,
 )  # fmt: skip
 from charcnn.layers.windows import Window
-from charcnn.networks.architecture import Features
 from charcnn.networks.channels import ONE, Channels
 from charcnn.networks.exchanges import Gathered, SharedNorm, Summed
 from charcnn.networks.lowering import Op, Ops
@@ -95,22 +94,13 @@ def pixels_to_blocks(ops: Ops, technique: Technique, to_depth: bool | None = Non
 
 
 def choose_precisions(ops: Ops, technique: Technique) -> Ops:
-    """Features have the technique's precision from the pixels to the last product, whose results are float32.
-
-    Raises:
-        ValueError: a part of a network begins with a convolution of two terms.
-    """
+    """Features have the technique's precision from the pixels to the last product, whose results are float32."""
     reads, found = technique.precision, list[Op]()
     for place, op in enumerate(ops):
         writes = reads
-        if isinstance(op.layer, Features):
-            writes = "fp32"
-        elif _multiplies(op):
+        if _multiplies(op):
             wide = _ends(ops[place + 1 :], technique) or _summed_wide(ops[place + 1 :], technique)
             writes = "fp32" if wide else technique.precision
-            if isinstance(op.layer, Conv2d) and reads != technique.precision and choose(technique.precision).terms > 1:
-                need = f"takes one term, {technique.precision} has {choose(technique.precision).terms}"
-                raise ValueError(f"{op.layer.label}: a part that begins with it {need}")
         elif op.plan is not None:
             writes = technique.precision
         found.append(replace(op, reads=reads, writes=writes))
@@ -155,9 +145,6 @@ def pack_channels(ops: Ops, technique: Technique) -> Ops:
                 if op.blocks is not None:
                     channels *= math.prod(op.blocks.size)
                 outputs = Channels.grouped(channels, technique.together)
-            case Features(shape):
-                bare = all(after.layer.epilogue or isinstance(after.layer, Softmax) for after in rest)
-                outputs = Channels.grouped(shape[0], 1 if bare else technique.together)
             case Conv2d() as conv:
                 outputs, groups = _outputs(conv, inputs, rest, technique)
             case Linear(units):
@@ -174,8 +161,6 @@ def pack_channels(ops: Ops, technique: Technique) -> Ops:
             case LocalResponseNorm() if inputs.width == len(inputs.places) or not _sigmoid(found):
                 pass
             case Softmax() if op.reads == "fp32":
-                pass
-            case pointwise if pointwise.epilogue and [type(one.layer) for one in found] == [Features]:
                 pass
             case _:
                 raise ValueError(f"{op.layer.label}: no layer for it here behind the one before")
