@@ -6,10 +6,8 @@ once a GPU. A batch's kernels are one CUDA graph.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numba import cuda
@@ -46,7 +44,6 @@ from charcnn.networks.lowering.fusing import SIMPLIFY, absorb_pointwise
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import ByBatch, Launched, PreparedLayer, by_batch
 from charcnn.ops.common.pixel_tables import ExactTables, exact_tables, pixel_tables
-from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d.layers import Cast
 from charcnn.ops.image_layers import VectorizedImageLayer, VectorizedPixels
 from charcnn.ops.pixels_to_depth import to_depth

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.aliases import Array, DType
+from charcnn.aliases import Array
 from charcnn.catalog import network_technique
 from charcnn.gpu import device
 from charcnn.gpu.collectives import Group
@@ -201,4 +201,6 @@ def build(
     lowered, prepared = network(technique, params, config, batch=batch, group=group)
     graph = network_technique(technique).graphs if graph is None else graph
     graph = graph and not device.SIMULATED
-    return on_gpus(lambda: prepared(lowered), config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)
+    return on_gpus(
+        lambda: prepared(lowered), config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph
+    )

@@ -134,7 +134,9 @@ class Exchanges:
             return Same()
         apart = octets and form.terms == 2  # a channel's terms lie in its octet's
         if apart and any(number % OCTET for of in layer.pieces(1) for piece in of for number in piece):
-            raise ValueError(f"{layer.label}: ranks share octets of two terms: need a multiple of {OCTET} channels each")
+            raise ValueError(
+                f"{layer.label}: ranks share octets of two terms: need a multiple of {OCTET} channels each"
+            )
         channel = form.size if apart else form.itemsize
         together = 1 if op.outputs.width % together else together
         rows = [Channels.grouped(len(need), together).width * channel for need in layer.needs]

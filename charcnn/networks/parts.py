@@ -16,7 +16,7 @@ import numpy as np
 from numba import cuda
 
 from charcnn import offload
-from charcnn.aliases import Argument, Function, Record
+from charcnn.aliases import Argument, Comm, Function, Record
 from charcnn.catalog import NetworkTechnique
 from charcnn.gpu.collectives import Group
 from charcnn.layers import BatchNorm2d, Conv2d, Layer, Linear, LocalResponseNorm, Network, Node, Shape
@@ -174,30 +174,40 @@ def relayed(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
         params: Mapping[str, np.ndarray], config: Architecture, *, place: tuple[int, int], monitor: Monitor,
         gpus: Sequence[int], batch: int | None = None, precision: str | None = None, **how: Argument,
     ) -> offload.Stage | Relay:  # fmt: skip
-        (rank, ranks), comm = place, offload.world()
-        if ranks == 1:
+        if place[1] == 1:
             return parted("pipeline", build)(
                 params, config, place=place, monitor=monitor, gpus=gpus, batch=batch, precision=precision, **how
             )
         batch = batch or inspect.signature(build).parameters["batch"].default
         with cuda.gpus[gpus[0]]:
-            group = Group(comm)
-            ops, prepared = technique.module.network(technique.name, params, config, batch=batch, precision=precision)
-            if ranks > len(ops):
-                raise ValueError(f"{ranks} ranks: need 1 to {len(ops)}, of the layers that a stage may have")
-            found = None
-            if rank == 0:
-                found = timed([prepared((op,)) for op in ops], batch, config.length)
-            seconds, specs = zip(*comm.bcast(found), strict=True)
-            cuts = partition.cut(seconds, ranks)
-            reads = [ArraySpec((config.length,), np.uint8), *(specs[own.start - 1] for own in cuts[1:])]
-            mine = ops[cuts[rank].start : cuts[rank].stop]
-            times = [sum(seconds[own.start : own.stop]) for own in cuts]
-            return Relay(
-                group, prepared(mine), reads, specs[cuts[rank].stop - 1], batch, gpus[0], monitor, times, mine[0].label
-            )
+            comm = offload.world()
+            return stage_on(comm, Group(comm), technique, params, config, batch, precision, gpus[0], monitor)
 
     return made
+
+
+def stage_on(
+    comm: Comm, group: Group, technique: NetworkTechnique, params: Mapping[str, np.ndarray], config: Architecture,
+    batch: int, precision: str | None, gpu: int, monitor: Monitor,
+) -> Relay:  # fmt: skip
+    """This rank's stage on the current GPU, of a group of all the communicator's ranks, which call it together.
+
+    Raises:
+        ValueError: there are more ranks than ops; or as of the technique's `build`.
+    """
+    rank, ranks = comm.rank, comm.size
+    ops, prepared = technique.module.network(
+        technique.name, params, config, batch=batch, **technique.build_options(precision)
+    )
+    if ranks > len(ops):
+        raise ValueError(f"{ranks} ranks: need 1 to {len(ops)}, of the layers that a stage may have")
+    found = timed([prepared((op,)) for op in ops], batch, config.length) if rank == 0 else None
+    seconds, specs = zip(*comm.bcast(found), strict=True)
+    cuts = partition.cut(seconds, ranks)
+    reads = [ArraySpec((config.length,), np.uint8), *(specs[own.start - 1] for own in cuts[1:])]
+    mine = ops[cuts[rank].start : cuts[rank].stop]
+    times = [sum(seconds[own.start : own.stop]) for own in cuts]
+    return Relay(group, prepared(mine), reads, specs[cuts[rank].stop - 1], batch, gpu, monitor, times, mine[0].label)
 
 
 def flops(whole: Architecture, mode: str, ranks: int) -> list[int]:

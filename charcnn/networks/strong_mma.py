@@ -108,4 +108,6 @@ def build(
     lowered, prepared = network(technique, params, config, batch=batch, precision=precision, group=group)
     graph = network_technique(technique).graphs if graph is None else graph
     graph = graph and not device.SIMULATED
-    return on_gpus(lambda: prepared(lowered), config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)
+    return on_gpus(
+        lambda: prepared(lowered), config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph
+    )

@@ -19,8 +19,8 @@ from charcnn.gpu import graph as recording
 from charcnn.gpu.collectives import Group
 from charcnn.gpu.collectives.regions import array_at
 from charcnn.gpu.collectives.signals import APART, signal, wait
-from charcnn.ops.common.layer import ArraySpec, flat
 from charcnn.offload.scheduler import finish
+from charcnn.ops.common.layer import ArraySpec, flat
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import LayerSequence, Stage, into
 from charcnn.runtime.staging import copy_up
@@ -99,9 +99,9 @@ class Relay:
         self, group: Group, layers: Sequence[Stage], reads: Sequence[ArraySpec], gives: ArraySpec, batch: int, gpu: int,
         monitor: Monitor, seconds: Sequence[float], begins: str,
     ) -> None:  # fmt: skip
-        self.group, self.batch, self._gives = group, batch, gives
+        self.group, self.batch, self.gives = group, batch, gives
         self.length, self.width = reads[group.rank].nbytes, int(np.prod(gives.shape))
-        self._reads, self._seconds, self._begins = reads[group.rank], seconds, begins
+        self._reads, self._seconds, self.begins = reads[group.rank], seconds, begins
         self._first, self._last = group.rank == 0, group.rank == group.ranks - 1
         self._sequence = LayerSequence(layers)
         monitor.hold(gpu, self._sequence.nbytes + group.nbytes)
@@ -115,24 +115,22 @@ class Relay:
         self._out = [self._buffers.array((batch, *gives.shape), gives.dtype) for _ in range(SLOTS)]
         self._aside, self._up = cuda.stream(), cuda.stream()
         untimed = {} if device.SIMULATED else {"timing": False}
-        self._came, self._computed, self._left = (
-            [cuda.event(**untimed) for _ in range(SLOTS)] for _ in range(3)
-        )
+        self._came, self._computed, self._left = ([cuda.event(**untimed) for _ in range(SLOTS)] for _ in range(3))
         self._graphs: dict[tuple[int, int], recording.Graph] = {}
-        self._step = 0
+        self._step, self._started = 0, 0.0
         self._times: list[tuple[Event, Event]] = []
 
     # On this rank
 
-    def place(self, slot: int, n: int, rank: int | None = None) -> int:
-        """The address here of a rank's input in a slot."""
-        rank = self.group.rank if rank is None else rank
+    def place(self, slot: int, away: int = 0) -> int:
+        """The address here of the inputs in a slot of this rank, or of one so far behind it."""
+        rank = self.group.rank + away
         return self._places[rank] + slot * self._each[rank]
 
     def _forward(self, slot: int, n: int, stream: Stream) -> None:
         """Start this stage's layers, from one place to another."""
         buffers, spec = self._buffers, self._reads
-        x, out = array_at(self.place(slot, n), (n, *spec.shape), spec.dtype), self._out[slot][:n]
+        x, out = array_at(self.place(slot), (n, *spec.shape), spec.dtype), self._out[slot][:n]
         buffers.rewind()
         with buffers.on(stream):
             *layers, last = flat(self._sequence.layers, n)
@@ -148,6 +146,17 @@ class Relay:
             if (slot, n) not in self._graphs and recording.AVAILABLE:
                 start = lambda stream, slot=slot: self._forward(slot, n, stream)  # noqa: E731
                 self._graphs[slot, n] = recording.Graph(start, self._buffers.stream)
+
+    def alone(self, n: int) -> float:
+        """Seconds in which this GPU computes the stage of so many inputs again and again, and sends nothing."""
+        self.prepare(n)
+        stream, begin, end = self._buffers.stream, cuda.event(), cuda.event()
+        begin.record(stream)
+        for _ in range(RUNS):
+            self._graphs[0, n].launch()
+        end.record(stream)
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3 / RUNS
 
     def step(self, n: int, rows: Array = None) -> int:
         """Start on a micro-batch of n inputs; all ranks call it. Nothing is waited for.
@@ -165,7 +174,7 @@ class Relay:
         if not self._first:
             wait(group, self._counts[group.rank], step, group.rank - 1, stream)
         elif rows is not None:
-            self._bring(rows, slot, n)
+            self.bring(rows, slot)
         self._left[slot].wait(stream)
         begin = self._mark()
         if recording.AVAILABLE:
@@ -180,14 +189,15 @@ class Relay:
             self._computed[slot].wait(aside)
             if step > SLOTS:
                 wait(group, self._counts[group.rank] + APART, step - SLOTS, group.rank + 1, aside)
-            _copy(self.place(slot, n, group.rank + 1), self._out[slot][:n], aside)
+            _copy(self.place(slot, 1), self._out[slot][:n], aside)
             signal(self._counts[group.rank + 1], step, aside)
             self._left[slot].record(aside)
         return slot
 
-    def _bring(self, rows: Array, slot: int, n: int) -> None:
-        """Start to copy inputs to where this stage reads them."""
-        stream, to = self._buffers.stream, array_at(self.place(slot, n), (n, self.length), np.uint8)
+    def bring(self, rows: Array, slot: int) -> None:
+        """On the first rank, start to copy inputs to a slot, where its stage reads them."""
+        stream, n = self._buffers.stream, len(rows)
+        to = array_at(self.place(slot), (n, self.length), np.uint8)
         if device.on_device(rows):
             _copy(device.address(to), rows, stream)
             return
@@ -215,6 +225,10 @@ class Relay:
         self._aside.synchronize()
         np.copyto(results, staged)
 
+    def begin(self) -> None:
+        """A run begins."""
+        self.busy, self._started = 0.0, time.perf_counter()
+
     def done(self) -> None:
         """Wait until all that was started here is done, and count the time of computing.
 
@@ -227,6 +241,7 @@ class Relay:
         for begin, end in self._times:
             self.busy += end - begin if device.SIMULATED else begin.elapsed_time(end) / 1e3
         self._times.clear()
+        self.elapsed = time.perf_counter() - self._started
 
     # Of a run
 
@@ -240,8 +255,8 @@ class Relay:
         """For the report."""
         return {
             "busy": self.busy, "elapsed": self.elapsed, "chunk": self.chunk, "width": self.width,
-            "bytes": self._gives.nbytes, "link": self.group.link, "seconds": self._seconds[self.group.rank],
-            "begins": self._begins,
+            "bytes": self.gives.nbytes, "link": self.group.link, "seconds": self._seconds[self.group.rank],
+            "begins": self.begins,
         }  # fmt: skip
 
     def run(
@@ -261,7 +276,7 @@ class Relay:
             for n in {part.stop - part.start for part in parts}:
                 self.prepare(n)
             self._buffers.stream.synchronize()
-            self.busy, started = 0.0, time.perf_counter()
+            self.begin()
             for part in parts:
                 slot = self.step(part.stop - part.start, None if source is None else source[part])
                 slots.append((slot, part))
@@ -273,7 +288,7 @@ class Relay:
                 leaving += [self._leave(comm, *one, results) for one in slots]
             self.done()
         finish(coming + leaving, timeline, "results")
-        self.elapsed = time.perf_counter() - started
+        self.elapsed = time.perf_counter() - self._started
         return results if self._first else None
 
     def _leave(self, comm: Comm, slot: int, part: slice, results: Array) -> object:
