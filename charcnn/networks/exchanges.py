@@ -178,7 +178,7 @@ class SumLayer(NoScratch):
     nbytes = 0
 
     def __init__(self, exchanges: Exchanges, op: Op) -> None:
-        self._group, self._dtype = exchanges.group, choose(op.reads, STORED).dtype
+        self._group, self._dtype = exchanges.group, choose(op.reads or "fp32", STORED).dtype
         self._epilogue = inlined(op.epilogue) if op.epilogue else None
 
     def writes(self, x: Shape) -> list[ArraySpec]:

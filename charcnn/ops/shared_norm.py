@@ -79,8 +79,8 @@ def _numbers_of(ptx_type: str) -> tuple[Function, Function]:
 
     @cuda.jit(device=True, forceinline=True)
     def load(address):
-        if wide:
-            return ptx.ld_global_f32(address)
+        if wide:  # in halves: a load of 32 bits here is of what no other GPU writes meanwhile
+            return ptx.bitcast_f32(ptx.ld_global_b16(address, 1) | ptx.ld_global_b16(address + uint64(2), 1) << 16)
         low, _ = unpack(ptx.ld_global_b16(address, 1))
         return low
 

@@ -8,7 +8,7 @@ from charcnn.aliases import Stream
 from charcnn.gpu import ptx
 from charcnn.gpu.collectives.group import Group
 from charcnn.gpu.collectives.kernels import given_up
-from charcnn.gpu.collectives.protocols import LOOKS, late
+from charcnn.gpu.collectives.protocols import LOOKS, too_late
 from charcnn.gpu.launch import jit, start
 
 APART = 128
@@ -19,12 +19,14 @@ BEHIND = 1 << 31
 
 
 @jit()
-def _signal_kernel(place, count):
+def signal_kernel(place, count):
+    """See `signal`."""
     ptx.st_release_sys_b32(place, count)
 
 
 @jit()
-def _wait_kernel(place, count, regions, source, patience, fault):
+def wait_kernel(place, count, regions, source, patience, fault):
+    """See `wait`."""
     if given_up(regions[0], fault):
         return
     looks, since = 0, ptx.pack_b64(0, 0)
@@ -32,7 +34,7 @@ def _wait_kernel(place, count, regions, source, patience, fault):
         looks += 1
         if looks == LOOKS:
             since = ptx.globaltimer()
-        elif looks % LOOKS == 0 and late(regions, since, patience, fault, source):
+        elif looks % LOOKS == 0 and too_late(regions, since, patience, fault, source):
             break
 
 
@@ -44,7 +46,7 @@ def signal(place: int, count: int, stream: Stream) -> None:
         count: modulo 2^32.
         stream: a CUDA stream.
     """
-    start(_signal_kernel, 1, 1, stream, np.uint64(place), np.uint32(count % (1 << 32)))
+    start(signal_kernel, 1, 1, stream, np.uint64(place), np.uint32(count % (1 << 32)))
 
 
 def wait(group: Group, place: int, count: int, source: int, stream: Stream) -> None:
@@ -58,4 +60,4 @@ def wait(group: Group, place: int, count: int, source: int, stream: Stream) -> N
         stream: a CUDA stream.
     """
     numbers = np.uint32(count % (1 << 32)), group.regions, np.uint32(source)
-    start(_wait_kernel, 1, 1, stream, np.uint64(place), *numbers, *group.waiting)
+    start(wait_kernel, 1, 1, stream, np.uint64(place), *numbers, *group.waiting)
