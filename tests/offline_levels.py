@@ -17,13 +17,15 @@ from charcnn.compiling.networks import BuiltEncoder, BuiltLevel, record, runnabl
 from charcnn.compiling.stand_in import Target, kind
 from charcnn.config import SMALL
 from charcnn.gpu import copy_kernel
-from charcnn.gpu.collectives import PROTOCOLS, kernels
+from charcnn.gpu.collectives import PROTOCOLS, kernels, pieces, signals
 from charcnn.gpu.launch import Grid, title
-from charcnn.ops import adamw, maxpool1d_training, moving_average
+from charcnn.ops import adamw, maxpool1d_training, moving_average, shared_norm
 from charcnn.ops.common import columns
+from charcnn.ops.common.epilogue_functions import inlined
 from charcnn.ops.encoder import reduced_rows, scattered_rows
 from charcnn.ops.layernorm import training, training_backward
 from charcnn.ops.linear import head
+from charcnn.ops.local_response_norm_nhwc import inverse_power
 
 FOR_ADA = "l14 fp8"
 """All that this level launches in this precision, for GPUs that have FP8 and no wgmma."""
@@ -89,6 +91,19 @@ def of_collectives(name: str, target: Target, recorder: Recorder) -> None:
         kernel = reduced_rows.make_kernel("f16", 768, warps, 2, True)
         recorder.launch(kernel, (*[u64] * 5, regions, *more))
     recorder.launch(scattered_rows.make_kernel("f16", 768, 2), (*[u64] * 5, regions, regions, *more))
+    words = types.UniTuple(u32, 2)
+    for unit in pieces.UNITS:
+        recorder.launch(
+            pieces.make_kernel(unit, 2, True), (u64, u32, regions, words, words, words, words, u32, regions, u32, u64, u64)
+        )
+    for ptx_type, itemsize in (("f16", 2), ("f32", 4), ("tf32", 4)):
+        norm = shared_norm.make_kernel(ptx_type, itemsize, 5, inverse_power(0.75, 2.0), 2, True)
+        factors = [types.float32] * 3
+        recorder.launch(norm, (u64, u64, regions, *[words] * 3, *[u32] * 10, *factors, regions, u32, u64, u64))
+    relu = inlined("relu")
+    recorder.launch(kernels.make_exchange("all_reduce", "f16", 2, "lines", True, relu), kinds)
+    recorder.launch(signals.signal_kernel, (u64, u32))
+    recorder.launch(signals.wait_kernel, (u64, u32, regions, u32, u64, u64))
 
 
 ADAMW = "adamw"

@@ -79,6 +79,13 @@ def copy(to: Array, source: Array, stream: Stream) -> None:
         _driven(driver.cuMemcpyDtoDAsync(device.address(to), device.address(source), source.nbytes, int(stream)))
 
 
+def copy_across(to: int, source: Array, stream: Stream) -> None:
+    """Start to copy a device array, C-contiguous, to an address of another GPU's memory, or of the host's."""
+    from cuda.bindings import driver
+
+    _driven(driver.cuMemcpyAsync(to, device.address(source), source.nbytes, int(stream)))
+
+
 def copy_up(to: Array, source: np.ndarray, offset: int, stream: Stream) -> None:
     """Start to copy pinned memory, C-contiguous, to a device array, so many bytes behind its beginning."""
     from cuda.bindings import driver

@@ -203,13 +203,13 @@ _NUMBERS = (int, float, bool)
 
 def start(
     kernel: Kernel, blocks: Grid, threads: Grid, stream: Stream, *args: KernelArgument, shared: int = 0,
-    cluster: int = 1,
+    cluster: int = 1, early: bool = False,
 ) -> None:  # fmt: skip
     """Start a kernel by itself, as `Call.launch` does; nothing is waited for."""
     with launching:
         if not SIMULATED:
             _counter.launches += 1
-            block, values = prepared(kernel, blocks, threads, args, shared, False, cluster)
+            block, values = prepared(kernel, blocks, threads, args, shared, early, cluster)
             block.start(int(stream), values)
         elif cluster > 1:
             emulator.start_grid(kernel, blocks, threads, args, shared, cluster, stream, False)

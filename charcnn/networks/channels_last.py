@@ -6,10 +6,8 @@ once a GPU. A batch's kernels are one CUDA graph.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numba import cuda
@@ -18,6 +16,7 @@ from charcnn import ops
 from charcnn.aliases import Record
 from charcnn.catalog import network_technique
 from charcnn.gpu import device
+from charcnn.gpu.collectives import Group
 from charcnn.layers import (
     AvgPool2d,
     Conv2d,
@@ -29,9 +28,10 @@ from charcnn.layers import (
     Softmax,
 )  # fmt: skip
 from charcnn.networks import channels as packing
-from charcnn.networks.architecture import Architecture, Features
+from charcnn.networks.architecture import Architecture
 from charcnn.networks.channels_last_layers import TECHNIQUES, Layers, ask_ahead
-from charcnn.networks.cuda import OperatorLayer, Viewed
+from charcnn.networks.cuda import OperatorLayer
+from charcnn.networks.exchanges import BETWEEN, Exchanges, SharedNorm
 from charcnn.networks.lowering import Op, Ops, Params, Rewrite, lower, weights_of
 from charcnn.networks.lowering.channels_last import (
     choose_by_batch,
@@ -44,7 +44,6 @@ from charcnn.networks.lowering.fusing import SIMPLIFY, absorb_pointwise
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import ByBatch, Launched, PreparedLayer, by_batch
 from charcnn.ops.common.pixel_tables import ExactTables, exact_tables, pixel_tables
-from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d.layers import Cast
 from charcnn.ops.image_layers import VectorizedImageLayer, VectorizedPixels
 from charcnn.ops.pixels_to_depth import to_depth
@@ -71,15 +70,20 @@ def decide(technique: Layers) -> tuple[Rewrite, ...]:
     return tuple(partial(rewrite, technique=technique) for rewrite in decisions)
 
 
-def stages(ops: Ops, params: Params, technique: Layers) -> list[Stage]:
-    """Each op with its layers, weights packed on the current GPU."""
-    found = [stage for op in ops for stage in _stages(op, params, technique)]
+def stages(ops: Ops, params: Params, technique: Layers, exchanges: Exchanges | None = None) -> list[Stage]:
+    """Each op with its layers, weights packed on the current GPU; `exchanges` makes those between ranks."""
+    found = [stage for op in ops for stage in _stages(op, params, technique, exchanges)]
     ask_ahead([layer for _, layers in found for layer in layers])
     return found
 
 
-def _stages(op: Op, params: Params, technique: Layers) -> list[Stage]:
+def _stages(op: Op, params: Params, technique: Layers, exchanges: Exchanges | None) -> list[Stage]:
     """Of a choice by batch each of those for many inputs, which the ones for a few stand beside or are left out of."""
+    if exchanges is not None and isinstance(op.layer, BETWEEN):
+        how: Record = {"octets": technique.octets, "together": technique.together}
+        if isinstance(op.layer, SharedNorm):
+            how["before"] = VectorizedImageLayer(op.layer.alone, precision=op.reads, octets=technique.octets)
+        return [(op.label, [exchanges.last(op, **how)])]
     if not op.many:
         return [(op.label, _layers(op, params, technique))]
     (*before, large), weights = _product(op.many[0], params, technique)
@@ -96,8 +100,6 @@ def _layers(op: Op, params: Params, technique: Layers) -> list[PreparedLayer]:
     match op.layer:
         case Pixels() as pixels:
             return [_pixels(op, pixels, how)]
-        case Features(shape):
-            return [Viewed((*(shape[1:] or (1,)), op.outputs.width))]
         case Conv2d() | Linear():
             return _product(op, params, technique)[0]
         case MaxPool2d() | AvgPool2d() | GlobalAvgPool2d() | LocalResponseNorm():
@@ -128,10 +130,8 @@ def _product(op: Op, params: Params, technique: Layers) -> tuple[list[PreparedLa
         weight = packing.rows(weight, weight.shape[1] // len(op.inputs.places), op.inputs, op.outputs)
         weights = weight, op.outputs.spread(bias)
         return [*before, technique.linear(op, *weights)], weights
-    if before:
-        before.append(Viewed((*op.in_shape[1:], op.inputs.width), choose(technique.precision).dtype))
     weights = _filters(op, params)
-    return [*before, technique.conv(op, *weights)], weights
+    return [technique.conv(op, *weights)], weights
 
 
 def _filters(op: Op, params: Params) -> Packed:
@@ -147,38 +147,6 @@ def _filters(op: Op, params: Params) -> Packed:
     return pack(weight), op.outputs.spread(bias)
 
 
-class Seam:
-    """A part of a network from float32 features to such, channels first on the host, and last on the GPU."""
-
-    def __init__(self, ops: Ops) -> None:
-        self._in, self._before = ops[0].in_shape, None
-        self._out, self._after = ops[-1].out_shape, ops[-1].outputs
-        if isinstance(ops[0].layer, Features):
-            self._in, self._before = ops[0].layer.shape, ops[0].outputs
-
-    @property
-    def length(self) -> int:
-        """Bytes an input on the GPU."""
-        return math.prod(self._in) if self._before is None else 4 * math.prod(self._in[1:]) * self._before.width
-
-    @property
-    def classes(self) -> int:
-        """Values of a result there."""
-        return math.prod(self._out[1:]) * self._after.width
-
-    def around(self, run: GpuPipeline) -> Callable[[np.ndarray], np.ndarray]:
-        """Rows of bytes of features -> features (N, values) float32, both channels first."""
-
-        def made(rows: np.ndarray) -> np.ndarray:
-            if self._before is not None:
-                x = np.moveaxis(rows.view(np.float32).reshape(len(rows), *self._in), 1, -1)
-                rows = np.ascontiguousarray(self._before.spread(x, x.ndim - 1)).reshape(len(rows), -1).view(np.uint8)
-            y = run(rows).reshape(len(rows), *self._out[1:], self._after.width)
-            return np.ascontiguousarray(np.moveaxis(y[..., list(self._after.places)], -1, 1)).reshape(len(rows), -1)
-
-        return made
-
-
 def _of_entries(weight: np.ndarray, bias: np.ndarray, of: ExactTables) -> tuple[np.ndarray, np.ndarray]:
     """PyTorch's weight (C_out, C_in, KH, KW) and bias for entries in place of what pixels stand for, rounded once."""
     of_pixel = weight.astype(np.float64)
@@ -186,40 +154,51 @@ def _of_entries(weight: np.ndarray, bias: np.ndarray, of: ExactTables) -> tuple[
     return (of_pixel * of.factor[:, None, None]).astype(np.float32), (bias + offset).astype(np.float32)
 
 
+def network(
+    technique: str, params: Params, config: Architecture, *, batch: int, precision: str | None = None,
+    group: Group | None = None, to_depth: bool | None = None,
+) -> tuple[Ops, Callable[[Ops], list[Stage]]]:  # fmt: skip
+    """The ops that the technique computes on the current GPU, and what prepares some of them there.
+
+    Arguments and errors are as of `build`.
+    """
+    row = network_technique(technique)
+    layers = TECHNIQUES[technique](row.precision(precision))
+    try:
+        how: Record = {"batch": batch, "precision": precision, "to_depth": to_depth}
+        lowered = lower(config.nodes, rewrites(technique, config, **how))
+    except ValueError as error:
+        others = row.others(config.name)
+        raise ValueError(f"{config.name}: {technique} cannot compute it: {error}; {others} can") from error
+
+    def prepared(ops: Ops) -> list[Stage]:
+        return stages(ops, params, layers, None if group is None else Exchanges(group, batch, ops))
+
+    return lowered, prepared
+
+
 def build(
     technique: str, params: Params, config: Architecture, *, batch: int = 1024, streams: int = 3,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, precision: str | None = None,
-    graph: bool | None = None, to_depth: bool | None = None,
-) -> Any:  # fmt: skip
+    graph: bool | None = None, to_depth: bool | None = None, group: Group | None = None,
+) -> GpuPipeline:  # fmt: skip
     """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; run.submit, run.on_device: one batch.
-
-    Of a part a function alone, as of `Seam.around`.
 
     Args:
         precision: one of the technique's; its first where None.
         graph: whether a batch is one CUDA graph, whose layers are not timed apart; None: yes.
         to_depth: as of `pixels_to_blocks`.
+        group: of the one GPU's rank, whose share the network is: all build and run theirs alike, with streams=1.
 
     Raises:
         ValueError: the technique cannot compute the network; names those that can.
     """
-    row = network_technique(technique)
-    layers, (first, *_) = TECHNIQUES[technique](row.precision(precision)), device.choose(gpus)
-    try:
-        with cuda.gpus[first]:
-            how: Record = {"batch": batch, "precision": precision, "to_depth": to_depth}
-            lowered = lower(config.nodes, rewrites(technique, config, **how))
-    except ValueError as error:
-        others = row.others(config.name)
-        raise ValueError(f"{config.name}: {technique} cannot compute it: {error}; {others} can") from error
-    part = isinstance(config.layers[0], Features) or len(lowered[-1].out_shape) > 1
-    seam = Seam(lowered)
-
-    def network() -> list[Stage]:  # once a GPU: weights are packed there
-        return stages(lowered, params, layers)
-
-    graph = row.graphs if graph is None else graph
+    first, *_ = device.choose(gpus)
+    with cuda.gpus[first]:
+        how: Record = {"batch": batch, "precision": precision, "group": group, "to_depth": to_depth}
+        lowered, prepared = network(technique, params, config, **how)
+    graph = network_technique(technique).graphs if graph is None else graph
     graph = graph and not device.SIMULATED
-    sizes: Any = seam if part else config
-    run = on_gpus(network, sizes, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)
-    return seam.around(run) if part else run
+    return on_gpus(
+        lambda: prepared(lowered), config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph
+    )

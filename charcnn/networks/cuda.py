@@ -8,22 +8,25 @@ linear layers as matrix products (`direct`). Of the last two a batch's kernels a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from charcnn.aliases import Array, DType
+from charcnn.aliases import Array
 from charcnn.catalog import network_technique
 from charcnn.gpu import device
+from charcnn.gpu.collectives import Group
 from charcnn.layers import Linear, MaxPool2d, Node, Softmax
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import pair
-from charcnn.networks.architecture import Architecture, Features
+from charcnn.networks.architecture import Architecture
 from charcnn.networks.calls import absorb, arguments, fused, launcher, operator
-from charcnn.networks.lowering import Op, Params, Rewrite, chain_weights, lower, weights_of
+from charcnn.networks.exchanges import BETWEEN, Exchanges, SharedNorm
+from charcnn.networks.lowering import Op, Ops, Params, Rewrite, chain_weights, lower, weights_of
 from charcnn.networks.lowering.fusing import CHAINED, SIMPLIFY, absorb_linear, join_chains, plan_chains
 from charcnn.ops.chain.plan2d import Plan2d, plan2d
 from charcnn.ops.common.arrays import pack
@@ -56,23 +59,6 @@ class OperatorLayer(NoScratch):
         if tuple(x.shape[1:]) != self._op.in_shape:
             x = x.reshape((x.shape[0], *self._op.in_shape))
         return self._launcher(x, *self._arguments, **self._options, out=space.device(*y), stream=space.stream)
-
-
-class Viewed(NoScratch):
-    """Rows of bytes as the float32 features that they are, or features in another shape: how a part begins."""
-
-    nbytes = 0
-
-    def __init__(self, shape: Shape, dtype: DType = np.float32) -> None:
-        self._shape, self._dtype = shape, dtype
-
-    def writes(self, x: Shape) -> list[ArraySpec]:
-        """What it gives, which takes no room of its own."""
-        return [ArraySpec((x[0], *self._shape), self._dtype)]
-
-    def __call__(self, x: Array, space: Space) -> Array:
-        """x in its new shape, the memory it has."""
-        return x.view(self._dtype).reshape((x.shape[0], *self._shape))
 
 
 class ChainLayer:
@@ -164,30 +150,57 @@ def rewrites(technique: str, config: Architecture, *, batch: int, precision: str
 
 def layer(op: Op, params: Params, technique: str) -> PreparedLayer:
     """What computes the op, its weights on the current GPU."""
-    if isinstance(op.layer, Features):
-        return Viewed(op.layer.shape)
     if op.plan is not None:
         return ChainLayer(op, params)
     return direct(op, params) if technique == "direct" else OperatorLayer(op, params)
 
 
+def between(op: Op, exchanges: Exchanges) -> PreparedLayer:
+    """What exchanges float32 features, channels first, with other ranks."""
+    norm: PreparedLayer | None = None
+    if isinstance(op.layer, SharedNorm):
+        norm = OperatorLayer(Op((replace(op.nodes[0], layer=op.layer.alone),)), {})
+    return exchanges.first(op, norm)
+
+
+def network(
+    technique: str, params: Params, config: Architecture, *, batch: int, precision: str | None = None,
+    group: Group | None = None,
+) -> tuple[Ops, Callable[[Ops], list[Stage]]]:  # fmt: skip
+    """The ops that the technique computes, and what prepares some of them on the current GPU; as of `build`."""
+
+    def prepared(ops: Ops) -> list[Stage]:
+        made = partial(layer, params=params, technique=technique)
+        return first_stages(ops, made, batch, group)
+
+    return lower(config.nodes, rewrites(technique, config, batch=batch)), prepared
+
+
+def first_stages(
+    ops: Ops, made: Callable[[Op], PreparedLayer], batch: int, group: Group | None
+) -> list[Stage]:  # fmt: skip
+    """The layer of each op, by `made`; those between ranks exchange features with the group's."""
+    exchanges = None if group is None else Exchanges(group, batch, ops)
+    return [
+        (op.label, [between(op, exchanges) if exchanges is not None and isinstance(op.layer, BETWEEN) else made(op)])
+        for op in ops
+    ]
+
+
 def build(
     technique: str, params: Params, config: Architecture, *, batch: int = 256, streams: int = 2,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, graph: bool | None = None,
+    group: Group | None = None,
 ) -> GpuPipeline:  # fmt: skip
     """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; run.submit, run.on_device: one batch.
 
-    Of a part as `charcnn.networks.cpu.build`.
-
     Args:
         graph: whether a batch is one CUDA graph, whose layers are not timed apart; None: of `strong` and `direct`.
+        group: of the one GPU's rank, whose share the network is: all build and run theirs alike, with streams=1.
     """
-    lowered = lower(config.nodes, rewrites(technique, config, batch=batch))
-
-    def network() -> Iterator[Stage]:  # once a GPU: weights are copied there
-        for op in lowered:
-            yield op.label, [layer(op, params, technique)]
-
+    lowered, prepared = network(technique, params, config, batch=batch, group=group)
     graph = network_technique(technique).graphs if graph is None else graph
     graph = graph and not device.SIMULATED
-    return on_gpus(network, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)
+    return on_gpus(
+        lambda: prepared(lowered), config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph
+    )

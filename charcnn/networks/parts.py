@@ -1,23 +1,33 @@
 """A rank's part of a network: layers of the plan with their share of the weights, run by the technique's own `build`.
 
-A part begins with bytes, or with `Features`: float32, channels first, whatever the technique's own layout is. So those
-on a GPU go through the host. A technique's `build` takes both, and gives features likewise.
+On GPUs a rank's share is one network, whose layers exchange features in the GPUs' memory. On CPUs parts are networks,
+with messages between them. Such a part begins with bytes, or with `Features`: float32, channels first.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any
 
 import numpy as np
+from numba import cuda
 
 from charcnn import offload
-from charcnn.aliases import Function, Record
-from charcnn.layers import BatchNorm2d, Conv2d, Layer, Linear, Node, Shape
+from charcnn.aliases import Argument, Comm, Function, Record
+from charcnn.catalog import NetworkTechnique
+from charcnn.gpu.collectives import Group
+from charcnn.layers import BatchNorm2d, Conv2d, Layer, Linear, LocalResponseNorm, Network, Node, Shape
 from charcnn.networks.architecture import Architecture, Features
+from charcnn.networks.exchanges import Gathered, SharedNorm, Summed
 from charcnn.offload import partition
+from charcnn.offload.relay import Relay, timed
+from charcnn.ops.common.features import STORED
+from charcnn.ops.common.layer import ArraySpec
+from charcnn.ops.common.precision import choose
+from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.run import Run
 
 
@@ -71,6 +81,133 @@ def _sliced(placed: partition.Placed, rank: int, params: Mapping[str, np.ndarray
         case BatchNorm2d():
             held = {name: value[take] for name, value in held.items()}
     return layer, {name: np.ascontiguousarray(value) for name, value in held.items()}
+
+
+FEW = 64
+"""Inputs of a batch, up to which a message less is worth more work."""
+
+
+def norms_of(batch: int, precision: str) -> str:
+    """Which of `partition.NORMS` is right for GPUs."""
+    return "whole" if batch <= FEW or choose(precision, STORED).terms > 1 else "outermost"
+
+
+def gpu_share(
+    whole: Architecture, norms: str, place: tuple[int, int], params: Mapping[str, np.ndarray]
+) -> tuple[Architecture, dict[str, np.ndarray]]:
+    """The rank's share of the network as one by itself, with exchanges between its layers; and its weights."""
+    rank, ranks = place
+    layers: list[Layer] = []
+    held: dict[str, np.ndarray] = {}
+    for of in partition.tensor(whole.nodes, ranks, norms):
+        if of.kind == "sum":
+            layers.append(Summed())
+        elif layers:  # at the end all ranks get what the root does
+            needs = of.need if of.layers else (of.need[0],) * ranks
+            layers.append(Gathered(of.has, of.owns, needs, place, local=not of.kind))
+        for placed in of.layers:
+            layer, given = _sliced(placed, rank, params)
+            if isinstance(layer, LocalResponseNorm) and len({*placed.take}) == ranks > 1 and norms == "outermost":
+                norm = {name: getattr(layer, name) for name in ("size", "alpha", "beta", "k", "name")}
+                layer = SharedNorm(**norm, owns=placed.take)
+            layers.append(layer)
+            held |= given
+    return part(whole, None, layers), held
+
+
+def over_group(build: Callable[..., Run], share: Function | None = None) -> Function:
+    """A technique's `build` for GPUs, each of which has a share of every layer: takes `place`, (rank, ranks), too.
+
+    All ranks of mpiexec call it, and then compute the same batches together. It gives an `offload.Steps`.
+
+    Args:
+        build: takes `group`.
+        share: gives this rank's weights and network of the whole ones; called with those, place, batch and precision.
+            None where `build` takes the whole ones.
+    """
+
+    @wraps(build)
+    def made(
+        params: Mapping[str, np.ndarray], config: Network, *, place: tuple[int, int], monitor: Monitor,
+        gpus: Sequence[int], **how: Argument,
+    ) -> offload.Steps:  # fmt: skip
+        if place[1] == 1:
+            return offload.Steps([offload.Step(None, build(params, config, gpus=gpus, monitor=monitor, **how))])
+        with cuda.gpus[gpus[0]]:
+            group = Group(offload.world())
+        if share is not None:
+            params, config = share(params, config, place, how.get("batch"), how.get("precision"))
+        run = build(params, config, gpus=gpus[:1], monitor=monitor.silent(), **{**how, "streams": 1, "group": group})
+
+        def checked(rows: np.ndarray) -> np.ndarray:
+            results = run(rows)
+            group.check()
+            return results
+
+        return offload.Steps([offload.Step(None, checked)], group.link)
+
+    return made
+
+
+def shared(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
+    """`over_group` of a network's technique for GPUs."""
+
+    def share(
+        params: Mapping[str, np.ndarray], config: Architecture, place: tuple[int, int], batch: int | None,
+        precision: str | None,
+    ) -> tuple[dict[str, np.ndarray], Architecture]:  # fmt: skip
+        most = batch or inspect.signature(build).parameters["batch"].default
+        own, held = gpu_share(config, norms_of(most, technique.precision(precision)), place, params)
+        return held, own
+
+    return over_group(build, share)
+
+
+def relayed(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
+    """A network's `build` for GPUs, each of which has a stage of layers, of equal time as measured on the root's GPU.
+
+    Takes `place`, (rank, ranks), too. All ranks of mpiexec call it. It gives what `offload.pipeline` runs.
+    """
+
+    @wraps(build)
+    def made(
+        params: Mapping[str, np.ndarray], config: Architecture, *, place: tuple[int, int], monitor: Monitor,
+        gpus: Sequence[int], batch: int | None = None, precision: str | None = None, **how: Argument,
+    ) -> offload.Stage | Relay:  # fmt: skip
+        if place[1] == 1:
+            return parted("pipeline", build)(
+                params, config, place=place, monitor=monitor, gpus=gpus, batch=batch, precision=precision, **how
+            )
+        batch = batch or inspect.signature(build).parameters["batch"].default
+        with cuda.gpus[gpus[0]]:
+            comm = offload.world()
+            return stage_on(comm, Group(comm), technique, params, config, batch, precision, gpus[0], monitor)
+
+    return made
+
+
+def stage_on(
+    comm: Comm, group: Group, technique: NetworkTechnique, params: Mapping[str, np.ndarray], config: Architecture,
+    batch: int, precision: str | None, gpu: int, monitor: Monitor,
+) -> Relay:  # fmt: skip
+    """This rank's stage on the current GPU, of a group of all the communicator's ranks, which call it together.
+
+    Raises:
+        ValueError: there are more ranks than ops; or as of the technique's `build`.
+    """
+    rank, ranks = comm.rank, comm.size
+    ops, prepared = technique.module.network(
+        technique.name, params, config, batch=batch, **technique.build_options(precision)
+    )
+    if ranks > len(ops):
+        raise ValueError(f"{ranks} ranks: need 1 to {len(ops)}, of the layers that a stage may have")
+    found = timed([prepared((op,)) for op in ops], batch, config.length) if rank == 0 else None
+    seconds, specs = zip(*comm.bcast(found), strict=True)
+    cuts = partition.cut(seconds, ranks)
+    reads = [ArraySpec((config.length,), np.uint8), *(specs[own.start - 1] for own in cuts[1:])]
+    mine = ops[cuts[rank].start : cuts[rank].stop]
+    times = [sum(seconds[own.start : own.stop]) for own in cuts]
+    return Relay(group, prepared(mine), reads, specs[cuts[rank].stop - 1], batch, gpu, monitor, times, mine[0].label)
 
 
 def flops(whole: Architecture, mode: str, ranks: int) -> list[int]:

@@ -7,7 +7,7 @@ A batch's kernels are one CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,11 +16,12 @@ import numpy as np
 from charcnn.aliases import Array
 from charcnn.catalog import network_technique
 from charcnn.gpu import device
+from charcnn.gpu.collectives import Group
 from charcnn.layers import Node, Pixels
 from charcnn.layers.layer import Shape
-from charcnn.networks.architecture import Architecture, Features
-from charcnn.networks.cuda import ABSORB, Viewed, direct
-from charcnn.networks.lowering import Op, Params, Rewrite, chain_weights, lower
+from charcnn.networks.architecture import Architecture
+from charcnn.networks.cuda import ABSORB, direct, first_stages
+from charcnn.networks.lowering import Op, Ops, Params, Rewrite, chain_weights, lower
 from charcnn.networks.lowering.fusing import SIMPLIFY, absorb_pixels, join_chains, plan_chains
 from charcnn.ops.chain.plan_mma import MmaPlan, make_mma_plan
 from charcnn.ops.common.layer import ArraySpec, NoScratch, PreparedLayer, Space
@@ -70,41 +71,43 @@ def rewrites(technique: str, config: Architecture, *, batch: int, precision: str
 
 def layer(op: Op, params: Params) -> PreparedLayer:
     """What computes the op, its weights on the current GPU."""
-    if isinstance(op.layer, Features):
-        return Viewed(op.layer.shape)
     return direct(op, params) if op.plan is None else MmaChainLayer(op, params)
+
+
+def network(
+    technique: str, params: Params, config: Architecture, *, batch: int, precision: str | None = None,
+    group: Group | None = None,
+) -> tuple[Ops, Callable[[Ops], list[Stage]]]:  # fmt: skip
+    """The ops that the technique computes, and what prepares some of them on the current GPU; as of `build`."""
+    try:
+        lowered = lower(config.nodes, rewrites(technique, config, batch=batch, precision=precision))
+        if not any(op.plan for op in lowered):
+            raise ValueError("it has no convolutions")
+    except ValueError as error:
+        others = network_technique(technique).others(config.name)
+        raise ValueError(f"{config.name}: {technique} cannot compute it: {error}; {others} can") from error
+    return lowered, lambda ops: first_stages(ops, partial(layer, params=params), batch, group)
 
 
 def build(
     technique: str, params: Params, config: Architecture, *, batch: int = 1024, streams: int = 3,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, precision: str | None = None,
-    graph: bool | None = None,
+    graph: bool | None = None, group: Group | None = None,
 ) -> GpuPipeline:  # fmt: skip
     """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; run.submit, run.on_device: one batch.
-
-    Of a part as `charcnn.networks.cpu.build`.
 
     Args:
         precision: one of the technique's; its first where None.
         graph: whether a batch is one CUDA graph, whose layers are not timed apart; None: yes.
 
+        group: of the one GPU's rank, whose share the network is: all build and run theirs alike, with streams=1.
+
     Raises:
         ValueError: the technique cannot compute the network; names those that can.
     """
-    row = network_technique(technique)
-    try:
-        lowered = lower(config.nodes, rewrites(technique, config, batch=batch, precision=precision))
-        if not any(op.plan for op in lowered) and not isinstance(config.layers[0], Features):
-            raise ValueError("it has no convolutions")
-    except ValueError as error:
-        raise ValueError(
-            f"{config.name}: {technique} cannot compute it: {error}; {row.others(config.name)} can"
-        ) from error
-
-    def network() -> Iterator[Stage]:  # once a GPU: weights are copied there
-        for op in lowered:
-            yield op.label, [layer(op, params)]
-
-    graph = row.graphs if graph is None else graph
+    lowered, prepared = network(technique, params, config, batch=batch, precision=precision, group=group)
+    graph = network_technique(technique).graphs if graph is None else graph
     graph = graph and not device.SIMULATED
-    return on_gpus(network, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)
+    return on_gpus(
+        lambda: prepared(lowered), config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph
+    )

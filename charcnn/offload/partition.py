@@ -35,16 +35,22 @@ def stages(nodes: Sequence[Node], count: int) -> list[Nodes]:
     if not 1 <= count <= len(starts):
         raise ValueError(f"{count} ranks: need 1 to {len(starts)}, a convolution or linear layer for each stage")
     ends = [*starts[1:], len(nodes)]
-    sums = [0, *itertools.accumulate(sum(n.flops for n in nodes[a:b]) for a, b in zip(starts, ends, strict=True))]
-    # best[e]: of the first e products in as many stages as rounds went by, the largest stage, and where stages end.
-    best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
+    work = [sum(n.flops for n in nodes[a:b]) for a, b in zip(starts, ends, strict=True)]
+    cuts = [0, *(ends[of.stop - 1] for of in cut(work, count))]
+    return [tuple(nodes[a:b]) for a, b in itertools.pairwise(cuts)]
+
+
+def cut(work: Sequence[float], count: int) -> list[range]:
+    """Pieces of work in order, as so many stages whose largest is the least possible."""
+    sums = [0.0, *itertools.accumulate(work)]
+    # best[e]: of the first e pieces in as many stages as rounds went by, the largest stage, and where stages end.
+    best: dict[int, tuple[float, list[int]]] = {0: (0, [])}
     for _ in range(count):
         best = {
             end: min((max(best[at][0], sums[end] - sums[at]), [*best[at][1], end]) for at in best if at < end)
-            for end in range(1 + min(best), len(starts) + 1)
+            for end in range(1 + min(best), len(work) + 1)
         }
-    cuts = [0, *(ends[end - 1] for end in best[len(starts)][1])]
-    return [tuple(nodes[a:b]) for a, b in itertools.pairwise(cuts)]
+    return [range(a, b) for a, b in itertools.pairwise([0, *best[len(work)][1]])]
 
 
 def channels(count: int, groups: int, ranks: int, label: str) -> Ranges:
@@ -108,12 +114,23 @@ class Part:
         return max(each) * math.prod(self.shape[1:])
 
 
-def tensor(nodes: Sequence[Node], ranks: int) -> list[Part]:
+NORMS = "neighbours", "outermost", "whole"
+"""How `tensor` has local response normalisation of channels that ranks share."""
+
+
+def tensor(nodes: Sequence[Node], ranks: int, norms: str = NORMS[0]) -> list[Part]:
     """Every product shared out over ranks: output channels of convolutions; rows, then columns of linear layers.
 
     Features stay shared out for as long as the next layer can read them so: pointwise and pooling layers, a convolution
     whose groups are those that a rank has, a linear layer by the columns of what a rank has, whose results are added
     up. Local response normalisation needs some channels of the neighbours.
+
+    Args:
+        nodes: the network.
+        ranks: how many.
+        norms: "neighbours": each rank gets those channels, of all pixels, before it normalises; "outermost": the norm
+            itself exchanges them; "whole": the convolution before it computes them as well, where it reads all
+            channels, and else each rank gets all channels: one message less, for more work.
 
     Raises:
         ValueError: a product has fewer channels or units than there are ranks.
@@ -121,21 +138,26 @@ def tensor(nodes: Sequence[Node], ranks: int) -> list[Part]:
     has = owns = _everything(nodes[0].in_shape, ranks)
     parts = [Part(nodes[0].in_shape, "", has, owns, has)]
     whole, summed = True, False
-    for node in nodes:
+    for place, node in enumerate(nodes):
         all_, inner, reach = _everything(node.in_shape, ranks), math.prod(node.in_shape[1:]), 0
-        take, give, sums = has, has, False
+        take, give, sums, right = has, has, False, None
         match node.layer:
             case Conv2d(channels=count, groups=groups):
                 give = channels(count, groups, ranks, node.layer.label)
                 each, read = count // groups, node.in_shape[0] // groups
                 take = tuple(range(of.start // each * read, -(-of.stop // each) * read) for of in give)
+                if norms == "whole" and take == _everything(node.in_shape, ranks):
+                    right, give = give, _reached(give, _next_norm(nodes[place + 1 :]), node.out_shape[0])
             case Linear() if not whole:
                 take, give, sums = owns, _everything(node.out_shape, ranks), True
             case Linear(units=units):
                 give = channels(units, 1, ranks, node.layer.label)
-            case LocalResponseNorm(size=size) if not whole:
+            case LocalResponseNorm(size=size) if not whole and norms != "outermost":
                 reach = size // 2
-                take = give = tuple(overlap(range(of.start - reach, of.stop + reach), all_[0]) for of in owns)
+                take = give = _reached(owns, reach, node.in_shape[0])
+                if norms == "whole" and take != has:
+                    take = give = all_
+                    reach = 0
             case Softmax():
                 take = give = all_
             case Pixels():
@@ -143,11 +165,13 @@ def tensor(nodes: Sequence[Node], ranks: int) -> list[Part]:
             case Flatten():
                 give = _times(has, inner)
         if summed or take != has:
-            right = all(overlap(a, b) == b for a, b in zip(owns, take, strict=True))
-            parts.append(Part(node.in_shape, "sum" if summed else "" if right else "exchange", has, owns, take))
+            there = all(overlap(a, b) == b for a, b in zip(owns, take, strict=True))
+            parts.append(Part(node.in_shape, "sum" if summed else "" if there else "exchange", has, owns, take))
         parts[-1] = replace(parts[-1], layers=(*parts[-1].layers, Placed(node, take, give, sums)))
         if isinstance(node.layer, Flatten):
             owns = _times(owns, inner)
+        elif right is not None:
+            owns = right
         elif not reach and give is not has:
             owns = give
         has, summed = give, sums
@@ -156,6 +180,17 @@ def tensor(nodes: Sequence[Node], ranks: int) -> list[Part]:
     if summed or not whole:
         parts.append(Part(nodes[-1].out_shape, "sum" if summed else "exchange", has, owns, has if summed else root))
     return parts
+
+
+def _next_norm(rest: Sequence[Node]) -> int:
+    """How far the normalisation reaches that comes next, behind pointwise layers alone; 0 of none."""
+    after = next((node.layer for node in rest if not node.layer.epilogue), None)
+    return after.size // 2 if isinstance(after, LocalResponseNorm) else 0
+
+
+def _reached(ranges: Ranges, reach: int, channels: int) -> Ranges:
+    """So many more on either side, of those that there are."""
+    return tuple(overlap(range(of.start - reach, of.stop + reach), range(channels)) for of in ranges)
 
 
 def _everything(shape: Shape, ranks: int) -> Ranges:

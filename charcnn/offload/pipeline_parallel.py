@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from charcnn.aliases import Array, Comm, Record
 from charcnn.offload.scheduler import POLL, Scheduler, Task
 from charcnn.runtime.pipeline import Pipeline, as_pipeline
 from charcnn.runtime.timeline import OFF, Timeline
+
+if TYPE_CHECKING:
+    from charcnn.offload.relay import Relay
 
 FILLING = 4
 """Micro-batches a stage, at least, where there are inputs enough: the bubble is then a fifth at most."""
@@ -37,6 +40,9 @@ class Stage:
         length, width: of a row that it reads, in bytes, and of one that it gives, in values.
         byte_values: how many values a byte that it reads takes.
     """
+
+    relayed: ClassVar[bool] = False
+    """Whether features go to the next rank by themselves."""
 
     run: Callable[[np.ndarray], np.ndarray]
     length: int
@@ -72,7 +78,7 @@ def bubble_of(times: Sequence[float], batches: int) -> float:
 def pipeline(
     comm: Comm | None,
     source: Array,
-    stage: Stage,
+    stage: Stage | Relay,
     length: int,
     classes: int,
     *,
@@ -100,6 +106,10 @@ def pipeline(
     total = total if mine is None else mine.bcast(total)
     assert total is not None
     stage.chunk = max(1, min(chunk, -(-total // (FILLING * ranks))))
+    if stage.relayed:
+        found = stage.run(mine, source, total, classes, timeline, progress)
+        mine.Free()
+        return found
     parts = [slice(start, min(start + stage.chunk, total)) for start in range(0, total, stage.chunk)]
     results = np.empty((total, classes), np.float32) if rank == 0 else None
     compute = as_pipeline(stage.run, stage.chunk, stage.width)

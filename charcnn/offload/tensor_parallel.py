@@ -35,10 +35,11 @@ class Steps:
 
     Args:
         steps: in order.
+        link: through what features go to other ranks.
     """
 
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self.steps = steps
+    def __init__(self, steps: Sequence[Step], link: str = "messages") -> None:
+        self.steps, self.link = steps, link
         self.busy = self.elapsed = 0.0
         """Seconds of the last run: of computing, and of all."""
         self.sent = 0
@@ -46,7 +47,7 @@ class Steps:
 
     def did(self) -> Record:
         """For the report."""
-        return {"busy": self.busy, "elapsed": self.elapsed, "sent": self.sent}
+        return {"busy": self.busy, "elapsed": self.elapsed, "sent": self.sent, "link": self.link}
 
     def __call__(self, rows: np.ndarray) -> None:
         """Every part alone, once, on as many inputs: on zeros but for the first."""

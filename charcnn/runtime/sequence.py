@@ -64,11 +64,11 @@ class LayerSequence:
         self.layers = [layer for _, layers in self.stages for layer in layers]
         self.nbytes = held_bytes(self.layers)
 
-    def room(self, batch: int, length: int) -> tuple[int, dict[PreparedLayer, dict[str, ArraySpec]]]:
-        """Bytes of the largest features of up to so many inputs, and what layers write besides."""
-        largest, scratch = batch * length, dict[PreparedLayer, dict[str, ArraySpec]]()
+    def room(self, batch: int, *shape: int) -> tuple[int, dict[PreparedLayer, dict[str, ArraySpec]]]:
+        """Bytes of the largest features of up to so many inputs of a shape, and what layers write besides."""
+        largest, scratch = batch * prod(shape), dict[PreparedLayer, dict[str, ArraySpec]]()
         for n in {batch, *(min(batch, most) for most in bounds(self.layers))}:
-            x: Shape = (n, length)
+            x: Shape = (n, *shape)
             for layer in flat(self.layers, n):
                 arrays = scratch.setdefault(layer, {})
                 for name, array in layer.scratch(x).items():
@@ -111,14 +111,19 @@ class LayerSequence:
             for layer in layers:
                 x = layer(x, buffers)
             if writes_host(last):
-                *before, _ = last.writes(x.shape)
-                room = iter([*(buffers.device(*array) for array in before), logits])
-                device_of = lambda shape, dtype=np.float32: next(room).reshape(shape)  # noqa: E731
-                last(x, SimpleNamespace(stream=buffers.stream, scratch=buffers.scratch, device=device_of))
+                into(last, x, logits, buffers)
             else:
                 copy_kernel.copy(last(x, buffers), logits, buffers.stream)
 
         return start
+
+
+def into(layer: PreparedLayer, x: Array, out: Array, buffers: StreamBuffers) -> Array:
+    """Start a layer whose result goes to `out`; gives it, which lies elsewhere where the layer has room of its own."""
+    *before, _ = layer.writes(x.shape)
+    room = iter([*(buffers.device(*array) for array in before), out])
+    device_of = lambda shape, dtype=np.float32: next(room).reshape(shape)  # noqa: E731
+    return layer(x, SimpleNamespace(stream=buffers.stream, scratch=buffers.scratch, device=device_of))
 
 
 def gpu_pipeline(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numba import cuda
 
-from charcnn.aliases import Array, Comm, Stream
+from charcnn.aliases import Array, Comm, Kernel, Stream
 from charcnn.gpu import device
 from charcnn.gpu.arrays import shape_of
 from charcnn.gpu.collectives import kernels
@@ -101,7 +101,7 @@ class Group:
 
     def all_reduce(
         self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None,
-        shots: int | None = None,
+        shots: int | None = None, epilogue: Kernel | None = None,
     ) -> Array:  # fmt: skip
         """The sum of all ranks' x, on every rank.
 
@@ -112,6 +112,7 @@ class Group:
             stream: a CUDA stream, as all operators take it.
             protocol: lines or tiles, default by size.
             shots: 1: each rank adds up everything; 2: each its part, which it sends to all. Default by size.
+            epilogue: a device function of a float32, which each sum passes through before it is rounded.
 
         Returns:
             out.
@@ -125,7 +126,7 @@ class Group:
         if shots not in SHOTS:
             raise ValueError(f"{shots=}: need 1 or 2")
         kind = SHOTS[shots]
-        return self._exchange(kind, x, tuple(x.shape), out, stream, x.size, protocol, in_place="x")
+        return self._exchange(kind, x, tuple(x.shape), out, stream, x.size, protocol, "x", epilogue)
 
     def reduce_scatter(self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None) -> Array:
         """Of the sum of all ranks' x, this rank's part.
@@ -166,7 +167,7 @@ class Group:
 
     def _exchange(
         self, kind: str, x: Array, shape: Shape, out: Array, stream: Stream, size: int,
-        protocol: str | None, in_place: str = "",
+        protocol: str | None, in_place: str = "", epilogue: Kernel | None = None,
     ) -> Array:  # fmt: skip
         ptx_type = _ptx_type(x)
         call = Call(out, stream, shape, x.dtype, {"x": x.dtype}, in_place, x=x)
@@ -186,7 +187,7 @@ class Group:
         blocks = min(self.blocks, -(-vectors // threads))
         count = min(CAPACITIES[protocol], -(-vectors // max(blocks, 1)))
         early = device.begins_early()
-        kernel = kernels.make_exchange(kind, ptx_type, self.ranks, protocol, early)
+        kernel = kernels.make_exchange(kind, ptx_type, self.ranks, protocol, early, epilogue)
         places = (np.uint64(device.address(array)) for array in (given, call.out))
         numbers = map(np.uint32, (self.rank, halves, count))
         call.launch(kernel, blocks, threads, *places, self.regions, *numbers, *self.waiting, early=early)

@@ -107,11 +107,13 @@ def sums_of(ptx_type: str) -> tuple[Kernel, Kernel]:
 
 
 @cache
-def make_exchange(kind: str, ptx_type: str, ranks: int, protocol: str, early: bool) -> Kernel:
+def make_exchange(
+    kind: str, ptx_type: str, ranks: int, protocol: str, early: bool, epilogue: Kernel | None = None
+) -> Kernel:
     """The kernel of a collective: all_reduce, two_shot, reduce_scatter or all_gather.
 
     In `all_reduce` each rank sends all of x to all, and adds up everything. In `two_shot` a rank adds up its part of
-    what a block takes in a step, and sends the sums to all.
+    what a block takes in a step, and sends the sums to all. `epilogue` is a device function of a float32, of each sum.
 
     The kernel's arguments: addresses of x and y, multiples of 16; the ranks' regions, this one's first, then those of
     the ranks behind it; the rank; halves that one rank gives to another; vectors that a block takes in a step;
@@ -122,6 +124,7 @@ def make_exchange(kind: str, ptx_type: str, ranks: int, protocol: str, early: bo
     put, posted, arrived, take, counter = of.put, of.posted, of.arrived, of.take, COUNTERS[protocol]
     values, threads = VECTOR // (4 if ptx_type == "f32" else 2), THREADS[protocol]
     gathers, scatters, two_shot = kind == "all_gather", kind == "reduce_scatter", kind == "two_shot"
+    ends = epilogue is not None
 
     @cuda.jit(device=True, forceinline=True)
     def summed(x, begin, i, size, regions, block, rank, step, at, patience, fault):
@@ -135,6 +138,9 @@ def make_exchange(kind: str, ptx_type: str, ranks: int, protocol: str, early: bo
                 a, b, c, d, came = take(regions, block, source, step, at, patience, fault)
                 all_came = all_came and came
             add(total, 0, a, b, c, d)
+        if ends:
+            for v in range(values):
+                total[v] = epilogue(total[v])
         a, b, c, d = words(total)
         return a, b, c, d, all_came
 

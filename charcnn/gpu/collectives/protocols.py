@@ -82,7 +82,7 @@ class Protocol(NamedTuple):
 
 
 @cuda.jit(device=True)
-def _late(regions, since, patience, fault, source):
+def too_late(regions, since, patience, fault, source):
     """Whether to wait no longer: another thread or rank gave up, or this one does, and tells all ranks and the host."""
     lost = ptx.ld_acquire_sys_b32(regions[0])
     if lost == 0:
@@ -134,7 +134,7 @@ def lines(ranks: int) -> Protocol:
             looks += 1
             if looks == LOOKS:
                 since = ptx.globaltimer()
-            elif looks % LOOKS == 0 and _late(regions, since, patience, fault, source):
+            elif looks % LOOKS == 0 and too_late(regions, since, patience, fault, source):
                 came = False
                 break
         return a, b, c, d, came
@@ -177,7 +177,7 @@ def tiles(ranks: int) -> Protocol:
                 looks += 1
                 if looks == LOOKS:
                     since = ptx.globaltimer()
-                elif looks % LOOKS == 0 and _late(regions, since, patience, fault, source):
+                elif looks % LOOKS == 0 and too_late(regions, since, patience, fault, source):
                     late = 1
                     break
         return cuda.syncthreads_or(late) == 0

@@ -48,7 +48,7 @@ def warmed(run: Run, level: catalog.Program, config: Network, batch: int, gpus: 
     """Run batches, which compiles, allocates, and brings weights into caches: not part of what is timed. Seconds."""
     simulated = level.device == "cuda" and device.SIMULATED  # where nothing is compiled
     share = 0 if simulated else min(batch * max(1, len(gpus)), total)
-    of: Any = run if isinstance(run, offload.Stage) else config
+    of: Any = run if hasattr(run, "byte_values") else config
     warm = np.random.default_rng(0).integers(0, of.byte_values, (share, of.length), np.uint8)
     started = time.perf_counter()
     if isinstance(run, Pipeline) and share:

@@ -6,19 +6,12 @@ Megatron-LM). Embeddings, normalisations and means are every rank's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Sequence
 
 import numpy as np
-from numba import cuda
 
-from charcnn import offload
-from charcnn.aliases import Function, Value
-from charcnn.gpu.collectives import Group
 from charcnn.layers import Projection, SelfAttention
-from charcnn.networks.encoder import EncoderNetwork, EncoderStep
-from charcnn.runtime.monitor import Monitor
-from charcnn.runtime.run import Run
+from charcnn.networks.encoder import EncoderStep
 
 
 def check(steps: Sequence[EncoderStep], ranks: int) -> None:
@@ -47,30 +40,3 @@ def share(
         return apart.reshape(-1, weight.shape[1]), bias.reshape(parts, -1)[:, mine].reshape(-1)
     values = weight.shape[1] // ranks
     return weight[:, rank * values : (rank + 1) * values], bias if rank == 0 else np.zeros_like(bias)
-
-
-def shared(build: Callable[..., Run]) -> Function:
-    """A technique's `build` that makes this rank's share: takes `place`, (rank, ranks), too. Gives an `offload.Steps`.
-
-    All ranks of mpiexec call it, and then compute the same batches together.
-    """
-
-    @wraps(build)
-    def made(
-        params: Mapping[str, np.ndarray], config: EncoderNetwork, *, place: tuple[int, int], monitor: Monitor,
-        gpus: Sequence[int], **how: Value,
-    ) -> offload.Steps:  # fmt: skip
-        if place[1] == 1:
-            return offload.Steps([offload.Step(None, build(params, config, gpus=gpus, monitor=monitor, **how))])
-        with cuda.gpus[gpus[0]]:
-            group = Group(offload.world())
-        run = build(params, config, gpus=gpus[:1], monitor=monitor.silent(), streams=1, group=group, **how)
-
-        def checked(rows: np.ndarray) -> np.ndarray:
-            results = run(rows)
-            group.check()
-            return results
-
-        return offload.Steps([offload.Step(None, checked)])
-
-    return made

@@ -22,11 +22,11 @@ from charcnn.layers import (
     Softmax,
 )  # fmt: skip
 from charcnn.layers.windows import Window
-from charcnn.networks.architecture import Features
 from charcnn.networks.channels import ONE, Channels
+from charcnn.networks.exchanges import Gathered, SharedNorm, Summed
 from charcnn.networks.lowering import Op, Ops
 from charcnn.ops.common.pixel_tables import exact_tables
-from charcnn.ops.common.precision import choose
+from charcnn.ops.common.precision import HALF_PRECISIONS, choose
 from charcnn.ops.conv1d.windows import COLUMNS
 from charcnn.ops.pixels_to_depth import Blocks
 
@@ -56,8 +56,9 @@ class Technique:
 
 
 def takes_epilogue(before: Op, op: Op) -> bool:
-    """Whether the last pass of an op before computes the pointwise function: of a convolution, or a linear layer."""
-    return _multiplies(before) and len(before.nodes) == 1 and bool(op.layer.epilogue)
+    """Whether the last pass of an op before computes the pointwise function: of a product, or a sum over ranks."""
+    last = _multiplies(before) or isinstance(before.layer, Summed)
+    return last and len(before.nodes) == 1 and bool(op.layer.epilogue)
 
 
 def pixels_to_blocks(ops: Ops, technique: Technique, to_depth: bool | None = None) -> Ops:
@@ -93,26 +94,23 @@ def pixels_to_blocks(ops: Ops, technique: Technique, to_depth: bool | None = Non
 
 
 def choose_precisions(ops: Ops, technique: Technique) -> Ops:
-    """Features have the technique's precision from the pixels to the last product, whose results are float32.
-
-    Raises:
-        ValueError: a part of a network begins with a convolution of two terms.
-    """
+    """Features have the technique's precision from the pixels to the last product, whose results are float32."""
     reads, found = technique.precision, list[Op]()
     for place, op in enumerate(ops):
         writes = reads
-        if isinstance(op.layer, Features):
-            writes = "fp32"
-        elif _multiplies(op):
-            writes = "fp32" if _ends(ops[place + 1 :], technique) else technique.precision
-            if isinstance(op.layer, Conv2d) and reads != technique.precision and choose(technique.precision).terms > 1:
-                need = f"takes one term, {technique.precision} has {choose(technique.precision).terms}"
-                raise ValueError(f"{op.layer.label}: a part that begins with it {need}")
+        if _multiplies(op):
+            wide = _ends(ops[place + 1 :], technique) or _summed_wide(ops[place + 1 :], technique)
+            writes = "fp32" if wide else technique.precision
         elif op.plan is not None:
             writes = technique.precision
         found.append(replace(op, reads=reads, writes=writes))
         reads = writes
     return tuple(found)
+
+
+def _summed_wide(rest: Sequence[Op], technique: Technique) -> bool:
+    """Whether ranks add up what is multiplied before these, in float32."""
+    return bool(rest) and isinstance(rest[0].layer, Summed) and technique.precision not in HALF_PRECISIONS
 
 
 def _multiplies(op: Op) -> bool:
@@ -147,20 +145,22 @@ def pack_channels(ops: Ops, technique: Technique) -> Ops:
                 if op.blocks is not None:
                     channels *= math.prod(op.blocks.size)
                 outputs = Channels.grouped(channels, technique.together)
-            case Features(shape):
-                bare = all(after.layer.epilogue or isinstance(after.layer, Softmax) for after in rest)
-                outputs = Channels.grouped(shape[0], 1 if bare else technique.together)
             case Conv2d() as conv:
                 outputs, groups = _outputs(conv, inputs, rest, technique)
             case Linear(units):
                 outputs = Channels.grouped(units, 1 if _ends(rest, technique) else technique.together)
-            case MaxPool2d() | AvgPool2d() | GlobalAvgPool2d():
+            case Gathered(local=True) as kept if len(inputs.places) == op.in_shape[0]:
+                outputs = Channels(inputs.places[kept.kept], inputs.width)
+            case Gathered(local=False) if inputs.together:
+                bare = op.reads == "fp32" and _ends(rest, technique)
+                outputs = Channels.grouped(op.out_shape[0], 1 if bare else technique.together)
+            case MaxPool2d() | AvgPool2d() | GlobalAvgPool2d() | Summed():
                 pass
+            case SharedNorm() if op.reads != "fp32" and choose(op.reads).terms > 1:
+                raise ValueError(f"{op.layer.label}: ranks share features of one term, {op.reads} has more")
             case LocalResponseNorm() if inputs.width == len(inputs.places) or not _sigmoid(found):
                 pass
             case Softmax() if op.reads == "fp32":
-                pass
-            case pointwise if pointwise.epilogue and [type(one.layer) for one in found] == [Features]:
                 pass
             case _:
                 raise ValueError(f"{op.layer.label}: no layer for it here behind the one before")
@@ -192,7 +192,7 @@ def _reader(rest: Sequence[Op]) -> tuple[int, bool]:
         match op.layer:
             case Conv2d(groups=groups):
                 return groups, False
-            case LocalResponseNorm():
+            case LocalResponseNorm() | Gathered():
                 return 1, True
             case Linear():
                 break

@@ -22,7 +22,7 @@ from charcnn.model import params
 from charcnn.networks import fused, weights
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.lowering import Ops, each
-from charcnn.networks.parts import parted
+from charcnn.networks.parts import parted, relayed, shared
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import fit, tables
 from charcnn.ops.chain.plan2d import METHODS
@@ -176,6 +176,8 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
         timed = {"graph": False} if chosen.layers and technique.graphs else {}  # a graph is timed as a whole
         how = {"method": chosen.method} if technique.home == "fused" else {}
         build = partial(technique.build, technique.name, **timed, **how)
+        if chosen.offload in offload.PARTED and technique.device == "cuda":
+            return technique, (shared if chosen.offload == "tensor" else relayed)(technique, build)
         return technique, parted(chosen.offload, build) if chosen.offload in offload.PARTED else build
 
     def _fastest(self, precision: str | None) -> str:

@@ -25,9 +25,9 @@ from charcnn.model.sequences import Exact, Rounded
 from charcnn.model.sequences import run as reference
 from charcnn.networks.encoder import EncoderNetwork, files
 from charcnn.networks.encoder.embedder import CPU, check_size, fastest, truncated
-from charcnn.networks.encoder.shares import shared
 from charcnn.networks.encoder.sizes import TOKENS
 from charcnn.networks.encoder.tokens import TextTokenizer
+from charcnn.networks.parts import over_group
 from charcnn.text.columns import require_arrow
 from charcnn.text.texts import read_texts
 
@@ -117,7 +117,7 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
         named = chosen.technique and catalog.encoder_technique(chosen.technique)
         technique = named or fastest(self._row, chosen.precision)
         build = partial(technique.build, technique.name)
-        return technique, shared(build) if chosen.offload == "tensor" else build
+        return technique, over_group(build) if chosen.offload == "tensor" else build
 
     def reads(self, chosen: argparse.Namespace) -> paths.Paths:
         """The files that its options name; of --params each that is read, as results may lie in its folder."""

@@ -173,19 +173,23 @@ def parts(network: Architecture, report: Mapping[str, Any]) -> list[str]:
     rows, found = [], []
     for rank, (did, share) in enumerate(zip(ranks, shares, strict=True)):
         if mode == "pipeline":
-            sent, per = 4 * did["width"] * did["chunk"] * (len(ranks) > 1), "a micro-batch"
+            sent, per = did.get("bytes", 4 * did["width"]) * did["chunk"] * (len(ranks) > 1), "a micro-batch"
         else:
             sent, per = did["sent"] / inputs, "an input"
         busy = f"{did['busy'] / did['elapsed']:.1%}" if did["elapsed"] else "–"
         rows.append([str(rank), f"{share:.1%}", busy, f"{sent:,.0f}"])
     if mode == "pipeline":
         batches = -(-inputs // ranks[0]["chunk"])
-        stages = [node[0].layer.label for node in partition.stages(network.nodes, len(ranks))]
+        relayed = "begins" in ranks[0]
+        begins = [node[0].layer.label for node in partition.stages(network.nodes, len(ranks))]
+        stages = [did["begins"] for did in ranks] if relayed else begins
+        times = [did["seconds"] for did in ranks] if relayed else shares
         found = [
             f"{batches} micro-batches of {ranks[0]['chunk']}; stages begin at {', '.join(stages)}",
             f"bubble: {report['idle']:.1%} of the ranks' time was idle; {offload.bubble(len(ranks), batches):.1%} of "
-            f"equal stages, {offload.bubble_of(shares, batches):.1%} of these",
+            f"equal stages, {offload.bubble_of(times, batches):.1%} of these",
         ]
     else:
         found = [f"{report['idle']:.1%} of the ranks' time went to messages and waiting"]
+    found += [f"features go through {ranks[0]['link']}"] * ("link" in ranks[0])
     return [*table(["rank", "of all FLOP", "busy", f"bytes sent {per}"], rows), *found]

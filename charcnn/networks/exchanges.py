@@ -1,0 +1,268 @@
+"""What ranks exchange between their shares of a network: layers of a share, and what computes them on GPUs.
+
+A rank's share is a network by itself, whose layers have some of the channels. Between them stand layers that bring what
+the next one reads. On GPUs their kernels write straight to the other ranks' memory, and are recorded with the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from charcnn.aliases import Array
+from charcnn.gpu import device
+from charcnn.gpu.collectives import Group
+from charcnn.gpu.collectives.pieces import Piece, launch_pieces
+from charcnn.gpu.collectives.regions import array_at
+from charcnn.layers import Layer, LocalResponseNorm, Shape
+from charcnn.networks.channels import Channels
+from charcnn.networks.lowering import Op, Ops
+from charcnn.offload.partition import Ranges, overlap
+from charcnn.ops.common.epilogue_functions import inlined
+from charcnn.ops.common.features import STORED
+from charcnn.ops.common.layer import ArraySpec, NoScratch, PreparedLayer, Space
+from charcnn.ops.common.mma_layout import OCTET
+from charcnn.ops.common.precision import choose
+from charcnn.ops.shared_norm import Pixels, Reach, launch_borders
+
+
+@dataclass(frozen=True)
+class Gathered(Layer):
+    """Of the channels that ranks have, those that this one needs."""
+
+    has: Ranges
+    """By rank, the channels of its array,"""
+    owns: Ranges
+    """of which so many are right,"""
+    needs: Ranges
+    """and those that it needs."""
+    place: tuple[int, int]
+    """This rank's number, and how many they are."""
+    local: bool = False
+    """Whether each rank has all that it needs."""
+
+    @property
+    def kept(self) -> slice:
+        """What this rank needs of its array, where it has all of that."""
+        begin, need = self.has[self.place[0]].start, self.needs[self.place[0]]
+        return slice(need.start - begin, need.stop - begin)
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(C, ...), the channels that are needed"""
+        return (len(self.needs[self.place[0]]), *shape[1:])
+
+    def pieces(self, channel: int) -> list[list[Piece]]:
+        """What each rank gives each, in bytes, of which a channel has so many."""
+        owns = self.has if self.local else self.owns
+
+        def piece(source: int, to: int) -> Piece:
+            both = overlap(owns[source], self.needs[to])
+            if not both or (self.local and source != to):
+                return Piece(0, 0, 0)
+            begin, place = both.start - self.has[source].start, both.start - self.needs[to].start
+            return Piece(begin * channel, len(both) * channel, place * channel)
+
+        ranks = range(self.place[1])
+        return [[piece(source, to) for to in ranks] for source in ranks]
+
+
+@dataclass(frozen=True)
+class Summed(Layer):
+    """The sum of what all ranks have."""
+
+
+@dataclass(frozen=True)
+class SharedNorm(LocalResponseNorm):
+    """Local response normalisation of channels that ranks share."""
+
+    owns: Ranges = ()
+    """By rank, its channels."""
+
+    @property
+    def alone(self) -> LocalResponseNorm:
+        """The norm of one rank's channels."""
+        return LocalResponseNorm(self.size, self.alpha, self.beta, self.k, name=self.name)
+
+
+BETWEEN = Gathered, Summed, SharedNorm
+"""Layers that `Exchanges` has kernels for."""
+
+
+class Exchanges:
+    """Layers on the current GPU that exchange features with the group's other ranks; all make the same.
+
+    Args:
+        group: the ranks.
+        batch: inputs at most.
+        ops: the rank's share.
+    """
+
+    def __init__(self, group: Group, batch: int, ops: Ops) -> None:
+        self.group, self.batch = group, batch
+        self.alone = sum(isinstance(op.layer, BETWEEN) and not getattr(op.layer, "local", False) for op in ops) < 2
+        """Whether no other collective says that all ranks have read a result before it is written again."""
+
+    def room(self, nbytes: Sequence[int]) -> list[int]:
+        """By rank, the address here of so many bytes on it."""
+        return self.group.share(max(*nbytes, 1))
+
+    def last(self, op: Op, *, octets: bool, together: int, before: PreparedLayer | None = None) -> PreparedLayer:
+        """The layer of an op whose features are channels-last.
+
+        Args:
+            op: reads what the one before it has packed.
+            octets: whether two terms lie so.
+            together: the multiple of channels that features have.
+            before: of a `SharedNorm`, what normalises this rank's channels alone.
+
+        Raises:
+            ValueError: two terms in octets that ranks would share.
+        """
+        form, (_, *image) = choose(op.reads, STORED), op.in_shape
+        layer, area = op.layer, math.prod(image)
+        if isinstance(layer, Summed):
+            return SumLayer(self, op)
+        if isinstance(layer, SharedNorm):
+            assert before is not None
+            width = op.inputs.width
+            return NormLayer(self, before, layer, Pixels(0, area, area * width, width, 1), op.reads)
+        assert isinstance(layer, Gathered)
+        if layer.local:
+            return Same()
+        apart = octets and form.terms == 2  # a channel's terms lie in its octet's
+        if apart and any(number % OCTET for of in layer.pieces(1) for piece in of for number in piece):
+            raise ValueError(
+                f"{layer.label}: ranks share octets of two terms: need a multiple of {OCTET} channels each"
+            )
+        channel = form.size if apart else form.itemsize
+        together = 1 if op.outputs.width % together else together
+        rows = [Channels.grouped(len(need), together).width * channel for need in layer.needs]
+        shape = (*image, form.terms * op.outputs.width)
+        each = area * (1 if apart else form.terms)
+        return GatherLayer(self, layer, ArraySpec(shape, form.dtype), each, op.inputs.width * channel, rows, channel)
+
+    def first(self, op: Op, before: PreparedLayer | None = None) -> PreparedLayer:
+        """The layer of an op on float32 features, channels first; `before` as of `last`."""
+        layer, (channels, *image) = op.layer, op.in_shape
+        area = math.prod(image)
+        if isinstance(layer, Summed):
+            return SumLayer(self, op)
+        if isinstance(layer, SharedNorm):
+            assert before is not None
+            return NormLayer(self, before, layer, Pixels(0, area, channels * area, 1, area), "fp32")
+        assert isinstance(layer, Gathered)
+        rows = [4 * len(need) * area for need in layer.needs]
+        return GatherLayer(self, layer, ArraySpec(op.out_shape), 1, 4 * channels * area, rows, 4 * area)
+
+
+class Same(NoScratch):
+    """What is read: the next layer takes of it what it needs."""
+
+    nbytes = 0
+
+    def writes(self, x: Shape) -> list[ArraySpec]:
+        """Nothing of its own."""
+        return [ArraySpec(x, np.uint8)]
+
+    def __call__(self, x: Array, space: Space) -> Array:
+        """x itself."""
+        return x
+
+
+class SumLayer(NoScratch):
+    """An all-reduce of rows, and the pointwise function behind it."""
+
+    nbytes = 0
+
+    def __init__(self, exchanges: Exchanges, op: Op) -> None:
+        self._group, self._dtype = exchanges.group, choose(op.reads or "fp32", STORED).dtype
+        self._epilogue = inlined(op.epilogue) if op.epilogue else None
+
+    def writes(self, x: Shape) -> list[ArraySpec]:
+        """The sums."""
+        return [ArraySpec(x, self._dtype)]
+
+    def __call__(self, x: Array, space: Space) -> Array:
+        """Start on this rank's part."""
+        (y,) = self.writes(x.shape)
+        return self._group.all_reduce(x, space.device(*y), space.stream, epilogue=self._epilogue)
+
+
+class GatherLayer(NoScratch):
+    """Channels of other ranks, which they write here.
+
+    Args:
+        exchanges: of this rank.
+        layer: says who has and needs what.
+        out: of an input's result.
+        each: rows of an input.
+        row, rows: bytes of a row of x, and by rank of one of its result.
+        channel: bytes of a channel in a row.
+    """
+
+    nbytes = 0
+
+    def __init__(
+        self, exchanges: Exchanges, layer: Gathered, out: ArraySpec, each: int, row: int, rows: Sequence[int],
+        channel: int,
+    ) -> None:  # fmt: skip
+        self._group, self._alone, self._out = exchanges.group, exchanges.alone, out
+        self._each, self._row, self._rows, self._pieces = each, row, rows, layer.pieces(channel)
+        self._places = exchanges.room([exchanges.batch * each * one for one in rows])
+        self._said = device.to_device(np.zeros(4, np.float32))
+
+    def writes(self, x: Shape) -> list[ArraySpec]:
+        """The result, which has room of its own."""
+        return [ArraySpec((x[0], *self._out.shape), self._out.dtype)]
+
+    def __call__(self, x: Array, space: Space) -> Array:
+        """Start on this rank's features."""
+        ((shape, dtype),), group = self.writes(x.shape), self._group
+        if self._alone:  # all ranks have read the last result
+            group.all_reduce(self._said, self._said, space.stream)
+        launch_pieces(
+            group, device.address(x), self._row, self._places, self._rows, self._pieces, x.shape[0] * self._each,
+            space.stream,
+        )  # fmt: skip
+        return array_at(self._places[group.rank], shape, dtype)
+
+
+class NormLayer(NoScratch):
+    """A normalisation of this rank's channels, then of the outermost ones with other ranks' channels.
+
+    Args:
+        exchanges: of this rank.
+        before: normalises this rank's channels as if there were no others.
+        layer: the norm.
+        at: where features lie; its count is set by each batch.
+        precision: of features, of one term.
+    """
+
+    def __init__(
+        self, exchanges: Exchanges, before: PreparedLayer, layer: SharedNorm, at: Pixels, precision: str
+    ) -> None:  # fmt: skip
+        self._group, self._before, self._layer, self._at = exchanges.group, before, layer, at
+        self._of, self.nbytes = choose(precision, STORED), before.nbytes
+        self._alone, owns = exchanges.alone, layer.owns
+        reaches = [Reach.of(own, owns[-1].stop, layer.size) for own in owns]
+        size = exchanges.batch * at.area * self._of.itemsize
+        self._edges = exchanges.room([(reach.before + reach.after) * size for reach in reaches])
+        self._said = device.to_device(np.zeros(4, np.float32))
+
+    def writes(self, x: Shape) -> list[ArraySpec]:
+        """The result."""
+        return self._before.writes(x)
+
+    def __call__(self, x: Array, space: Space) -> Array:
+        """Start on this rank's features."""
+        y, group = self._before(x, space), self._group
+        if self._alone:
+            group.all_reduce(self._said, self._said, space.stream)
+        launch_borders(
+            group, self._layer, self._layer.owns, device.address(x), device.address(y), self._edges,
+            self._at._replace(count=x.shape[0] * self._at.area), self._of, space.stream,
+        )  # fmt: skip
+        return y

@@ -1,0 +1,304 @@
+"""A pipeline of GPUs of one host: a stage of layers a rank, whose features go to the next GPU by themselves.
+
+A rank has two places for what comes and two for what leaves. It copies a micro-batch to the next GPU while it computes
+the next one, and writes a count behind it; the other writes how many it has read. All of that is on streams: the host
+only starts work ahead, and waits for nobody but at the ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numba import cuda
+
+from charcnn.aliases import Array, Comm, Event, Record, Stream
+from charcnn.gpu import device
+from charcnn.gpu import graph as recording
+from charcnn.gpu.collectives import Group
+from charcnn.gpu.collectives.regions import array_at
+from charcnn.gpu.collectives.signals import APART, signal, wait
+from charcnn.offload.scheduler import finish
+from charcnn.ops.common.layer import ArraySpec, flat
+from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.sequence import LayerSequence, Stage, into
+from charcnn.runtime.staging import copy_up
+from charcnn.runtime.stream import StreamBuffers
+from charcnn.runtime.timeline import OFF, Timeline
+
+SLOTS = 2
+"""Micro-batches that lie between two stages at once."""
+
+RUNS = 5
+"""Of a stage that is timed, by one graph."""
+
+
+def timed(layers: Sequence[Sequence[Stage]], batch: int, length: int) -> list[tuple[float, ArraySpec]]:
+    """Of each of these parts of a network, seconds of a batch on the current GPU, and an input's result.
+
+    Args:
+        layers: by part.
+        batch, length: inputs, and bytes of one.
+    """
+    whole = LayerSequence([stage for part in layers for stage in part])
+    largest, scratch = whole.room(batch, length)
+    buffers = StreamBuffers(device.current(), 0, Monitor(), pinned=1, features=largest, scratch=scratch)
+    x, found = buffers.array((batch, length), np.uint8), list[tuple[float, ArraySpec]]()
+    for part in layers:
+        sequence = LayerSequence(part)
+
+        def start(stream: Stream, x: Array = x, sequence: LayerSequence = sequence) -> Array:
+            with buffers.on(stream):
+                for layer in flat(sequence.layers, batch):
+                    x = layer(x, buffers)
+            return x
+
+        if not recording.AVAILABLE:
+            begun = time.perf_counter()
+            x = start(buffers.stream)
+            seconds = time.perf_counter() - begun
+        else:
+            graph = recording.Graph(start, buffers.stream)
+            begin, end = cuda.event(), cuda.event()
+            begin.record(buffers.stream)
+            for _ in range(RUNS):
+                graph.launch()
+            end.record(buffers.stream)
+            end.synchronize()
+            x, seconds = graph.result, begin.elapsed_time(end) / 1e3 / RUNS
+        found.append((seconds, ArraySpec(tuple(x.shape[1:]), x.dtype)))
+    return found
+
+
+class Relay:
+    """A rank's stage of a network, on the current GPU.
+
+    All ranks make theirs together, and then run the same number of micro-batches of the same sizes.
+
+    Args:
+        group: the ranks.
+        layers: this rank's.
+        reads: by rank, an input of its stage: bytes for the first.
+        gives: an input's result.
+        batch: inputs of a micro-batch at most.
+        gpu: the current one.
+        monitor: is told of memory.
+        seconds: by rank, of a whole batch, as `timed` has it.
+        begins: the name of the first layer.
+    """
+
+    relayed = True
+    byte_values = 256
+    chunk = 0
+    """Inputs of a micro-batch, of the last run."""
+    busy = elapsed = 0.0
+    """Seconds of the last run: of computing, and of all."""
+
+    def __init__(
+        self, group: Group, layers: Sequence[Stage], reads: Sequence[ArraySpec], gives: ArraySpec, batch: int, gpu: int,
+        monitor: Monitor, seconds: Sequence[float], begins: str,
+    ) -> None:  # fmt: skip
+        self.group, self.batch, self.gives = group, batch, gives
+        self.length, self.width = reads[group.rank].nbytes, int(np.prod(gives.shape))
+        self._reads, self._seconds, self.begins = reads[group.rank], seconds, begins
+        self._first, self._last = group.rank == 0, group.rank == group.ranks - 1
+        self._sequence = LayerSequence(layers)
+        monitor.hold(gpu, self._sequence.nbytes + group.nbytes)
+        largest, scratch = self._sequence.room(batch, *self._reads.shape)
+        pinned = max(self.length if self._first else 1, 4 * self.width if self._last else 1)
+        self._buffers = StreamBuffers(gpu, 0, monitor, pinned=batch * pinned, features=largest, scratch=scratch)
+        each = [batch * spec.nbytes for spec in reads]
+        self._places = group.share(SLOTS * max(each))
+        self._counts = group.share(SLOTS * APART)  # what came, and what the next rank has read
+        self._each = each
+        self._out = [self._buffers.array((batch, *gives.shape), gives.dtype) for _ in range(SLOTS)]
+        self._aside, self._up = cuda.stream(), cuda.stream()
+        untimed = {} if device.SIMULATED else {"timing": False}
+        self._came, self._computed, self._left = ([cuda.event(**untimed) for _ in range(SLOTS)] for _ in range(3))
+        self._graphs: dict[tuple[int, int], recording.Graph] = {}
+        self._step, self._started = 0, 0.0
+        self._times: list[tuple[Event, Event]] = []
+
+    # On this rank
+
+    def place(self, slot: int, away: int = 0) -> int:
+        """The address here of the inputs in a slot of this rank, or of one so far behind it."""
+        rank = self.group.rank + away
+        return self._places[rank] + slot * self._each[rank]
+
+    def _forward(self, slot: int, n: int, stream: Stream) -> None:
+        """Start this stage's layers, from one place to another."""
+        buffers, spec = self._buffers, self._reads
+        x, out = array_at(self.place(slot), (n, *spec.shape), spec.dtype), self._out[slot][:n]
+        buffers.rewind()
+        with buffers.on(stream):
+            *layers, last = flat(self._sequence.layers, n)
+            for layer in layers:
+                x = layer(x, buffers)
+            y = into(last, x, out, buffers)
+            if device.address(y) != device.address(out):
+                _copy(device.address(out), y, stream)
+
+    def prepare(self, n: int) -> None:
+        """Compile and record what so many inputs take, while nothing runs here; nothing is sent."""
+        for slot in range(SLOTS):
+            if (slot, n) not in self._graphs and recording.AVAILABLE:
+                start = lambda stream, slot=slot: self._forward(slot, n, stream)  # noqa: E731
+                self._graphs[slot, n] = recording.Graph(start, self._buffers.stream)
+
+    def alone(self, n: int) -> float:
+        """Seconds in which this GPU computes the stage of so many inputs again and again, and sends nothing."""
+        self.prepare(n)
+        stream, begin, end = self._buffers.stream, cuda.event(), cuda.event()
+        begin.record(stream)
+        for _ in range(RUNS):
+            self._graphs[0, n].launch()
+        end.record(stream)
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3 / RUNS
+
+    def step(self, n: int, rows: Array = None) -> int:
+        """Start on a micro-batch of n inputs; all ranks call it. Nothing is waited for.
+
+        Args:
+            n: inputs, as `prepare` was told.
+            rows: on the first rank, bytes (n, length) on the host or the GPU; not read where None: what lies there.
+
+        Returns:
+            The slot in which this rank's result will lie.
+        """
+        group, stream, aside = self.group, self._buffers.stream, self._aside
+        self._step += 1
+        step, slot = self._step, self._step % SLOTS
+        if not self._first:
+            wait(group, self._counts[group.rank], step, group.rank - 1, stream)
+        elif rows is not None:
+            self.bring(rows, slot)
+        self._left[slot].wait(stream)
+        begin = self._mark()
+        if recording.AVAILABLE:
+            self._graphs[slot, n].launch()
+        else:
+            self._forward(slot, n, stream)
+        self._times.append((begin, self._mark()))
+        if not self._first:
+            signal(self._counts[group.rank - 1] + APART, step, stream)
+        self._computed[slot].record(stream)
+        if not self._last:
+            self._computed[slot].wait(aside)
+            if step > SLOTS:
+                wait(group, self._counts[group.rank] + APART, step - SLOTS, group.rank + 1, aside)
+            _copy(self.place(slot, 1), self._out[slot][:n], aside)
+            signal(self._counts[group.rank + 1], step, aside)
+            self._left[slot].record(aside)
+        return slot
+
+    def bring(self, rows: Array, slot: int) -> None:
+        """On the first rank, start to copy inputs to a slot, where its stage reads them."""
+        stream, n = self._buffers.stream, len(rows)
+        to = array_at(self.place(slot), (n, self.length), np.uint8)
+        if device.on_device(rows):
+            _copy(device.address(to), rows, stream)
+            return
+        staged = self._buffers.host((n, self.length), np.uint8)
+        if self._step > SLOTS:
+            self._came[slot].synchronize()
+        self._computed[slot].wait(self._up)
+        copy_up(rows, staged, to, self._up)
+        self._came[slot].record(self._up)
+        self._came[slot].wait(stream)
+
+    def _mark(self) -> Event:
+        if device.SIMULATED:
+            return time.perf_counter()
+        event = cuda.event()
+        event.record(self._buffers.stream)
+        return event
+
+    def landed(self, slot: int, results: np.ndarray) -> None:
+        """On the last rank, wait for a slot's results and copy them to the host."""
+        self._computed[slot].wait(self._aside)
+        staged = self._buffers.host(results.shape)
+        self._out[slot][: len(results)].reshape(results.shape).copy_to_host(staged, stream=self._aside)
+        self._left[slot].record(self._aside)
+        self._aside.synchronize()
+        np.copyto(results, staged)
+
+    def begin(self) -> None:
+        """A run begins."""
+        self.busy, self._started = 0.0, time.perf_counter()
+
+    def done(self) -> None:
+        """Wait until all that was started here is done, and count the time of computing.
+
+        Raises:
+            DeviceError: another rank did not come.
+        """
+        self._buffers.stream.synchronize()
+        self._aside.synchronize()
+        self.group.check()
+        for begin, end in self._times:
+            self.busy += end - begin if device.SIMULATED else begin.elapsed_time(end) / 1e3
+        self._times.clear()
+        self.elapsed = time.perf_counter() - self._started
+
+    # Of a run
+
+    def __call__(self, rows: np.ndarray) -> None:
+        """Compile for a micro-batch of as many inputs, and for a whole one; nothing is sent."""
+        if len(rows):
+            self.prepare(min(len(rows), self.batch))
+            self._buffers.stream.synchronize()
+
+    def did(self) -> Record:
+        """For the report."""
+        return {
+            "busy": self.busy, "elapsed": self.elapsed, "chunk": self.chunk, "width": self.width,
+            "bytes": self.gives.nbytes, "link": self.group.link, "seconds": self._seconds[self.group.rank],
+            "begins": self.begins,
+        }  # fmt: skip
+
+    def run(
+        self, comm: Comm, source: Array, total: int, classes: int, timeline: Timeline = OFF,
+        progress: Callable[[int], object] | None = None,
+    ) -> np.ndarray | None:  # fmt: skip
+        """Results of all inputs on the root, None on the others, by micro-batches of `chunk`.
+
+        Arguments are as of `charcnn.offload.pipeline`, but for `total`, of inputs.
+        """
+        group = self.group
+        parts = [slice(start, min(start + self.chunk, total)) for start in range(0, total, self.chunk)]
+        results = np.empty((total, classes), np.float32) if self._first or self._last else None
+        coming = [comm.Irecv(results[part], group.ranks - 1) for part in parts] if self._first else []
+        leaving, slots = list[object](), list[tuple[int, slice]]()
+        with cuda.gpus[self._buffers.gpu]:
+            for n in {part.stop - part.start for part in parts}:
+                self.prepare(n)
+            self._buffers.stream.synchronize()
+            self.begin()
+            for part in parts:
+                slot = self.step(part.stop - part.start, None if source is None else source[part])
+                slots.append((slot, part))
+                if self._last and len(slots) == SLOTS:
+                    leaving.append(self._leave(comm, *slots.pop(0), results))
+                if progress is not None and self._first:
+                    progress(part.stop - part.start)
+            if self._last:
+                leaving += [self._leave(comm, *one, results) for one in slots]
+            self.done()
+        finish(coming + leaving, timeline, "results")
+        self.elapsed = time.perf_counter() - self._started
+        return results if self._first else None
+
+    def _leave(self, comm: Comm, slot: int, part: slice, results: Array) -> object:
+        self.landed(slot, results[part])
+        return comm.Isend(results[part], 0)
+
+
+def _copy(to: int, source: Array, stream: Stream) -> None:
+    """Start to copy an array on this GPU to an address that it reaches."""
+    if device.SIMULATED:
+        array_at(to, tuple(source.shape), source.dtype).copy_to_device(source)
+    else:
+        recording.copy_across(to, source, stream)
