@@ -1,9 +1,10 @@
 """Time steps of training in charcnn's levels and in other libraries: forward and back, clipping and AdamW, on one GPU.
 
-All train the same network from the same weights on the same rows, which lie on the GPU; peers in bf16. Each has a
-process of its own, with a limit of time. First its loss and gradients of 4 rows, repeated to the batch that is timed,
-are compared with the float64 reference; one that is off gets no rate. Then come 20 steps, and windows of at least half
-a second. What torch.compile makes is compiled before, several at once, and built anew from its caches to be timed.
+All train the same network from the same weights on the same rows, which lie on the GPU; peers in bf16. With --ranks,
+levels that share a step take part, too: a batch on each rank, and rates of all together. Each has a process of its
+own, with a limit of time. First its loss and gradients of 4 rows, repeated to the batch that is timed, are compared
+with the float64 reference; one that is off gets no rate. Then come 20 steps, and windows of at least half a second.
+What torch.compile makes is compiled before, several at once, and built anew from its caches to be timed.
 
 --quick takes at most 4 minutes, a run of all peers some 25; --batches splits it, and the results' file keeps the rows
 of other batches. Exit status: 0 measured, 1 a level is wrong or nothing could be measured, 2 unusable options.
@@ -27,6 +28,7 @@ from typing import Any
 
 import raw
 import training_work
+from mpi import AS_ROOT, mpiexec
 from processes import Ended, Process
 from training_work import CLIP, PEERS, Contender, Job, levels, reference
 
@@ -52,9 +54,11 @@ def run(chosen: Sequence[Contender], options: argparse.Namespace, take: Callable
         threads = str(max(1, machine.describe()["cores"] // options.together))
         processes = {}
         for one in chosen:
-            job = Job(one.name, options.device, options.tiny, *sizes, f"{folder}/right.npz")
+            job = Job(one.name, options.device, options.tiny, *sizes, f"{folder}/right.npz", options.ranks)
             command = [sys.executable, training_work.__file__, json.dumps(vars(job))]
-            process = Process(command, Path(folder, one.name), {"TORCHINDUCTOR_COMPILE_THREADS": threads})
+            if one.ranks > 1:
+                command = [mpiexec(), *options.mpi.split(), "-n", str(one.ranks), *command]
+            process = Process(command, Path(folder, one.name), {"TORCHINDUCTOR_COMPILE_THREADS": threads, **AS_ROOT})
             processes[one.name] = open_.enter_context(closing(process))
 
         def limit() -> float:
@@ -138,14 +142,18 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--together", type=int, default=5, metavar="N", help="processes that compile at once (default 5)")
     add("--results-dir", type=Path, metavar="DIR", help="default: bench/results/training, for all peers and levels")
+    add("--ranks", type=int, default=1, metavar="R", help="of levels that share a step, a batch each (default 1: none)")
+    add("--mpi", default="", metavar="WORDS", help="options of mpiexec")
     add("--tiny", action="store_true", help="only show that it runs, with the smallest network")
     options = parser.parse_args(argv)
     gpu = bool(machine.describe()["gpus"]) and not device.SIMULATED
     options.device = options.device or ("cuda" if gpu else "cpu")
     if options.device == "cuda" and not gpu:
         parser.error("--device cuda: there is no GPU")
-    options.kept = options.peers is None and options.levels is None and not (options.quick or options.tiny)
-    for name in ("seconds", "windows", "limit", "most", "budget", "together"):
+    options.kept = (
+        options.ranks == 1 and options.peers is None and options.levels is None and not (options.quick or options.tiny)
+    )
+    for name in ("seconds", "windows", "limit", "most", "budget", "together", "ranks"):
         value = getattr(options, name)
         if value is not None and not value > 0:
             parser.error(f"--{name} {value}: need a number above 0")
@@ -161,7 +169,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     runs = "cuda" if options.device == "cuda" or device.SIMULATED else "cpu"
     peers = [one for one in PEERS if options.device == "cuda" or one.arguments[:1] != ("graphed",)]
     try:
-        options.chosen = _chosen("--levels", options.levels, levels(runs))
+        options.chosen = _chosen("--levels", options.levels, levels(runs, options.ranks, options.device))
         options.chosen += _chosen("--peers", options.peers or (",".join(QUICK) if options.quick else None), peers)
     except ValueError as error:
         parser.error(str(error))
@@ -185,6 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "clip": CLIP,
         "data": "sample texts and uniform random token ids by turns, random classes; random weights, seed 1",
         "device": options.device,
+        "ranks": options.ranks,
         "simulated": bool(device.SIMULATED),
         "config": config.to_dict(),
         "machine": here,

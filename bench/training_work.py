@@ -1,6 +1,7 @@
 """The process of one contender of bench/training.py: it compiles, says so, waits for its turn, checks and times.
 
-Called with a `Job` as JSON. It says lines of JSON: {} when compiled, then a row for each batch, or why there is none.
+Called with a `Job` as JSON, by mpiexec where it has several ranks, of which the first speaks. It says lines of JSON: {}
+when compiled, then a row for each batch, or why there is none.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ import os
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO, cast
 
 import numpy as np
 from libraries.training import Steps, Task, build, draw
+from libraries.training_own import Own
 
-from charcnn import catalog
+from charcnn import catalog, offload
+from charcnn.aliases import Comm
 from charcnn.config import SMALL, TINY
 from charcnn.levels.runner.training import CHECKED_ROWS, RATE
 from charcnn.model import gradients, params
@@ -85,6 +89,8 @@ class Contender:
     precision: str = "bf16"
     arguments: tuple[str, ...] = ()
     early: bool = False
+    ranks: int = 1
+    """Each has the rows of a batch, and a GPU of its own where there are such."""
 
     @property
     def level(self) -> bool:
@@ -92,10 +98,18 @@ class Contender:
         return self.kind == "own"
 
 
-def levels(kind: str) -> list[Contender]:
-    """All levels that train on this kind of device."""
-    rows = [row for row in catalog.TRAINING_LEVELS if row.device == kind]
-    return [Contender(row.name, f"charcnn {row.name}", "own", row.precision(), (row.name,), True) for row in rows]
+def levels(kind: str, ranks: int = 1, on: str = "cuda") -> list[Contender]:
+    """All levels that train on this kind of device; where there are several ranks, those that share steps on such."""
+    rows = [row for row in catalog.TRAINING_LEVELS if row.device == kind and not row.ranks]
+    found = [Contender(row.name, f"charcnn {row.name}", "own", row.precision(), (row.name,), True) for row in rows]
+    precision = "bf16" if on == "cuda" else "fp32"
+    for row in catalog.TRAINING_LEVELS if ranks > 1 else ():
+        if row.ranks and (row.mixed or on == "cpu"):
+            for stage in ("", "3") if row.name == "t7" else ("",):
+                name = "-".join(filter(None, (row.name, stage)))
+                title = f"charcnn {row.name}{stage and ' --stage '}{stage}, {ranks} ranks"
+                found.append(Contender(name, title, "own", precision, (row.name, stage), True, ranks))
+    return found
 
 
 PEERS = (
@@ -131,6 +145,8 @@ class Job:
     """Seconds that so many steps may take."""
     reference: str
     """The file of what is right, there when it is this process's turn."""
+    ranks: int = 1
+    """Those that the command was told, with which it named its levels."""
 
     def task(self, batch: int, early: bool = False) -> Task:
         """The work at a batch size."""
@@ -155,7 +171,8 @@ def work(job: Job) -> None:
     """A contender's process: compile, say so, wait for its turn, and say what is measured, a line a batch."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no line of it
-    one = next(one for one in (*levels("cuda"), *levels("cpu"), *PEERS) if one.name == job.name)
+    every = *levels("cuda", job.ranks, job.device), *levels("cpu"), *PEERS
+    one, comm = next(one for one in every if one.name == job.name), offload.world()
     if one.early:
         for batch in job.batches:
             with suppress(Exception):  # fails again, and is told, in its turn
@@ -163,16 +180,26 @@ def work(job: Job) -> None:
                 with closing(build(one.kind, task, *one.arguments)) as steps:
                     steps.load(*draw(task.config, texts(task), batch))
                     steps.loss_and_gradients()
-    _say(out, {})
-    if not sys.stdin.readline():
+    root = comm is None or comm.rank == 0
+    if comm is not None:
+        comm.Barrier()
+    if root:
+        _say(out, {})
+    told = bool(root and sys.stdin.readline())
+    if not (told if comm is None else comm.bcast(told)):
         return  # who waits for it is gone
     for batch in job.batches:
         try:
-            _say(out, measured(one, job, batch))
+            row = measured(one, job, batch, comm)
+            if root:
+                _say(out, row)
         except Exception as error:  # whatever a library raises where it does not fit this machine
             reason = str(error) if isinstance(error, LeftOut) else f"{type(error).__name__}: {error}"
             said = {"name": one.name, "batch": batch, "wrong": isinstance(error, Wrong)}
             _say(out, {**said, "reason": " ".join(reason.split())[:200]})
+            if comm is not None:  # the other ranks may not know
+                traceback.print_exc()
+                comm.Abort(1)
 
 
 def _say(out: TextIO, line: dict[str, Any]) -> None:
@@ -180,26 +207,33 @@ def _say(out: TextIO, line: dict[str, Any]) -> None:
     out.flush()
 
 
-def measured(one: Contender, job: Job, batch: int) -> dict[str, Any]:
-    """Check, then time: the row of a contender at a batch size.
+def measured(one: Contender, job: Job, batch: int, comm: Comm | None = None) -> dict[str, Any]:
+    """Check, then time: the row of a contender at a batch size, which is a rank's where there are several.
 
     Raises:
         LeftOut: its gradients are wrong, or its steps take too long.
     """
     task, started = job.task(batch), time.perf_counter()
-    rows, targets = draw(task.config, texts(task), batch)
+    own = slice(0, batch) if comm is None else slice(comm.rank * batch, (comm.rank + 1) * batch)
+    drawn = draw(task.config, texts(task), one.ranks * batch)
+    rows, targets = (array[own] for array in drawn)
+
+    def agreed(seconds: float) -> float:
+        """The same on all ranks, which are to take as many steps."""
+        return seconds if comm is None else float(comm.bcast(seconds))
+
     with closing(build(one.kind, task, *one.arguments)) as steps:
-        steps.load(*(np.resize(array[:CHECKED_ROWS], array.shape) for array in (rows, targets)))
+        steps.load(*(np.resize(array[:CHECKED_ROWS], (batch, array.shape[1])) for array in drawn))
         worst, error = checked(one, job, *steps.loss_and_gradients())
         built = time.perf_counter() - started
         steps.load(rows, targets)
         made = steps.start(clip=True) + 2
         _seconds(steps, 1)
-        if (each := _seconds(steps, 1)) * job.steps > job.most:
+        if (each := agreed(_seconds(steps, 1))) * job.steps > job.most:
             raise LeftOut(f"a step takes {each:.2g} s: {job.steps} of them longer than {job.most:g} s")
         if job.steps > made:
-            each = _seconds(steps, job.steps - made) / (job.steps - made)
-        loss, clipped = steps.loss(), _rates(steps, job, batch, each)
+            each = agreed(_seconds(steps, job.steps - made) / (job.steps - made))
+        loss, clipped = steps.loss(), _rates(steps, job, one.ranks * batch, each)
         unclipped = None
         if not steps.clips_always:
             steps.start(clip=False)
@@ -220,6 +254,7 @@ def measured(one: Contender, job: Job, batch: int) -> dict[str, Any]:
             "tolerance": TOLERANCES[one.precision].error,
             "build_seconds": built,
             "versions": steps.versions,
+            **({} if comm is None else {"ranks": one.ranks, "kinds": cast(Own, steps).kinds()}),
         }
 
 

@@ -18,6 +18,7 @@ from libraries.training import build, draw
 from processes import Ended, Process
 from report import training as block
 from report.schema import SCHEMAS
+from test_mpi import needs_mpi
 
 from charcnn import SMALL, TINY
 from charcnn.catalog import TRAINING_LEVELS
@@ -67,6 +68,23 @@ def test_a_level_and_a_peer_in_the_simulator(tmp_path, monkeypatch):
     text = block.training_steps(tmp_path / "page.md")
     assert f"| charcnn {level} (`{level}`) | {ours['precision']} | {ours['samples_per_second']:.2f} |" in text
     assert f"| {level} | 4 | `eager-last` | " in text
+
+
+@needs_mpi
+@pytest.mark.exhaustive
+def test_levels_of_two_ranks(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMPI_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+    monkeypatch.setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+    words = ["--tiny", "--device", "cpu", "--levels", "t7,t7-3", "--peers", "none", "--ranks", "2", "--seconds", "0.01"]
+    assert training.main([*words, "--results-dir", str(tmp_path)]) == 0
+    (file,) = tmp_path.iterdir()
+    (run,) = json.loads(file.read_text())["runs"]
+    assert [row["name"] for row in run["rows"]] == ["t7", "t7-3"]
+    for row in run["rows"]:
+        held, counted = row["kinds"]["moments"]
+        assert row["ranks"] == 2
+        assert counted == 4 * TINY.parameters <= held <= 1.03 * counted
+        assert row["error"] < work.TOLERANCES["fp32"].error
 
 
 @pytest.mark.parametrize("form", work.FORMS)

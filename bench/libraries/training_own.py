@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from charcnn import catalog
+import numpy as np
+from numba import cuda
+
+from charcnn import catalog, offload
 from charcnn.gpu import device
+from charcnn.offload.modes import own_gpus
+from charcnn.runtime.shared_mixed_training import computes_here
 from libraries.training import Task
 
 
 class Own:
-    """`Steps` of the level of this name."""
+    """`Steps` of the level of this name, on one rank or on all that mpiexec started."""
 
     clips_always = True
 
-    def __init__(self, task: Task, level: str) -> None:
-        row = catalog.training_level(level)
-        if row.device == "cuda":
+    def __init__(self, task: Task, level: str, stage: str = "") -> None:
+        row, more = catalog.training_level(level), dict[str, Any]()
+        self._task, self._cuda, self._ranks = task, task.device == "cuda", row.ranks
+        if row.ranks:
+            more["comm"] = comm = offload.world()
+            self._cuda = row.mixed and computes_here(comm)
+            if self._cuda:
+                cuda.select_device(own_gpus(comm, None, 1)[0])
+        elif row.device == "cuda":
             device.choose(1)
-        self._task, self._cuda = task, row.device == "cuda"
-        self._training = row.module.build(task.params, task.config, batch=task.batch)
+            self._cuda = True
+        if stage:
+            more["stage"] = int(stage)
+        self._training = row.module.build(task.params, task.config, batch=task.batch, **more)
         self.versions: dict[str, str] = {}  # machine.describe() tells them
 
     def load(self, rows: np.ndarray, targets: np.ndarray) -> None:
@@ -40,13 +53,22 @@ class Own:
         self._losses = self._training.step(self._rows, self._targets, self._task.rate)
 
     def loss(self) -> float:
-        """The loss before the last step."""
+        """The loss before the last step, of all ranks."""
+        if self._ranks:
+            return float(self._training.mean(self._losses))
         return float(self._training.fetched(self._losses).mean(dtype=np.float64))
 
     def memory(self) -> int | None:
         """All kinds together."""
         return sum(self._training.memory.values())
 
+    def kinds(self) -> dict[str, tuple[int, int]]:
+        """Bytes that a rank holds, by kind, and those that are counted."""
+        counted = self._training.counted
+        return {kind: (held, counted[kind]) for kind, held in self._training.memory.items()}
+
     def close(self) -> None:
         """Drop its buffers."""
+        if self._ranks:
+            self._training.close()
         del self._training, self._rows
