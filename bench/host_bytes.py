@@ -213,7 +213,7 @@ def measured(name: str, build: Callable[..., Any], length: int, batch: int, inpu
     took: dict[str, list[str]] = {}
     different = {}
     for i in range(rounds + 1):
-        for way in np.random.default_rng(i).permutation(list(calls)):
+        for way in map(str, np.random.default_rng(i).permutation(list(calls))):
             monitor.copied.clear()
             with contexts.get(way, nullcontext)():
                 started = time.perf_counter()
@@ -288,7 +288,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "registering": registering(whole),
         }
         print(*(f"{key}: {result[key]}" for key in ("bus", "host_memory", "pieces", "registering")), sep="\n")
-    here, kept = machine.describe(), ("network", "inputs", "batch", "seconds", "inputs_per_second", "copied")
+    here, kept = machine.describe(), ("network", "source", "inputs", "batch", "seconds", "inputs_per_second", "copied")
     reports = [json.loads(file.read_text()) for file in chosen.reports]
     result["commands"] = [{key: report[key] for key in kept} for report in reports]
     result |= {"machine": here, "commit": machine.commit()}

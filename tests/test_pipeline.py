@@ -13,6 +13,7 @@ import pytest
 from test_offload import double, random_ids
 
 from charcnn import offload
+from charcnn.levels.runner.rank import warmed
 from charcnn.runtime import graph_order
 from charcnn.runtime.pipeline import Pipeline, cuts
 
@@ -71,6 +72,10 @@ def test_each_worker_is_warm_for_all_sizes():
     assert seen == [[1024, 512, 256]] * 2
     pipeline(np.broadcast_to(np.uint8(0), (5120, 1 << 17)))
     assert sum(map(sum, seen)) == 2 * (1024 + 512 + 256) + 5120
+    del seen[0][:], seen[1][:]
+    network = SimpleNamespace(byte_values=71, length=9)
+    assert warmed(pipeline, SimpleNamespace(device="cpu"), network, 1024, [], 1500) > 0
+    assert seen == [[750]] * 2
 
 
 @pytest.mark.parametrize("available", [1, 3, 10])

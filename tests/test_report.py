@@ -59,6 +59,7 @@ def test_rates_from_the_host_are_held_against_the_narrower_of_bus_and_gpu(monkey
     network = {"network": "alexnet-2012", "batch": 1024, "input_bytes": 10**8, "inputs_per_second": rates}
     text = {"network": "l21 fp16", "batch": 4096, "input_bytes": 1000, "inputs_per_second": {**rates, "staged": 396.0}}
     command = {"network": "alexnet", "inputs": 8192, "inputs_per_second": 240.0, "copied": ["staged by 8 threads"]}
+    command["source"] = "a.npy"
     raw = {
         "networks": [network, text], "commands": [command], "bus": {"up": 30.0},
         "host_memory": {"1": 10.0, "8": 60.0, "16": 50.0}, "registering": {"bytes": 2e9, "seconds": 0.5},
@@ -73,7 +74,7 @@ def test_rates_from_the_host_are_held_against_the_narrower_of_bus_and_gpu(monkey
         ["on the GPU", "400.0", "–", "– |"],
         ["staged in pieces, three streams", "270.0", "27.0", "90 % |"],
         ["straight from the caller's pinned pages", "285.0", "28.5", "95 % |"],
-        ["staged by 8 threads, 8,192 inputs of the command", "240.0", "24.0", "80 % |"],
+        ["the command, 8,192 inputs from a.npy, staged by 8 threads", "240.0", "24.0", "80 % |"],
     ]
     assert "| 396.0 | 0.0 | 99 % |" in said
 

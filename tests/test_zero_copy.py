@@ -195,6 +195,8 @@ def test_what_is_not_like_a_batch_is_refused_as_ever(driver):
     wide = np.zeros((2, 2 * SIZES.length), np.uint8)
     wide[:, ::2] = rows(2)
     np.testing.assert_array_equal(run(wide[:, ::2]), run(rows(2)))
+    with pytest.raises(ValueError, match=r"ids has shape \(5, 11\): need \(n, 10\), n at most 20"):
+        run(np.zeros((10, 11), np.uint8))
 
 
 def test_stages_and_spans_are_told(driver):

@@ -37,7 +37,10 @@ def _of_network(one: dict[str, Any], raw: dict[str, Any]) -> list[list[str]]:
     allowed = min(1e9 * raw["bus"]["up"] / one["input_bytes"], rates["on the GPU"])
     from_host = [(WAYS[way], rates[way]) for way in WAYS if way in rates]
     from_host += [
-        (f"{', '.join(command['copied'])}, {command['inputs']:,} inputs of the command", command["inputs_per_second"])
+        (
+            f"the command, {command['inputs']:,} inputs from {command['source']}, {', '.join(command['copied'])}",
+            command["inputs_per_second"],
+        )
         for command in raw["commands"]
         if command["network"] == one["network"].partition("-")[0]
     ]

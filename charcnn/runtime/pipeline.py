@@ -87,6 +87,8 @@ class Pipeline:
     def warm(self, ids: np.ndarray, inputs: int) -> None:
         """Each worker computes a batch of every size that a call with so many inputs has: no later one is the first.
 
+        It is the user who calls it alone.
+
         Args:
             ids: token ids (n, L) uint8, as many as a batch has.
             inputs: of the call.
