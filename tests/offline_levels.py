@@ -94,7 +94,8 @@ def of_collectives(name: str, target: Target, recorder: Recorder) -> None:
     words = types.UniTuple(u32, 2)
     for unit in pieces.UNITS:
         recorder.launch(
-            pieces.make_kernel(unit, 2, True), (u64, u32, regions, words, words, words, words, u32, regions, u32, u64, u64)
+            pieces.make_kernel(unit, 2, True),
+            (u64, u32, regions, words, words, words, words, u32, regions, u32, u64, u64),
         )
     for ptx_type, itemsize in (("f16", 2), ("f32", 4), ("tf32", 4)):
         norm = shared_norm.make_kernel(ptx_type, itemsize, 5, inverse_power(0.75, 2.0), 2, True)

@@ -10,15 +10,13 @@ from conftest import quick
 from small_gpu import one_multiprocessor
 from test_chain2d import FOUR, H200, arguments, close
 from test_channels_last import errors
-from test_networks import architecture, drawn
+from test_networks import architecture
 
 from charcnn.catalog import network, network_technique
 from charcnn.gpu import device
 from charcnn.layers import LocalResponseNorm, place
 from charcnn.model import network as forms
-from charcnn.networks.architecture import Features
 from charcnn.networks.lowering import lower
-from charcnn.networks.parts import stage
 from charcnn.ops.chain import Conv2d, MaxPool2d, Relu, Sigmoid, Tanh, plan
 from charcnn.ops.common.precision import HALF_PRECISIONS
 
@@ -119,22 +117,6 @@ def test_a_network_in_emulation(name, monkeypatch):
     one_multiprocessor(monkeypatch)
     found, bound = errors("strong_mma", architecture(name), "fp16", 2)
     assert found.max() < bound
-
-
-@emulated
-def test_a_part_of_a_network_begins_with_features(monkeypatch):
-    one_multiprocessor(monkeypatch)
-    whole = architecture("fused4")
-    weights, images = drawn(whole, 2)
-    own = stage(whole, 1, 2)
-    assert isinstance(own.layers[0], Features)
-    first = [node.layer.name for node in whole.nodes].index(own.layers[1].name)
-    features = forms.run(whole.nodes[:first], images, weights)
-    rows = np.ascontiguousarray(features, np.float32).reshape(2, -1).view(np.uint8)
-    held = {of: weights[of] for of in own.parameter_shapes}
-    run_ = network_technique("strong_mma").build("strong_mma", held, own, batch=2)
-    want = forms.run(whole.nodes, images, weights).reshape(2, -1)
-    assert close(run_(rows), want, 4e-3)
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,10 @@ from charcnn.layers import (
     place,
 )  # fmt: skip
 from charcnn.networks import channels_last, fused
-from charcnn.networks.architecture import Features
 from charcnn.networks.calls import fused as fuses
 from charcnn.networks.channels import Channels
 from charcnn.networks.channels_last_layers import MmaLayers, WgmmaLayers, WinogradLayers
+from charcnn.networks.exchanges import Gathered, Summed
 from charcnn.networks.lowering import Folded, Op, chain_weights, each, lower, weights_of
 from charcnn.networks.lowering.channels_last import (
     choose_precisions,
@@ -246,12 +246,29 @@ def test_the_last_product_gives_float32():
     assert found[:3] == [("fp16x3", "fp32"), ("fp32", "fp32"), ("fp32", "fp16x3")]
 
 
-def test_a_part_begins_with_float32():
-    features = Features(IMAGE, name="features")
-    found = precisions(MmaLayers("fp16"), features, MaxPool2d(2), CONV, Flatten(), Linear(2, name="f"), shape=(1728,))
-    assert found == [("fp16", "fp32"), ("fp32", "fp32"), ("fp32", "fp16"), ("fp16", "fp32")]
-    with pytest.raises(ValueError, match="c: a part that begins with it takes one term, fp16x3 has 2"):
-        precisions(MmaLayers("fp16x3"), features, CONV, shape=(1728,))
+def test_what_ranks_add_up():
+    """In the precision of features where that is 16 bits, else in float32, which the next product casts."""
+    layers = Flatten(), Linear(8, name="f"), Summed(), Relu(), Linear(16, name="g"), Gathered(*[HALVES] * 3, (0, 2))
+    layers = *layers, Linear(4, name="h"), Summed(), Softmax()
+    half, whole = ("fp16", "fp16"), ("fp32", "fp32")
+    assert precisions(MmaLayers("fp16"), *layers) == [half, half, half, half, half, ("fp16", "fp32"), whole, whole]
+    found = precisions(MmaLayers("tf32"), *layers)
+    assert found[:4] == [("tf32", "fp32"), whole, whole, ("fp32", "tf32")]
+
+
+HALVES = range(16), range(16)
+"""Of channels that each of two ranks has."""
+
+
+def test_channels_of_other_ranks():
+    """They lie side by side, and what is left out of a rank's own stays where it is."""
+    has = range(6), range(6, 12)
+    whole = Gathered(has, has, (range(12),) * 2, (1, 2))
+    kept = Gathered((range(12),) * 2, (range(12),) * 2, has, (1, 2), local=True)
+    layers = Conv2d(6, 3, name="a"), whole, LocalResponseNorm(), kept, Conv2d(16, 3, name="b")
+    assert packed(MmaLayers("fp16"), *layers) == [(1, 8, 1), (8, 16, 1), (16, 16, 1), (16, 16, 1), (16, 16, 1)]
+    found = lower(place(layers, IMAGE), channels_last.decide(MmaLayers("fp16")))
+    assert [op.outputs.places for op in found[1:4]] == [tuple(range(12)), tuple(range(12)), tuple(range(6, 12))]
 
 
 def packed(technique, *layers, shape=IMAGE):
@@ -303,8 +320,6 @@ def test_what_lies_behind_a_sigmoid():
     full = packed(MmaLayers("fp16"), Conv2d(8, 3, name="c"), Sigmoid(), LocalResponseNorm())
     assert full == [(1, 8, 1), (8, 8, 1)], "no place holds 1/2"
     packed(MmaLayers("fp16"), CONV, Sigmoid(), Conv2d(4, 3, name="d"), LocalResponseNorm())
-    features = Features(IMAGE, name="features")
-    assert packed(MmaLayers("fp16"), features, Relu(), shape=(1728,)) == [(1, 3, 1), (3, 3, 1)], "nothing reads eights"
 
 
 def chosen(technique, *layers):

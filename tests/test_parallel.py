@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import test_mma
 from conftest import quick
 from test_farm import ULFM, needs_ulfm
 from test_mpi import mpiexec, needs_mpi
@@ -19,7 +18,6 @@ from test_watch import ended
 
 from charcnn import offload
 from charcnn.catalog import NETWORK_TECHNIQUES, network_technique
-from charcnn.gpu import device
 from charcnn.layers import (
     AvgPool2d,
     BatchNorm2d,
@@ -32,7 +30,6 @@ from charcnn.layers import (
     Relu,
     place,
 )
-from charcnn.levels.runner.options import serves
 from charcnn.model.rounding import ROUNDINGS
 from charcnn.model.validation import in_sigmas
 from charcnn.networks import cpu, parts
@@ -40,8 +37,6 @@ from charcnn.networks.architecture import Architecture
 from charcnn.networks.reference import expected
 from charcnn.offload import partition
 from charcnn.runtime.monitor import Monitor
-
-mma = test_mma.machine
 
 
 def nodes_of(flops):
@@ -141,39 +136,20 @@ def together(steps, ranks, rows):
     return x[0]
 
 
-def by_turns(name, technique, ranks):
-    """Whether the technique, of a GPU, takes the network by default, and over so many: each has some of the others."""
-    row, at = network_technique(technique), TITLES.index(name)
-    turn = at + NETWORK_TECHNIQUES.index(row)
-    if device.SIMULATED:
-        slow = (name, technique) == ("alexnet", "direct")
-        return row.device == "cpu" or (turn % 3 == 0 and ranks == 2 and not slow)
-    # Others of its turn take 14 to 17 s each, to compile what test_networks has.
-    return row.device == "cpu" or (turn % len(TITLES) == 1 and ranks == 2 and technique in ("naive", "weak", "direct"))
-
-
-@quick(by_turns, everywhere=True)
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("technique", [row.name for row in NETWORK_TECHNIQUES])
+@pytest.mark.parametrize("technique", [row.name for row in NETWORK_TECHNIQUES if row.device == "cpu"])
 @pytest.mark.parametrize("name", TITLES)
 def test_parts_of_every_technique(name, technique, ranks):
-    row = network_technique(technique)
-    if not serves(row, None):
-        pytest.skip("needs tensor cores")
-    if not row.computes(name):
-        pytest.skip("not by this technique")
-    simulated = row.device == "cuda" and device.SIMULATED
-    if simulated and ranks > 2:
-        pytest.skip("too slow in the simulator")
-    network = architecture(name)
-    weights, images = drawn(network, 1 if simulated else 3)
+    """Of a CPU; GPUs share layers in test_shared_networks."""
+    row, network = network_technique(technique), architecture(name)
+    weights, images = drawn(network)
     exact, sigma = expected(images, weights, network, row.rounding())
 
     def build(*arguments, **options):
         return row.build(technique, *arguments, batch=2, **options)
 
     steps = [parts.parted("tensor", build)(weights, network, place=(r, ranks), monitor=Monitor()) for r in range(ranks)]
-    for each in () if simulated else steps:
+    for each in steps:
         each(images)
     assert in_sigmas(together(steps, ranks, images), exact, sigma).max() < row.rounding().bound
     if ranks > len(partition.products(network.nodes)):
@@ -374,27 +350,3 @@ def test_a_death_ends_all_ranks(mode):
     ended(done)
     assert f"rank 0: rank 1 has died, and ends this run: --offload {mode} needs all" in done.stderr
     assert "validated" not in done.stdout
-
-
-@test_mma.simulated
-@pytest.mark.parametrize(
-    ("name", "precision"),
-    [
-        ("ffn", "fp16x3"),
-        *(pytest.param(*of, marks=pytest.mark.exhaustive) for of in (("fused4", "fp16"), ("alexnet", "tf32"))),
-    ],
-)
-def test_parts_on_tensor_cores_in_plain_python(name, precision, mma):
-    row, network = network_technique("mma"), architecture(name)
-    weights, images = drawn(network, 1)
-    exact, sigma = expected(images, weights, network, row.rounding(precision))
-    build = partial(parts.parted("tensor", partial(row.build, "mma")), precision=precision, batch=1, streams=1)
-    steps = [build(weights, network, place=(rank, 2), monitor=Monitor()) for rank in range(2)]
-    assert in_sigmas(together(steps, 2, images), exact, sigma).max() < row.rounding(precision).bound
-
-
-def test_two_terms_of_a_map_are_not_made_of_a_part():
-    row, network = network_technique("mma"), architecture("fused4")
-    build = parts.parted("pipeline", partial(row.build, "mma", precision="fp16x3"))
-    with pytest.raises(ValueError, match="conv2: a part that begins with it takes one term, fp16x3 has 2; loops, "):
-        build(drawn(network)[0], network, place=(1, 5), monitor=Monitor())

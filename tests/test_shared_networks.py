@@ -74,7 +74,10 @@ for name, precision, few in (one.split(":") for one in sys.argv[1:]):
 print("all right")
 """
 
-STAGES = ANY[: ANY.index("for name")] + """
+STAGES = (
+    ANY[: ANY.index("\nfor name")]
+    + """
+
 row = network_technique(sys.argv[1])
 images = np.resize(images, (5, network.length))
 exact, sigma = expected(images, weights, network, row.rounding())
@@ -91,6 +94,7 @@ did = relay.did()
 assert 0 < did["busy"] <= did["elapsed"] and did["link"] == "host memory", did
 print("all right")
 """
+)
 
 WAYS = ["naive:fp32:0", "naive:fp32:9", "winograd:fp32:0", "winograd:fp32:9"]
 
@@ -98,7 +102,11 @@ WAYS = ["naive:fp32:0", "naive:fp32:9", "winograd:fp32:0", "winograd:fp32:9"]
 @needs_mpi
 @pytest.mark.parametrize(
     ("ranks", "ways"),
-    [(2, WAYS), (3, WAYS[:1]), pytest.param(2, ["mma:fp16:0", "mma:bf16:9", "mma:tf32:0"], marks=pytest.mark.exhaustive)],
+    [
+        (2, WAYS),
+        (3, WAYS[:1]),
+        pytest.param(2, ["mma:fp16:0", "mma:bf16:9", "mma:tf32:0"], marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_share_of_any_network(ranks, ways):
     """Norms reach over ranks, channels are shared out unevenly; each way of norms, and layouts of either order."""

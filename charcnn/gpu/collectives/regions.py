@@ -27,6 +27,10 @@ SHARED = Path("/dev/shm")
 """Where Linux has files that lie in memory."""
 
 
+SHARED_WHOLE = 2 << 20
+"""Bytes of GPU memory that the driver shares together: a handle of fewer would open what lies beside them, too."""
+
+
 def driven(answer: tuple[Value, ...], what: str) -> Value:
     """What a call of the driver gave.
 
@@ -55,7 +59,8 @@ class GpuRegion:
     """
 
     def __init__(self, nbytes: int) -> None:
-        self._array: Array = cuda.device_array((nbytes,), np.uint8)
+        whole = -(-nbytes // SHARED_WHOLE) * SHARED_WHOLE
+        self._array: Array = cuda.device_array((whole,), np.uint8)
         self.address = device.address(self._array)
         self._opened: list[int] = []
         zero(self.address, nbytes)
