@@ -19,7 +19,7 @@ from charcnn.config import SMALL
 from charcnn.gpu import copy_kernel
 from charcnn.gpu.collectives import PROTOCOLS, kernels, pieces, signals
 from charcnn.gpu.launch import Grid, title
-from charcnn.ops import adamw, maxpool1d_training, moving_average, shared_norm
+from charcnn.ops import adamw, maxpool1d_training, moving_average, pushed_sums, shared_norm
 from charcnn.ops.common import columns
 from charcnn.ops.common.epilogue_functions import inlined
 from charcnn.ops.encoder import reduced_rows, scattered_rows
@@ -134,6 +134,25 @@ def started(recorder: Recorder, *modules: ModuleType) -> Iterator[None]:
         yield
 
 
+PUSHED_SUMS = "pushed sums"
+"""Of ranks that share a training."""
+
+
+def of_pushed_sums(name: str, target: Target, recorder: Recorder) -> None:
+    """Hand them over, of two ranks."""
+    recorder.variant = name
+    number, table, partial = np.zeros(1, np.uint32), np.zeros((1, 5), np.uint64), np.zeros((1, 1), np.float32)
+    at, rank, limit = np.uint64(0), np.uint32(0), np.float32(1)
+    norm = partial, number, table[0], rank, limit, limit, partial[0], at, at
+    for kernel, args in (
+        (pushed_sums.begin_kernel, (number, at, rank, rank, at, at)),
+        (pushed_sums.arrived_kernel, (number, at, rank, rank, at, at)),
+        (pushed_sums.make_sum_kernel(2), (table, number, at, at, partial, rank, at, at)),
+        *((pushed_sums.make_norm_kernel(2, alone), norm) for alone in (False, True)),
+    ):
+        recorder.launch(kernel, tuple(map(kind, args)))
+
+
 BETWEEN_PRODUCTS = "between products"
 """What a training step on tensor cores launches between its products, at the sizes of blocks 2 and 6."""
 
@@ -178,7 +197,7 @@ def of_training(name: str, target: Target, recorder: Recorder) -> None:
 
 LAUNCHED = {
     **dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys(ENCODERS, of_encoder), COLLECTIVES: of_collectives,
-    ADAMW: of_adamw, BETWEEN_PRODUCTS: of_training,
+    ADAMW: of_adamw, PUSHED_SUMS: of_pushed_sums, BETWEEN_PRODUCTS: of_training,
 }  # fmt: skip
 """What hands over each of these."""
 

@@ -158,8 +158,8 @@ TRAINING_LEVELS = (
     TrainingLevel("t3", "cuda", gpus=1, precisions=("bf16",), hopper=True),
     TrainingLevel("t4", "cuda", gpus=1, precisions=("bf16",), hopper=True),
     TrainingLevel("t5", "cpu", ranks=True, mixed=True),
-    TrainingLevel("t6", "cpu", ranks=True),
-    TrainingLevel("t7", "cpu", ranks=True),
+    TrainingLevel("t6", "cpu", ranks=True, mixed=True),
+    TrainingLevel("t7", "cpu", ranks=True, mixed=True),
     TrainingLevel("t8", "cpu", ranks=True),
     TrainingLevel("t9", "cpu", ranks=True),
 )

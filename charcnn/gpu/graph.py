@@ -72,7 +72,13 @@ class Graph:
 
 
 def copy(to: Array, source: Array, stream: Stream) -> None:
-    """Start to copy a device array, C-contiguous, to the beginning of another one; Numba's own way takes longer."""
+    """Start to copy a device array, C-contiguous, to the beginning of another one; Numba's own way takes longer.
+
+    Where the other one lies on another GPU, DMA engines do it, which take no multiprocessor.
+    """
+    if not AVAILABLE:
+        to.ravel()[: source.size].copy_to_device(source.ravel())
+        return
     from cuda.bindings import driver
 
     if source.size:

@@ -3,7 +3,7 @@
 Since level t0: each rank takes its share of a step's rows forward and back. Ranks add up a bucket's gradients as soon
 as they are complete, while backward computes those of the layers before. Then each rank moves all weights by the same
 gradients, so that all have the same bits. A rank holds as much as one rank alone would. On Hopper GPUs, one a
-rank, each step is that of level t4, and GPUs add up gradients in its graph.
+rank, each step is that of level t4, whose graph also copies gradients to the other GPUs.
 """
 
 from charcnn.runtime.sharded_training import ShardedTraining

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 
@@ -20,6 +20,8 @@ from charcnn.gpu.arrays import check, expect
 from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit, start
+from charcnn.ops.adamw_options import LossScale as LossScale
+from charcnn.ops.adamw_options import ParameterGroup as ParameterGroup
 from charcnn.ops.common import threads
 from charcnn.ops.common.moments import block_sum
 
@@ -165,49 +167,6 @@ def _step_quads_kernel(shadowed: bool) -> Kernel:
     return kernel
 
 
-@dataclass(frozen=True)
-class ParameterGroup:
-    """Neighbouring values of the buffer that a step treats alike.
-
-    Args:
-        size: values.
-        lr: the learning rate.
-        betas: what the means of gradients and of their squares keep at a step.
-        eps: added to the root of the latter.
-        weight_decay: share of a weight that a step takes away, times lr.
-    """
-
-    size: int
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 1e-2
-
-
-@dataclass
-class LossScale:
-    """By what the loss is multiplied, so that gradients in fp16 do not vanish, as PyTorch's GradScaler has it.
-
-    A step whose gradients are not finite is left out, and `scale` falls to `backoff` of it; after `interval` steps in a
-    row that were made, it grows `growth` times.
-    """
-
-    scale: float = 2.0**16
-    growth: float = 2.0
-    backoff: float = 0.5
-    interval: int = 2000
-    made: int = 0
-    """Steps in a row."""
-
-    def update(self, finite: bool) -> None:
-        """After a step: whether its gradients were finite."""
-        self.made = self.made + 1 if finite else 0
-        if not finite:
-            self.scale *= self.backoff
-        elif self.made == self.interval:
-            self.scale, self.made = self.scale * self.growth, 0
-
-
 def tasks(size: int) -> int:
     """Of so many values, on a CPU."""
     return -(-size // PART)
@@ -252,8 +211,9 @@ def move(
 class AdamW:
     """The optimiser of the weights in one buffer, on a CPU's cores or on a GPU, where the buffer lies.
 
-    On a GPU all that changes from step to step lies there. So does `made`, int64 (1,), the number of steps. A step
-    without a loss scale may be recorded in a CUDA graph.
+    On a GPU all that changes from step to step lies there. So do `made`, int64 (1,), the number of steps, and `found`,
+    float32 (2,), the gradients' norm and by what they are multiplied. A step without a loss scale may be recorded in a
+    CUDA graph.
 
     Args:
         weights: float32 (size,), NumPy or on the device; each step writes them.
@@ -289,7 +249,7 @@ class AdamW:
             self.first, self.second = (device.to_device(zeros, on) for _ in range(2))
             blocks = min(BLOCKS, -(-weights.size // (THREADS * QUAD)))
             self._partial = device.to_device(np.zeros(max(1, blocks), np.float32), on)
-            self._found = device.to_device(np.ones(2, np.float32), on)
+            self.found = device.to_device(np.ones(2, np.float32), on)
             options = [(group.lr, *group.betas, group.eps, group.weight_decay) for group in self.groups]
             self._options = device.to_device(np.array(options, np.float64).reshape(-1, 5), on)
             self._by = device.to_device(np.empty((len(options), 6), np.float32), on)
@@ -308,7 +268,7 @@ class AdamW:
     def refresh(self) -> None:
         """Write the shadow anew, where there is one: after somebody else wrote the weights."""
         if self.shadow is not None:
-            start(_shadow_kernel, -(-self.weights.size // 128), 128, self._stream, self.weights, self.shadow)
+            round_to(self.weights, self.shadow, self._stream)
 
     def step(self, gradients: Array, rate: float | Array = 1.0, *, stream: Stream = None) -> bool:
         """Move the weights, where no loss scale finds that gradients are not finite; whether it was done.
@@ -365,8 +325,8 @@ class AdamW:
             given = gradients, np.uint64(address), self._partial, *map(np.uint32, (quads,))
             start(_squares_quads_kernel, self._partial.size, THREADS, on, *given)
             limits = np.float32(scaled), np.float32(self.clip)
-            start(_norm_kernel, 1, THREADS, on, self._partial, *limits, self._found)
-            return self._found, 1.0
+            start(_norm_kernel, 1, THREADS, on, self._partial, *limits, self.found)
+            return self.found, 1.0
         squares(gradients, self._partial)
         return clipped(self._partial, self.clip, scaled)
 
@@ -386,15 +346,45 @@ class AdamW:
         else:
             start(_rate_kernel, 1, 1, on, self._rate, np.float64(rate))
             rate = self._rate
-        start(_scalars_kernel, 1, 32, on, self._options, rate, self.made, self._by)
-        shadow = self.weights if self.shadow is None else self.shadow
+        self.count(rate, on)
+        shadow, begin = self.weights if self.shadow is None else self.shadow, 0
         arrays = self.weights, gradients, self.first, self.second, shadow
-        places = tuple(np.uint64(device.address(array)) for array in arrays)
-        aligned, kernel, begin = not any(place % 16 for place in places), _step_quads_kernel(self.shadow is not None), 0
         for i, group in enumerate(self.groups):
-            end = begin + group.size
-            numbers = map(np.uint32, (i, begin, end, aligned))
-            blocks = -(-(-(-end // QUAD) - begin // QUAD) // THREADS)
-            if group.size:
-                start(kernel, blocks, THREADS, on, *arrays, places, self._found, self._by, *numbers)
-            begin = end
+            _move_on_gpu(arrays, self.found, self._by, (i, begin, begin + group.size), self.shadow is not None, on)
+            begin += group.size
+
+    def count(self, rate: Array, on: Stream) -> None:
+        """Begin a step on a GPU whose parts `move_part` moves; the rate is float64 (1,) there."""
+        start(_scalars_kernel, 1, 32, on, self._options, rate, self.made, self._by)
+
+    def move_part(self, at: slice, gradients: Array, shadow: Array | None, on: Stream) -> None:
+        """Move some of the weights, on a GPU, by their gradients times what `found` has; all are of the first group.
+
+        Args:
+            at: which of them.
+            gradients: theirs.
+            shadow: where they go in bf16; None: nowhere.
+            on: the stream.
+        """
+        weights, *moments = (array[at] for array in (self.weights, self.first, self.second))
+        arrays = weights, gradients, *moments, weights if shadow is None else shadow
+        _move_on_gpu(arrays, self.found, self._by, (0, 0, weights.size), shadow is not None, on)
+
+
+def _move_on_gpu(
+    arrays: Sequence[Array], found: Array, by: Array, numbers: tuple[int, int, int], shadowed: bool, on: Stream
+) -> None:
+    """Start the kernel of a step for a group's number, begin and end."""
+    _, begin, end = numbers
+    places = tuple(np.uint64(device.address(array)) for array in arrays)
+    aligned = not any(place % 16 for place in places)
+    blocks = -(-(-(-end // QUAD) - begin // QUAD) // THREADS)
+    if end > begin:
+        more = *map(np.uint32, numbers), np.uint32(aligned)
+        start(_step_quads_kernel(shadowed), blocks, THREADS, on, *arrays, places, found, by, *more)
+
+
+def round_to(weights: Array, shadow: Array, stream: Stream) -> None:
+    """Weights in bf16, on the GPU: float32 (n,) to uint16 (n,)."""
+    if weights.size:
+        start(_shadow_kernel, -(-weights.size // 128), 128, stream, weights, shadow)

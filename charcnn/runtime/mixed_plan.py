@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +15,15 @@ from charcnn.layers import Node
 from charcnn.model import gradients
 from charcnn.ops import maxpool1d_training as pools
 from charcnn.ops.common.arrays import pack, unpack
+from charcnn.runtime.sharding import BUCKET, FEW, Bucket, Sharding
 from charcnn.runtime.training import FLOAT, KINDS, trained
 
 ALIGNED = 64
 """Values that a parameter's place in a buffer is a multiple of, so that each begins at 128 bytes of its copy."""
+
+
+PRODUCTS = 4
+"""Times as large as BUCKET is one of products' weights, about: sums of parts before each take a launch."""
 
 
 class TrainedBlock(NamedTuple):
@@ -113,20 +118,33 @@ def sizes_of(blocks: Sequence[TrainedBlock]) -> list[ResultSizes]:
     return found
 
 
-def counted(nodes: Sequence[Node], rows: int) -> dict[str, int]:
-    """Bytes by kind that a step of so many rows needs, from the layers alone.
+def counted(nodes: Sequence[Node], rows: int, ranks: int = 1, stage: int = 0) -> dict[str, int]:
+    """Bytes by kind that a step of so many rows needs on each of the ranks, at a stage of ZeRO, from the layers alone.
 
-    A weight has 2 bytes of its copy, 4 of its gradient, 4 of its master, 8 of two moments. Features are what each block
-    writes, 2 bytes a value, and two gradients of the largest. A value that pooling picks leaves a byte that says where,
-    and behind LayerNorm 2 bytes of what it was.
+    A weight has 2 bytes of its copy, 4 of its gradient, 4 of its master, 8 of two moments. From stage 1 on those that
+    no product reads have 4 bytes of their copy, which all ranks hold. Features are what each block writes, 2 bytes a
+    value, and two gradients of the largest. A value that pooling picks leaves a byte that says where, and behind
+    LayerNorm 2 bytes of what it was.
     """
-    weights, blocks = sum(map(math.prod, trained(nodes).values())), blocks_of(nodes)
+    shapes, blocks, held = trained(nodes), blocks_of(nodes), Sharding(stage).held
+    weights = sum(map(math.prod, shapes.values()))
+    plain = sum(math.prod(shapes[name]) for name in plain_of(nodes)) if stage else 0
     features, gradient = 0, largest(blocks)
     for block, of in zip(blocks, sizes_of(blocks), strict=False):
         picked = 2 + 1 + 2 * (block.norm is not None)
         features += of.channels * (picked * of.windows + 2 * of.stride * (block is not blocks[0]))
-    held = 2 * weights, FLOAT * weights, FLOAT * weights, 2 * FLOAT * weights, rows * (features + 2 * 2 * gradient), 0
-    return dict(zip(KINDS, held, strict=True))
+    whole = 2 * (weights - plain), FLOAT * weights, FLOAT * weights, 2 * FLOAT * weights
+    kinds = dict(zip(KINDS, (*whole, rows * (features + 2 * 2 * gradient), 0), strict=True))
+    for kind in KINDS[: len(whole)]:
+        kinds[kind] = -(-kinds[kind] // held(kind, ranks))
+    kinds["weights"] += FLOAT * plain
+    return kinds
+
+
+def plain_of(nodes: Sequence[Node]) -> list[str]:
+    """Parameters that no product on tensor cores reads, so that a step takes them in float32."""
+    products = {f"{block.name}.weight" for block in blocks_of(nodes)[1:-1]}
+    return [name for name in trained(nodes) if name not in products]
 
 
 def largest(blocks: Sequence[TrainedBlock]) -> int:
@@ -151,23 +169,68 @@ class FlatParams:
 
     Args:
         nodes: of the network.
+        ranks: that share the buffer's buckets, of each of which a rank has an equal part. With one rank all is one
+            bucket. Else the first bucket has what `plain_of` names, and the others are layers side by side.
     """
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self.shapes, self._begins, self.size = trained(nodes), dict[str, int](), 0
-        for name, shape in self.shapes.items():
-            self._begins[name] = self.size
-            self.size += -(-math.prod(shape) // ALIGNED) * ALIGNED
+    def __init__(self, nodes: Sequence[Node], ranks: int = 1) -> None:
+        self.shapes, self.ranks, self._begins, self.size = trained(nodes), ranks, dict[str, int](), 0
+        self.buckets = list[Bucket]()
+        for names in [[*self.shapes]] if ranks == 1 else self._groups(nodes):
+            at = self.size
+            for name in names:
+                self._begins[name] = at
+                at += -(-math.prod(self.shapes[name]) // ALIGNED) * ALIGNED
+            part = -(-(at - self.size) // (ranks * ALIGNED)) * ALIGNED
+            self.buckets.append(Bucket(tuple(names), self.size, part, at - self.size))
+            self.size += ranks * part
         linear = next(node for node in nodes if isinstance(node.layer, layers.Linear))
         convs = [node for node in nodes if isinstance(node.layer, layers.Conv1d)]
         self._collapsed, self._last_channels = f"{linear.layer.name}.weight", convs[-1].out_shape[0]
 
-    def parts(self, buffer: Array) -> dict[str, Array]:
-        """Of a buffer the part of each parameter, in the axes that it has there."""
+    def _groups(self, nodes: Sequence[Node]) -> list[list[str]]:
+        plain, groups = plain_of(nodes), list[list[str]]()
+        sizes = {name: FLOAT * math.prod(shape) for name, shape in self.shapes.items()}
+        enough = min(PRODUCTS * BUCKET, sum(sizes.values()) // FEW)
+        for name in reversed([name for name in self.shapes if name not in plain]):  # as backward comes to them
+            if not groups or sum(sizes[one] for one in groups[0]) >= enough:
+                groups.insert(0, [])
+            groups[0].insert(0, name)
+        return [plain, *groups]
+
+    def place(self, name: str) -> slice:
+        """Of a parameter in the buffer."""
+        at = self._begins[name]
+        return slice(at, at + math.prod(self.shapes[name]))
+
+    def whole(self, bucket: Bucket) -> slice:
+        """Its place in the buffer."""
+        return slice(bucket.begin, bucket.begin + self.ranks * bucket.part)
+
+    def part(self, bucket: Bucket) -> slice:
+        """Its place in a buffer of one rank's parts."""
+        return slice(begin := bucket.begin // self.ranks, begin + bucket.part)
+
+    def own(self, flat: np.ndarray, rank: int) -> np.ndarray:
+        """Of a buffer on the host a rank's parts, one behind another."""
+        return np.concatenate([flat[self.whole(bucket)][bucket.of(rank)] for bucket in self.buckets])
+
+    def merged(self, parts: np.ndarray) -> np.ndarray:
+        """The buffer of which each rank has such parts: (ranks, n)."""
+        return np.concatenate([parts[:, self.part(bucket)].ravel() for bucket in self.buckets])
+
+    def parts(self, buffer: Array, names: Iterable[str] | None = None, begin: int = 0) -> dict[str, Array]:
+        """Of a buffer the part of each parameter, in the axes that it has there.
+
+        Args:
+            buffer: of all, or of those behind `begin`.
+            names: of the parameters; None: all.
+            begin: values of a whole buffer before this one.
+        """
         found = {}
-        for name, shape in self.shapes.items():
-            at = self._begins[name]
-            part = buffer[at : at + math.prod(shape)]
+        for name in self.shapes if names is None else names:
+            at, shape = self.place(name), self.shapes[name]
+            part = buffer[at.start - begin : at.stop - begin]
             if name == self._collapsed:
                 shape = shape[::-1]
             elif len(shape) > 1:

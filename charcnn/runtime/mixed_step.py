@@ -35,6 +35,33 @@ Start = Callable[..., object]
 """Starts a kernel of a step, on the stream that it is given."""
 
 
+class Held(NamedTuple):
+    """The parameters of a step by name, each in the axes that `FlatParams.parts` gives it."""
+
+    masters: Mapping[str, Array]
+    """Float32 weights, at least those that no product reads."""
+    slopes: Mapping[str, Array]
+    """Their gradients."""
+    halves: Mapping[str, Array]
+    """Those that products read, in bf16."""
+
+
+class Around:
+    """What a step starts besides its own kernels: nothing, where one GPU holds all weights and gradients."""
+
+    def before(self, name: str) -> Sequence[Start]:
+        """Before a product that reads these weights."""
+        return ()
+
+    def taken(self, name: str) -> Sequence[str]:
+        """The weights whose gradients `after` takes, behind that of these weights."""
+        return ()
+
+    def after(self, name: str) -> Sequence[Start]:
+        """Behind the gradient of these weights."""
+        return ()
+
+
 class BlockFeatures(NamedTuple):
     """A block's features in a step: (N, S, C), or of linear layers (N, 1, C)."""
 
@@ -75,20 +102,20 @@ class MixedStep:
     Args:
         nodes: as `blocks_of` takes them.
         rows: inputs of a step.
-        masters, slopes: float32 weights and their gradients, by name, as `FlatParams.parts` gives them.
-        halves: the weights in bf16.
+        held: the parameters.
         made: int64 (1,), how many steps were made, from which dropout's masks follow.
         product: how products are computed.
         dropout, seed, multi_label: as of `mixed_training.MixedTraining`.
+        around: what else is started.
     """
 
     def __init__(
-        self, nodes: Sequence[Node], rows: int, masters: Mapping[str, Array], slopes: Mapping[str, Array],
-        halves: Mapping[str, Array], made: Array, product: type[TrainingProduct], *, dropout: float, seed: int,
-        multi_label: bool,
+        self, nodes: Sequence[Node], rows: int, held: Held, made: Array, product: type[TrainingProduct], *,
+        dropout: float, seed: int, multi_label: bool, around: Around,
     ) -> None:  # fmt: skip
+        self._around = around
         self._rows, self._blocks, self._made, self._product_of = rows, blocks_of(nodes), made, product
-        self._masters, self._slopes, self._halves = masters, slopes, halves
+        self._masters, self._slopes, self._halves = held
         self._dropout, self._seed, self._multi_label = dropout, seed, multi_label
         classes = math.prod(self._blocks[-1].node.out_shape)
         self.ids = device.empty((rows, math.prod(nodes[0].in_shape)), np.uint8)
@@ -97,6 +124,7 @@ class MixedStep:
         self.share, self.factors = device.empty((1,), np.float32), device.to_device(self.factors_of(0.0))
         self.features, self.workspace = list[Array](), list[Array | TrainingProduct]()
         self._sums, self._dropped = list[tuple[Array, Array]](), list[Start]()
+        self._in_parts = set[str]()
         self.stages, self.starts, self.forwards = list[BlockFeatures](), list[Start](), list[Start]()
         self._plan()
 
@@ -119,7 +147,12 @@ class MixedStep:
         for at in reversed(range(1, len(self.stages))):
             dy = self._back(self.stages[at], dy, self.stages[at - 1].block.pooled)
         self._token_back(self.stages[0], dy)
+        self._add_up()
+
+    def _add_up(self) -> None:
+        """Parts of gradients that are there by now."""
         self.starts.append(columns.Sums(self._sums).start)
+        self._sums, self._in_parts = [], set()
 
     def _drop(self, block: TrainedBlock) -> None:
         """Dropout of what a linear layer reads, in place."""
@@ -144,7 +177,8 @@ class MixedStep:
         stage = BlockFeatures(block, x, self._feature((n, of.stride, of.channels)), *self._picked(block, of))
         _, bias, affine = self._own(block)
         more = {"bias": bias, "rectified": block.norm is None, "factors": self.factors[0]}
-        self.starts.append(self._product(FORWARD, x, self._half(block), stage.y, block.taps, **more))
+        self.starts += self._around.before(f"{block.name}.weight")
+        self.starts.append(self._product(FORWARD, x, self._half(block), stage.y, block.taps, **more).start)
         if affine:
             written = stage.pooled, stage.place, stage.normalised, stage.moments
             gamma, beta = affine
@@ -192,11 +226,18 @@ class MixedStep:
             part = self._work((columns.parts_of(n * rows, channels), channels))
             self.starts.append(partial(columns.column_sums, dy, part))
         self._sums.append((part, self._slope(block, "bias")))
-        self.starts.append(self._product(BY_WEIGHTS, x, dy, self._slope(block, "weight"), block.taps))
+        product = self._product(BY_WEIGHTS, x, dy, self._slope(block, "weight"), block.taps)
+        self.starts.append(product.start)
+        name = f"{block.name}.weight"
+        if product.partial is not None:
+            self._in_parts.add(name)
+        if self._in_parts.intersection(self._around.taken(name)):
+            self._add_up()
+        self.starts += [*self._around.after(name), *self._around.before(name)]
         before, dropped = self._turn(x.shape), self._dropout and isinstance(block.node.layer, layers.Linear)
         more = {} if after_pool and not dropped else {"mask": _flat(x)}
         more["factors"] = self.factors[2 if after_pool else 1 if dropped else 0]
-        self.starts.append(self._product(BY_FEATURES, dy, self._half(block), before, block.taps, **more))
+        self.starts.append(self._product(BY_FEATURES, dy, self._half(block), before, block.taps, **more).start)
         return before
 
     def _token_back(self, stage: BlockFeatures, dy: Array) -> None:
@@ -218,13 +259,13 @@ class MixedStep:
             self._sums.append((part, self._slopes[f"{norm.layer.name}.{name}"]))
         return sums
 
-    def _product(self, kind: Kind, a: Array, b: Array, out: Array, taps: int, **more: Argument) -> Start:
+    def _product(self, kind: Kind, a: Array, b: Array, out: Array, taps: int, **more: Argument) -> TrainingProduct:
         b, out = _flat(b), out if kind.by_tap else _flat(out)
         product = self._product_of(kind, _flat(a), b, out, HALF, taps=taps, **more)
         self.workspace.append(product)
         if product.partial is not None:
             self._sums.append(product.partial)
-        return product.start
+        return product
 
     # Arrays.
 
@@ -238,10 +279,10 @@ class MixedStep:
         return self._feature(shape), self._feature(shape, np.uint8), normalised, moments
 
     def _own(self, block: TrainedBlock) -> tuple[Array, Array, tuple[Array, ...]]:
-        """Weight, bias, and gamma and beta where there are such: float32."""
+        """Weight, where no product reads it, bias, and gamma and beta where there are such: float32."""
         held, norm = self._masters, block.norm
         affine = () if norm is None else tuple(held[f"{norm.layer.name}.{part}"] for part in ("weight", "bias"))
-        return held[f"{block.name}.weight"], held[f"{block.name}.bias"], affine
+        return held.get(f"{block.name}.weight"), held[f"{block.name}.bias"], affine
 
     def _half(self, block: TrainedBlock) -> Array:
         return self._halves[f"{block.name}.weight"]

@@ -8,6 +8,7 @@ rows: a step with fewer has rows of blanks that count nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numba import cuda
@@ -22,7 +23,7 @@ from charcnn.ops.conv1d.products import TrainingProduct
 from charcnn.ops.conv1d.wgmma.products_layer import WgmmaProduct
 from charcnn.ops.moving_average import follow
 from charcnn.runtime.mixed_plan import FlatParams, check_dropout, check_leak, counted
-from charcnn.runtime.mixed_step import HALF, MixedStep
+from charcnn.runtime.mixed_step import HALF, Around, Held, MixedStep
 from charcnn.runtime.pinned import Pinned
 from charcnn.runtime.training import KINDS
 
@@ -78,24 +79,34 @@ class MixedTraining:
         self._nodes, self._rows = nodes, rows
         self._stream = device.as_stream(stream) or cuda.stream()
         self._recorded = recorded and not device.SIMULATED
-        self._layout, self._answering = FlatParams(nodes), answering
-        self._begun, size = self._layout.flat(params), self._layout.size
-        self._pinned = Pinned(self._stream)
+        self._layout, self._answering = self._laid_out(), answering
+        self._begun, self._pinned = self._layout.flat(params), Pinned(self._stream)
         self._average: Array | None = None
-        self.weights = device.to_device(self._begun)
-        self.gradients = device.to_device(np.zeros_like(self._begun))
-        self._copies = device.empty((size,), HALF.dtype)
-        sized = ParameterGroup(size, group.lr, group.betas, group.eps, group.weight_decay)
-        self.optimiser = AdamW(self.weights, [sized], clip=clip, shadow=self._copies, stream=self._stream)
-        masters, slopes, halves = map(self._layout.parts, (self.weights, self.gradients, self._copies))
+        held = self._hold(group, clip)
         self._step = MixedStep(
-            nodes, rows, masters, slopes, halves, self.optimiser.made, product, dropout=dropout,
-            seed=seed, multi_label=multi_label,
+            nodes, rows, held, self.optimiser.made, product, dropout=dropout, seed=seed, multi_label=multi_label,
+            around=self._around(),
         )  # fmt: skip
         self._rate, self._classes = device.to_device(np.ones(1)), int(self._step.targets.shape[1])
         self._given, self._shared, self._weighted = 0, 0, False
         self._set_rate, self._set_leak = 1.0, 0.0
         self._graph: graph.Graph | None = None
+
+    def _laid_out(self) -> FlatParams:
+        return FlatParams(self._nodes)
+
+    def _around(self) -> Around:
+        return Around()
+
+    def _hold(self, group: ParameterGroup, clip: float) -> Held:
+        """Make the buffers and the optimiser."""
+        size = self._layout.size
+        self.weights = device.to_device(self._begun)
+        self.gradients = device.to_device(np.zeros_like(self._begun))
+        self._copies = device.empty((size,), HALF.dtype)
+        groups = [replace(group, size=size)]
+        self.optimiser = AdamW(self.weights, groups, clip=clip, shadow=self._copies, stream=self._stream)
+        return Held(*map(self._layout.parts, (self.weights, self.gradients, self._copies)))
 
     @property
     def memory(self) -> dict[str, int]:
@@ -129,9 +140,7 @@ class MixedTraining:
         self, x: np.ndarray, targets: np.ndarray, *, leak: float = 0.0, weights: np.ndarray | None = None
     ) -> tuple[float, dict[str, np.ndarray]]:
         """The mean loss of some inputs and copies of its gradients, by name; arguments as of `step`."""
-        self._fill(x, targets, weights)
-        self._leak(leak)
-        self._backward(self._stream)
+        self._compute(x, targets, leak, weights)
         losses = self.fetched(self._step.losses)[: len(x)]
         return float(losses.mean(dtype=np.float64)), self._layout.named(self.fetched(self.gradients))
 
@@ -270,6 +279,12 @@ class MixedTraining:
     def _whole(self, stream: Stream) -> None:
         self._backward(stream)
         self.optimiser.step(self.gradients, self._rate, stream=stream)
+
+    def _compute(self, x: Array, targets: Array, leak: float, weights: np.ndarray | None) -> None:
+        """Losses and gradients, where they belong."""
+        self._fill(x, targets, weights)
+        self._leak(leak)
+        self._backward(self._stream)
 
     def _backward(self, stream: Stream) -> None:
         """Losses, and gradients in their buffer, of what `_fill` was given."""

@@ -1,8 +1,8 @@
-"""Data parallel training on Hopper's tensor cores: a GPU a rank, gradients added up behind backward.
+"""Training that ranks share on Hopper's tensor cores, a GPU a rank: data parallel, and ZeRO's stages.
 
-On one host the GPUs add up gradients by kernels that write into each other's memory, which a CUDA graph of a step
-holds as well. Between hosts gradients pass through pinned memory and MPI. Either way sums are of the order of
-ranks: all ranks have the same bits.
+On one host GPUs copy gradients into each other's memory beside backward, and weights behind AdamW, in the CUDA graph of
+a step: see `pushed_exchange`. Between hosts gradients pass through pinned memory and MPI, and each rank holds all.
+Either way sums are of the order of ranks: all ranks have the same bits, at every stage.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 from numba import cuda
@@ -20,13 +22,16 @@ from charcnn.gpu import device
 from charcnn.gpu.collectives import Group
 from charcnn.gpu.collectives.group import RANKS
 from charcnn.layers import Node
-from charcnn.ops.adamw import ParameterGroup
+from charcnn.ops.adamw import AdamW, ParameterGroup
 from charcnn.runtime import training_checkpoint
 from charcnn.runtime.exchange import RankExchange
+from charcnn.runtime.mixed_plan import FlatParams, counted
+from charcnn.runtime.mixed_step import Around, Held
 from charcnn.runtime.mixed_training import MixedTraining
+from charcnn.runtime.pushed_exchange import PushedExchange
 
-BUCKET = 4 << 20
-"""Values of gradients that are added up by one call: 16 MB."""
+DEADLINE = 300.0
+"""Seconds that a GPU waits for another rank's: at the first step, that may compile kernels."""
 
 
 def computes_here(comm: Comm | None = None) -> bool:
@@ -59,9 +64,12 @@ class SharedMixedTraining(MixedTraining):
             step is recorded.
         rows: inputs of a rank's share of a step, at most.
         comm: an mpi4py communicator of the ranks, each with a GPU of its own; None: there is one.
+        stage: 0: all ranks hold everything. ZeRO-1, 2, 3: each has its part of masters and moments; also of gradients;
+            also of weights in bf16.
 
     Raises:
-        ValueError, DeviceError: as of `MixedTraining` and `Group`.
+        ValueError, DeviceError: as of `MixedTraining` and `Group`; or a stage above 0 on ranks whose GPUs do not reach
+            each other's memory.
     """
 
     precision = "bf16"
@@ -70,12 +78,15 @@ class SharedMixedTraining(MixedTraining):
 
     def __init__(
         self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, comm: Comm | None = None, *,
-        group: ParameterGroup = ParameterGroup(0), clip: float = 1.0, recorded: bool = False, stream: Stream = None,  # noqa: B008 - frozen
+        stage: int = 0, group: ParameterGroup = ParameterGroup(0), clip: float = 1.0, recorded: bool = False,  # noqa: B008 - frozen
+        stream: Stream = None,
     ) -> None:  # fmt: skip
-        self._exchange, self._group = RankExchange(comm), None
-        if comm is not None and len(set(comm.allgather(platform.node()))) == 1 and comm.size <= RANKS:
-            self._group = Group(comm)
-        hosted = comm is not None and self._group is None
+        self._exchange, self._stage, self._clip = RankExchange(comm), stage, clip
+        self._group = _reached(comm)
+        self._pushed: PushedExchange | None = None
+        hosted = self._exchange.ranks > 1 and self._group is None
+        if hosted and stage:
+            raise ValueError(f"{stage=}: needs ranks of one host, up to {RANKS}, whose GPUs reach each other's memory")
         super().__init__(
             nodes, params, rows, group=group, clip=clip, recorded=recorded and not hosted, stream=stream
         )  # fmt: skip
@@ -84,12 +95,43 @@ class SharedMixedTraining(MixedTraining):
             self._staged = cuda.pinned_array((size,), np.float32)
             self._staged[:] = 0
 
+    def _laid_out(self) -> FlatParams:
+        return FlatParams(self._nodes, 1 if self._group is None else self._exchange.ranks)
+
+    def _around(self) -> Around:
+        return super()._around() if self._pushed is None else self._pushed
+
+    def _hold(self, group: ParameterGroup, clip: float) -> Held:
+        if self._group is None:
+            return super()._hold(group, clip)
+        self._pushed = pushed = PushedExchange(self._group, self._layout, self._stage)
+        self.weights, self.gradients = device.to_device(self._part(self._begun)), pushed.gradients
+        self.optimiser = AdamW(self.weights, [replace(group, size=self.weights.size)], stream=self._stream)
+        self._write(self._begun)
+        return Held(pushed.plain or self._layout.parts(self.weights), pushed.slopes, pushed.halves)
+
     @property
     def memory(self) -> dict[str, int]:
         """Bytes that are held on the GPU, by KINDS."""
-        mailboxes = 0 if self._group is None else self._group.nbytes
-        found = super().memory
-        return found | {"workspace": found["workspace"] + mailboxes}
+        if self._pushed is None:
+            return super().memory
+        moments = self.optimiser.first.nbytes + self.optimiser.second.nbytes
+        features = sum(array.nbytes for array in self._step.features)
+        workspace = sum(one.nbytes for one in self._step.workspace) + self._pushed.kinds["workspace"]
+        return {
+            "weights": self._pushed.kinds["weights"], "gradients": self.gradients.nbytes,
+            "masters": self.weights.nbytes, "moments": moments, "features": features, "workspace": workspace,
+        }  # fmt: skip
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """Bytes that the layers say it needs, by KINDS."""
+        return counted(self._nodes, self._rows, self._exchange.ranks, self._stage)
+
+    @property
+    def params(self) -> dict[str, np.ndarray]:
+        """A copy of the weights of all ranks, by name."""
+        return self._layout.named(self._whole_of(self.weights))
 
     def mean(self, losses: Array) -> float:
         """Of all ranks' losses."""
@@ -101,12 +143,20 @@ class SharedMixedTraining(MixedTraining):
         self, x: np.ndarray, targets: np.ndarray, *, leak: float = 0.0, weights: np.ndarray | None = None
     ) -> tuple[float, dict[str, np.ndarray]]:
         """The mean loss of all ranks' inputs and copies of its gradients, by name."""
-        found = super().loss_and_gradients(x, targets, leak=leak, weights=weights)[1]
+        self._compute(x, targets, leak, weights)
+        found = self._layout.named(self._whole_of(self.gradients if self._pushed is None else self._pushed.total))
         return self.mean(self._step.losses[: len(x)]), found
 
     def digest(self) -> str:
-        """Of the weights on this GPU."""
-        return hashlib.sha256(self.fetched(self.weights).tobytes()).hexdigest()
+        """Of all weights, and of what steps on this GPU read."""
+        self.settle()
+        masters, read = self._whole_of(self.weights), hashlib.sha256()
+        if self._pushed is not None:
+            halves, plain = self._pushed.reads(self._exchange, self._stream)
+            masters[: plain.size] = plain
+            read.update(halves.tobytes())
+        read.update(masters.tobytes())
+        return read.hexdigest()
 
     @property
     def steps(self) -> int:
@@ -116,10 +166,13 @@ class SharedMixedTraining(MixedTraining):
     def save(self, path: Path, *, force: bool = False) -> None:
         """See `ShardedTraining.save`."""
         self.settle()
-        if self._exchange.rank == 0:
-            with training_checkpoint.writing(path, self._layout.shapes, self.steps, force) as file:
-                for buffer in (self.weights, self.optimiser.first, self.optimiser.second):
-                    for array in self._layout.named(self.fetched(buffer)).values():
+        root = self._exchange.rank == 0
+        writing = training_checkpoint.writing(path, self._layout.shapes, self.steps, force) if root else nullcontext()
+        with writing as file:
+            for buffer in (self.weights, self.optimiser.first, self.optimiser.second):
+                arrays = self._layout.named(self._whole_of(buffer)).values()
+                if file is not None:
+                    for array in arrays:
                         file.write(np.ascontiguousarray(array).data)
 
     def resume(self, path: Path) -> None:
@@ -132,8 +185,9 @@ class SharedMixedTraining(MixedTraining):
                 for array in arrays.values():
                     file.readinto(array.data)
                 buffers.append(self._layout.flat(arrays))
+        first, second = map(self._part, buffers[1:])
         self._write(buffers[0])
-        self.optimiser.restore({"steps": steps, "first": buffers[1], "second": buffers[2], "loss_scale": None})
+        self.optimiser.restore({"steps": steps, "first": first, "second": second, "loss_scale": None})
 
     def settle(self) -> None:
         """Wait for what is under way."""
@@ -141,22 +195,53 @@ class SharedMixedTraining(MixedTraining):
         self._check()
 
     def close(self) -> None:
-        """Let go of the other ranks' memory."""
+        """Let go of the other ranks' memory, when all are done with it."""
         self.settle()
+        self._exchange.total(0)
         if self._group is not None:
             self._group.close()
             self._group = None
 
+    def _part(self, flat: np.ndarray) -> np.ndarray:
+        """Of a buffer on the host what this rank holds."""
+        return self._layout.own(flat, self._exchange.rank) if self._stage and self._pushed is not None else flat
+
+    def _whole_of(self, buffer: Array) -> np.ndarray:
+        """All ranks' parts of a buffer on the GPU, on the host."""
+        part = self.fetched(buffer)
+        if part.size == self._layout.size:
+            return part
+        return self._layout.merged(self._exchange.gathered(part))
+
     def _total(self, n: int) -> int:
         return self._exchange.total(n)
 
+    def _write(self, flat: np.ndarray) -> None:
+        if self._pushed is None:
+            super()._write(flat)
+            return
+        self.weights.copy_to_device(self._part(flat), stream=self._stream)
+        self._pushed.write(flat, self._stream)
+        self._exchange.total(0)  # all ranks have done so, before one reads what another one has
+
+    def _whole(self, stream: Stream) -> None:
+        if self._pushed is None:
+            super()._whole(stream)
+            return
+        self._backward(stream)
+        if self._clip:
+            self._pushed.norm(self.optimiser.found, self._clip, stream)
+        self.optimiser.count(self._rate, stream)
+        self._pushed.move(self.optimiser, stream)
+
     def _backward(self, stream: Stream) -> None:
+        if self._pushed is not None:
+            self._pushed.begin(stream)
+            super()._backward(stream)
+            self._pushed.sums(stream)
+            return
         super()._backward(stream)
-        if self._group is not None:
-            for begin in reversed(range(0, self.gradients.size, BUCKET)):
-                part = self.gradients[begin : begin + BUCKET]
-                self._group.all_reduce(part, part, stream)
-        elif self._exchange.ranks > 1:
+        if self._exchange.ranks > 1:
             self._add_up_on_hosts(stream)
 
     def _add_up_on_hosts(self, stream: Stream) -> None:
@@ -177,3 +262,14 @@ class SharedMixedTraining(MixedTraining):
         """Raise DeviceError where a rank did not come."""
         if self._group is not None:
             self._group.check()
+
+
+def _reached(comm: Comm | None) -> Group | None:
+    """The ranks' group, where there are several on one host whose GPUs reach each other's memory."""
+    if comm is None or comm.size == 1 or comm.size > RANKS or len(set(comm.allgather(platform.node()))) > 1:
+        return None
+    group = Group(comm, collectives=False, deadline=DEADLINE)
+    if group.link == "GPU memory" or device.SIMULATED:
+        return group
+    group.close()
+    return None

@@ -50,6 +50,7 @@ class Group:
     Args:
         comm: an mpi4py communicator of ranks on one host, each with a GPU of its own as the current one. All call this
             together.
+        collectives: whether there is memory for these; else there are `share`, `waiting` and `check` alone.
         deadline: seconds, default 60: how long a kernel waits for another rank's. Then it gives up, all ranks' later
             calls end at once, their results are worth nothing, and `check` raises.
 
@@ -58,7 +59,7 @@ class Group:
         DeviceError: the driver refuses to share memory.
     """
 
-    def __init__(self, comm: Comm, *, deadline: float = 60.0) -> None:
+    def __init__(self, comm: Comm, *, deadline: float = 60.0, collectives: bool = True) -> None:
         if not 1 <= comm.size <= RANKS:
             raise ValueError(f"{comm.size} ranks: a group has 1 to {RANKS}")
         if not 0 < deadline <= LONGEST:
@@ -80,8 +81,8 @@ class Group:
         self._comm, self._shared = comm, list[GpuRegion | HostRegion]()
         self.nbytes = 0
         """Of this rank's memory that others write to."""
-        addresses = self.share(Mailboxes(self.ranks).nbytes)
-        behind = ((self.rank + away) % self.ranks for away in range(self.ranks))
+        addresses = self.share(Mailboxes(self.ranks).nbytes) if collectives else ()
+        behind = ((self.rank + away) % self.ranks for away in range(self.ranks)) if collectives else ()
         self.regions: tuple[np.uint64, ...] = tuple(np.uint64(addresses[rank]) for rank in behind)
         """Addresses of the ranks' regions: this rank's first, then those of the ranks behind it."""
 
