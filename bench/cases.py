@@ -214,9 +214,16 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "rownorm": (Layer("BERT-base's", Draw.tokens_features),),
     "add_rownorm": (Layer("BERT-base's", lambda d: d.tokens_features(added=True)),),
     "attention": (Layer("BERT-base's", Draw.heads),),
-    "conv1d_backward": _blocks("conv", lambda d, block: d.product_backward(f"conv{block}"), 2, 3),
+    **{
+        f"{before}{of}_backward{axes}": _blocks(kind, draw, *blocks)
+        for before in ("", "relu_")
+        for of, kind, blocks in (("conv1d", "conv", (2, 3)), ("linear", "fc", (1, 2)))
+        for axes, draw in (
+            ("", lambda d, block, kind=kind: d.product_backward(f"{kind}{block}")),
+            ("_nlc", lambda d, block, kind=kind: d.channels_last(d.product_backward(f"{kind}{block}"))),
+        )
+    },
     "one_hot_conv1d_backward": (Layer("conv1", lambda d: d.backward(d.one_hot_conv1d(), d.convolved(1).shape[1:])),),
-    "linear_backward": _blocks("fc", lambda d, block: d.product_backward(f"fc{block}"), 1, 2),
     "layernorm_backward": _blocks(
         "norm", lambda d, block: d.backward(d.layernorm(block), d.convolved(block).shape[1:]), 1, 6
     ),

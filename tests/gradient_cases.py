@@ -13,6 +13,7 @@ from case_kinds import Case, Cases, values
 from image_cases import AVGPOOL2D, CONV2D, IMAGE_CASES, IMAGES, NORM, POINTWISE, POOL2D
 
 from charcnn.ops.common import shapes, shapes2d
+from charcnn.ops.common.arrays import pack
 
 CONV1D = {"n": (0, 2, 9), "c_in": (1, 4, 40), "c_out": (1, 5, 40), "length": (1, 12, 70), "k": (1, 5, 9)}
 LEAKY_RELU, BATCHNORM2D = IMAGE_CASES["leaky_relu"], IMAGE_CASES["batchnorm2d"]
@@ -80,6 +81,36 @@ def linear(rng, normal, n, c_in, c_out):
     return Case({name: values(rng, *shape, normal=normal) for name, shape in shapes_of.items()})
 
 
+def last(made):
+    """On channels-last features and packed weights."""
+
+    def turned(*arguments, **sizes):
+        dy, x, weight = made(*arguments, **sizes).inputs.values()
+        dy, x = (np.ascontiguousarray(np.moveaxis(array, 1, -1)) for array in (dy, x))
+        return Case({"dy": dy, "x": x, "weight": pack(weight)})
+
+    return turned
+
+
+def rectified(made):
+    """Where x is what ReLU gave: some zeros."""
+
+    def of(rng, normal, **sizes):
+        case = made(rng, normal, **sizes)
+        x = case.inputs["x"]
+        x *= (rng.random(x.shape) < 0.7).astype(np.float32)
+        x[...] = abs(x)
+        return case
+
+    return of
+
+
+def of_both(name, cases, nlc):
+    """Of channels-first and of channels-last features, alone and behind ReLU."""
+    found = {f"{name}_backward": cases, f"{name}_backward_nlc": replace(nlc, make=last(cases.make))}
+    return found | {f"relu_{of}": replace(one, make=rectified(one.make)) for of, one in found.items()}
+
+
 def layernorm(rng, normal, n, c, length):
     inputs = make.layernorm(rng, normal, n, c, length).inputs
     return Case({"dy": values(rng, n, c, length, normal=True), "x": inputs["x"], "gamma": inputs["gamma"]})
@@ -105,6 +136,48 @@ def _conv1d_fits(s):
     return s["length"] + 2 * s["padding"] >= s["dilation"] * (s["k"] - 1) + 1
 
 
+CONV1D_CASES = Cases(
+    conv1d,
+    edges=(
+        {"n": 2, "c_in": 3, "c_out": 5, "length": 11, "k": 3},
+        {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1},
+        {"n": 0, "c_in": 2, "c_out": 3, "length": 9, "k": 3},
+        {"n": 1, "c_in": 2, "c_out": 3, "length": 7, "k": 7},
+        {"n": 2, "c_in": 2, "c_out": 3, "length": 10, "k": 3, "stride": 2, "padding": 1},
+        {"n": 1, "c_in": 2, "c_out": 2, "length": 13, "k": 3, "dilation": 3},
+        {"n": 1, "c_in": 2, "c_out": 2, "length": 9, "k": 2, "stride": 4},  # positions in no window
+        {"n": 1, "c_in": 1, "c_out": 2, "length": 2, "k": 2, "padding": 5, "dilation": 2},  # of padding only
+        {"n": 3, "c_in": 2, "c_out": 4, "length": 12, "k": 4, "stride": 3, "padding": 4, "dilation": 2},
+    ),
+    large=(
+        {"n": 33, "c_in": 70, "c_out": 65, "length": 31, "k": 7},
+        {"n": 2, "c_in": 64, "c_out": 40, "length": 337, "k": 7},
+        {"n": 5, "c_in": 33, "c_out": 300, "length": 67, "k": 5, "stride": 2, "padding": 7, "dilation": 3},
+    ),
+    draw={**CONV1D, **MOVES},
+    fits=_conv1d_fits,
+)
+CONV1D_LAST = replace(
+    CONV1D_CASES,
+    edges=tuple(sizes for sizes in CONV1D_CASES.edges if not MOVES.keys() & sizes.keys()),
+    large=(*CONV1D_CASES.large[:2], {"n": 33, "c_in": 40, "c_out": 264, "length": 31, "k": 3}),
+    draw=CONV1D,
+    fits=lambda s: s["length"] >= s["k"],
+)
+
+LINEAR_CASES = Cases(
+    linear,
+    edges=(
+        {"n": 2, "c_in": 70, "c_out": 5},
+        {"n": 1, "c_in": 1, "c_out": 1},
+        {"n": 0, "c_in": 3, "c_out": 2},
+        {"n": 3, "c_in": 64, "c_out": 4},
+        {"n": 1, "c_in": 129, "c_out": 3},
+    ),
+    large=({"n": 33, "c_in": 300, "c_out": 257}, {"n": 2, "c_in": 8704, "c_out": 130}),
+    draw={"n": (0, 3, 33), "c_in": (1, 140, 300), "c_out": (1, 5, 300)},
+)
+
 CLASSES = {
     "edges": ({"n": 3, "c": 4}, {"n": 1, "c": 2}, {"n": 0, "c": 4}, {"n": 33, "c": 5}),
     "large": ({"n": 33, "c": 300}, {"n": 1030, "c": 4}),
@@ -112,27 +185,7 @@ CLASSES = {
 }
 
 GRADIENTS = {
-    "conv1d_backward": Cases(
-        conv1d,
-        edges=(
-            {"n": 2, "c_in": 3, "c_out": 5, "length": 11, "k": 3},
-            {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1},
-            {"n": 0, "c_in": 2, "c_out": 3, "length": 9, "k": 3},
-            {"n": 1, "c_in": 2, "c_out": 3, "length": 7, "k": 7},
-            {"n": 2, "c_in": 2, "c_out": 3, "length": 10, "k": 3, "stride": 2, "padding": 1},
-            {"n": 1, "c_in": 2, "c_out": 2, "length": 13, "k": 3, "dilation": 3},
-            {"n": 1, "c_in": 2, "c_out": 2, "length": 9, "k": 2, "stride": 4},  # positions in no window
-            {"n": 1, "c_in": 1, "c_out": 2, "length": 2, "k": 2, "padding": 5, "dilation": 2},  # of padding only
-            {"n": 3, "c_in": 2, "c_out": 4, "length": 12, "k": 4, "stride": 3, "padding": 4, "dilation": 2},
-        ),
-        large=(
-            {"n": 33, "c_in": 70, "c_out": 65, "length": 31, "k": 7},
-            {"n": 2, "c_in": 64, "c_out": 40, "length": 337, "k": 7},
-            {"n": 5, "c_in": 33, "c_out": 300, "length": 67, "k": 5, "stride": 2, "padding": 7, "dilation": 3},
-        ),
-        draw={**CONV1D, **MOVES},
-        fits=_conv1d_fits,
-    ),
+    **of_both("conv1d", CONV1D_CASES, CONV1D_LAST),
     "one_hot_conv1d_backward": Cases(
         one_hot_conv1d,
         edges=(
@@ -149,18 +202,7 @@ GRADIENTS = {
         draw={"n": (0, 2, 9), "depth": (1, 5, 260), "c_out": (1, 5, 70), "length": (1, 12, 130), "k": (1, 5, 9)},
         fits=lambda s: s["length"] >= s["k"],
     ),
-    "linear_backward": Cases(
-        linear,
-        edges=(
-            {"n": 2, "c_in": 70, "c_out": 5},
-            {"n": 1, "c_in": 1, "c_out": 1},
-            {"n": 0, "c_in": 3, "c_out": 2},
-            {"n": 3, "c_in": 64, "c_out": 4},
-            {"n": 1, "c_in": 129, "c_out": 3},
-        ),
-        large=({"n": 33, "c_in": 300, "c_out": 257}, {"n": 2, "c_in": 8704, "c_out": 130}),
-        draw={"n": (0, 3, 33), "c_in": (1, 140, 300), "c_out": (1, 5, 300)},
-    ),
+    **of_both("linear", LINEAR_CASES, LINEAR_CASES),
     # Of few values, dx is the difference of nearly equal ones: two that are normalised have no gradient but by eps.
     "layernorm_backward": Cases(
         layernorm,

@@ -138,6 +138,32 @@ def pointwise(slope):
     return lambda dy, x: np.array([g * slope(v) for g, v in zip(dy.flat, x.flat, strict=True)])
 
 
+def last(loops):
+    """On channels-last features and packed weights."""
+
+    def turned(dy, x, weight):
+        dx, dweight, dbias = loops(np.moveaxis(dy, -1, 1), np.moveaxis(x, -1, 1), weight.T)
+        return np.moveaxis(dx, 1, -1), dweight.T, dbias
+
+    return turned
+
+
+def behind_relu(product):
+    """By what ReLU read; x is what it gave."""
+
+    def masked(dy, x, *arguments, **options):
+        dx, *others = product(dy, x, *arguments, **options)
+        return dx * (x > 0), *others
+
+    return masked
+
+
+def products(functions):
+    """Of conv1d and linear, also behind ReLU."""
+    found = {f"{of}_backward": functions[f"{of}_backward"] for of in ("conv1d", "linear")}
+    return found | {f"relu_{name}": behind_relu(of) for name, of in found.items()}
+
+
 LOOPS = {
     "tanh_backward": pointwise(lambda v: 1 / math.cosh(v) ** 2),
     "gelu_backward": pointwise(
@@ -165,6 +191,8 @@ LOOPS = {
     "softmax_cross_entropy": cross_entropy_loops,
     "softmax_cross_entropy_backward": cross_entropy_backward_loops,
 }
+LOOPS |= products(LOOPS)
+LOOPS |= {f"{name}_nlc": last(LOOPS[name]) for name in products(LOOPS)}
 
 
 def torch_functions(torch):
@@ -200,7 +228,14 @@ def torch_functions(torch):
 
         return of
 
-    return {
+    def turned(of):
+        def last(dy, x, weight):
+            dx, dweight, dbias = of(dy.movedim(-1, 1), x.movedim(-1, 1), weight.permute(*reversed(range(weight.ndim))))
+            return dx.movedim(1, -1), dweight.permute(*reversed(range(weight.ndim))), dbias
+
+        return last
+
+    found = {
         "conv2d_backward": backward(padded(f.conv2d, 0.0), by_output),
         "maxpool2d_backward": backward(padded(f.max_pool2d, -np.inf)),
         "conv1d_backward": backward(f.conv1d, by_output),
@@ -220,3 +255,5 @@ def torch_functions(torch):
         "softmax_cross_entropy": cross_entropy,
         "softmax_cross_entropy_backward": lambda dy, x, targets: backward(lambda x: cross_entropy(x, targets))(dy, x),
     }
+    found |= products(found)
+    return found | {f"{name}_nlc": turned(found[name]) for name in products(found)}

@@ -195,7 +195,7 @@ def test_padding_takes_no_gradient():
     assert reference.maxpool2d_backward(np.ones((1, 1, 1, 3)), x[:, :, None], (1, 2), padding=(0, 1)).sum() == 3
 
 
-@each([row for row in VARIANTS if row.operator.endswith("_backward")])
+@each([row for row in VARIANTS if "_backward" in row.operator])
 def test_the_same_bits_each_time(variant):
     """Of sums over inputs and positions, too, as their order is fixed."""
     cases = CASES[variant.operator]

@@ -6564,6 +6564,440 @@ def conv1d_backward_naive(
         DeviceError: no usable GPU.
     """
 
+# conv1d_backward_nlc
+
+def conv1d_backward_nlc_mma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.conv1d_backward_nlc` by the technique `mma`.
+
+    Gradients of conv1d_nlc(x, weight, bias), of stride 1 and no padding.
+
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features and their gradient are rounded to 16 bits, dy as well; the weight's gradient is summed in float32.
+
+    What is not finite in x may make all taps of its channel NaN, if windows with it would begin before an input, or end
+    behind it.
+
+    Args:
+        dy: float32 (N, L_out, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_backward_nlc_wgmma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.conv1d_backward_nlc` by the technique `wgmma`.
+
+    Gradients of conv1d_nlc(x, weight, bias), of stride 1 and no padding.
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    As mma, with copies by TMA.
+
+    What is not finite in x may make all taps of its channel NaN, if windows with it would begin before an input, or end
+    behind it.
+
+    Args:
+        dy: float32 (N, L_out, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+# linear_backward
+
+def linear_backward_loops(
+    dy: np.ndarray, x: np.ndarray, weight: np.ndarray, *, out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.linear_backward` by the technique `loops`.
+
+    Gradients of linear(x, weight, bias).
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64.
+
+    Args:
+        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
+            made where None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def linear_backward_naive(
+    dy: Array, x: Array, weight: Array, *, out: tuple[Array, Array, Array] | None = None, stream: Stream = None
+) -> tuple[Array, Array, Array]:
+    """`reference.linear_backward` by the technique `naive`.
+
+    Gradients of linear(x, weight, bias).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a value of the features' and of the weights' gradient, a block a bias.
+
+    Args:
+        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
+            made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_backward_nlc
+
+def linear_backward_nlc_mma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.linear_backward_nlc` by the technique `mma`.
+
+    Gradients of linear_nlc(x, weight, bias).
+
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features and their gradient are rounded to 16 bits, dy as well; the weight's gradient is summed in float32.
+
+    Args:
+        dy: float32 (N, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32; made
+            where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def linear_backward_nlc_wgmma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.linear_backward_nlc` by the technique `wgmma`.
+
+    Gradients of linear_nlc(x, weight, bias).
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    As mma, with copies by TMA.
+
+    Args:
+        dy: float32 (N, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32; made
+            where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+# relu_conv1d_backward
+
+def relu_conv1d_backward_naive(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.relu_conv1d_backward` by the technique `naive`.
+
+    Gradients of conv1d(relu(z), weight, bias) by z, weight and bias, where x is relu(z).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a value of the features' and of the weights' gradient, a block a bias.
+
+    Args:
+        dy: float32 (N, C_out, L_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in, L), C-contiguous.
+        weight: float32 (C_out, C_in, K), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        out: where to write, a tuple, any of it None: dx (N, C_in, L), dweight (C_out, C_in, K), dbias (C_out,),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, C_in, L), dweight (C_out, C_in, K), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# relu_conv1d_backward_nlc
+
+def relu_conv1d_backward_nlc_mma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.relu_conv1d_backward_nlc` by the technique `mma`.
+
+    Gradients of conv1d_nlc(relu(z), weight, bias) by z, weight and bias, where x is relu(z).
+
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features and their gradient are rounded to 16 bits, dy as well; the weight's gradient is summed in float32.
+
+    What is not finite in x may make all taps of its channel NaN, if windows with it would begin before an input, or end
+    behind it.
+
+    Args:
+        dy: float32 (N, L_out, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def relu_conv1d_backward_nlc_wgmma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.relu_conv1d_backward_nlc` by the technique `wgmma`.
+
+    Gradients of conv1d_nlc(relu(z), weight, bias) by z, weight and bias, where x is relu(z).
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    As mma, with copies by TMA.
+
+    What is not finite in x may make all taps of its channel NaN, if windows with it would begin before an input, or end
+    behind it.
+
+    Args:
+        dy: float32 (N, L_out, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+# relu_linear_backward
+
+def relu_linear_backward_naive(
+    dy: Array, x: Array, weight: Array, *, out: tuple[Array, Array, Array] | None = None, stream: Stream = None
+) -> tuple[Array, Array, Array]:
+    """`reference.relu_linear_backward` by the technique `naive`.
+
+    Gradients of linear(relu(z), weight, bias) by z, weight and bias, where x is relu(z).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a value of the features' and of the weights' gradient, a block a bias.
+
+    Args:
+        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
+            made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# relu_linear_backward_nlc
+
+def relu_linear_backward_nlc_mma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.relu_linear_backward_nlc` by the technique `mma`.
+
+    Gradients of linear_nlc(relu(z), weight, bias) by z, weight and bias, where x is relu(z).
+
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features and their gradient are rounded to 16 bits, dy as well; the weight's gradient is summed in float32.
+
+    Args:
+        dy: float32 (N, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32; made
+            where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def relu_linear_backward_nlc_wgmma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.relu_linear_backward_nlc` by the technique `wgmma`.
+
+    Gradients of linear_nlc(relu(z), weight, bias) by z, weight and bias, where x is relu(z).
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    As mma, with copies by TMA.
+
+    Args:
+        dy: float32 (N, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32; made
+            where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
 # conv2d_backward
 
 def conv2d_backward_loops(
@@ -6640,61 +7074,6 @@ def conv2d_backward_naive(
 
     Returns:
         dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias (C_out,), float32, where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
-# linear_backward
-
-def linear_backward_loops(
-    dy: np.ndarray, x: np.ndarray, weight: np.ndarray, *, out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`reference.linear_backward` by the technique `loops`.
-
-    Gradients of linear(x, weight, bias).
-
-    Compiled plain loops on one CPU core.
-
-    Sums are in float64.
-
-    Args:
-        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
-        x: float32 (N, ..., C_in), C-contiguous.
-        weight: float32 (C_out, C_in), C-contiguous.
-        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
-            made where None. Or a function that gives any of them, called with a shape and a dtype.
-
-    Returns:
-        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32.
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-
-def linear_backward_naive(
-    dy: Array, x: Array, weight: Array, *, out: tuple[Array, Array, Array] | None = None, stream: Stream = None
-) -> tuple[Array, Array, Array]:
-    """`reference.linear_backward` by the technique `naive`.
-
-    Gradients of linear(x, weight, bias).
-
-    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
-    are NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    A thread a value of the features' and of the weights' gradient, a block a bias.
-
-    Args:
-        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
-        x: float32 (N, ..., C_in), C-contiguous.
-        weight: float32 (C_out, C_in), C-contiguous.
-        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
-            made where None. Or a function that gives any of them, called with a shape and a dtype.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32, where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.

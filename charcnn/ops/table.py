@@ -59,7 +59,8 @@ class Variant:
     @property
     def turing(self) -> bool:
         """Whether tensor cores of compute capability 7.5 will do."""
-        return self.technique == "mma" and self.precision == "fp16" and self.operator not in (*IMAGES, "attention")
+        others = *IMAGES, "attention", *(row.name for row in OPERATORS if row.results)
+        return self.technique == "mma" and self.precision == "fp16" and self.operator not in others
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -168,7 +169,9 @@ OPERATORS = (
     Operator("linear_maxout", FLOAT32),
     Operator("linear_gelu_linear", FLOAT32, "two_linears", "gelu"),
     *_both("nhwc", Operator("pixels", EXACT)),
-    *(Operator(f"{of}_backward", FLOAT32, results=PRODUCT_GRADIENTS) for of in ("conv1d", "conv2d", "linear")),
+    *(row for before in ("", "relu_") for of in ("conv1d_backward", "linear_backward")
+      for row in _both("nlc", Operator(before + of, FLOAT32, of, before[:-1], results=PRODUCT_GRADIENTS))),
+    Operator("conv2d_backward", FLOAT32, results=PRODUCT_GRADIENTS),
     Operator("one_hot_conv1d_backward", FLOAT32, results=PRODUCT_GRADIENTS[1:]),
     Operator("layernorm_backward", FLOAT32, results=NORM_GRADIENTS),
     Operator("relu_backward", EXACT, epilogue="relu"),
@@ -188,7 +191,7 @@ OPERATORS = (
     ),
     Operator("batchnorm2d_backward", FLOAT32, results=NORM_GRADIENTS),
     Operator("softmax_cross_entropy", FLOAT32),
-)
+)  # fmt: skip
 
 UNSCALED = ("fp16", "bf16", "tf32", "fp16x3")
 """Precisions of tensor cores whose features need no scales."""
@@ -294,6 +297,12 @@ _BY_TECHNIQUE = (
       for row in _rows(names, "wgmma", f"conv1d.wgmma.variants:{launch}", TENSOR_PRECISIONS, hopper=True)),
     *(row for names, launch in PRODUCTS[:2]
       for row in _rows(names, "small_batch", f"conv1d.small_batch:{launch}", TENSOR_PRECISIONS, hopper=True)),
+    *_rows("relu_conv1d_backward", "naive", "conv1d.backward:launch_naive"),
+    *_rows("relu_linear_backward", "naive", "linear.backward:launch_naive"),
+    *(row for technique, needs in (("mma", {"ampere": True}), ("wgmma", {"hopper": True}))
+      for of, launch in (("conv1d", technique), ("linear", f"linear_{technique}"))
+      for row in _rows(f"{of}_backward_nlc relu_{of}_backward_nlc", technique,
+                       f"conv1d.backward_products:launch_{launch}", HALF_PRECISIONS, **needs)),
     *_rows("one_hot_conv1d", "cpu_gather", "token_conv1d.cpu:launch"),
     *_rows("one_hot_conv1d_nlc", "gather", "token_conv1d.gather:launch"),
     *_rows("one_hot_conv1d_stat_nlc", "lags", "token_conv1d.lags:launch"),

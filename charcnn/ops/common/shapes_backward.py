@@ -27,6 +27,22 @@ def conv1d_backward(
     return shape_of("x", x), shape_of("weight", weight), (c_out,)
 
 
+def conv1d_backward_nlc(dy: Array, x: Array, weight: Array) -> tuple[Shape, Shape, Shape]:
+    """dy (N, L_out, C_out), x (N, L, C_in), weight (K, C_in, C_out) ->
+    dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,).
+    """
+    *_, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
+    expect("dy", dy, shapes.conv1d_nlc(x, weight, _Like(c_out)))
+    return shape_of("x", x), shape_of("weight", weight), (c_out,)
+
+
+def linear_backward_nlc(dy: Array, x: Array, weight: Array) -> tuple[Shape, Shape, Shape]:
+    """dy (N, C_out), x (N, C_in), weight (C_in, C_out) -> dx (N, C_in), dweight (C_in, C_out), dbias (C_out,)."""
+    _, c_out = shapes.ranked("weight", weight, "C_in, C_out")
+    expect("dy", dy, shapes.linear_nlc(x, weight, _Like(c_out)))
+    return shape_of("x", x), shape_of("weight", weight), (c_out,)
+
+
 def linear_backward(dy: Array, x: Array, weight: Array) -> tuple[Shape, Shape, Shape]:
     """dy (N, ..., C_out), x (N, ..., C_in), weight (C_out, C_in) ->
     dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,).
