@@ -10,7 +10,8 @@ from dataclasses import replace
 import case_makers as make
 import numpy as np
 from case_kinds import Case, Cases, values
-from image_cases import AVGPOOL2D, CONV2D, IMAGE_CASES, IMAGES, NORM, POINTWISE, POOL2D
+from image_cases import AVGPOOL2D, CONV2D, IMAGE_CASES, IMAGES, NORM, POINTWISE, POOL2D, TWO_LINEARS
+from transformer_cases import ATTENTION, EMBEDDING, ROWNORM
 
 from charcnn.ops.common import shapes, shapes2d
 from charcnn.ops.common.arrays import pack
@@ -63,6 +64,42 @@ def gelu(rng, normal, **sizes):
     """Where the slope is 0, at -0.7518, it has no digits."""
     dy, x = alike(POINTWISE)(rng, normal, **sizes).inputs.values()
     return Case({"dy": dy, "x": x - np.float32(0.2) * (abs(x + np.float32(0.7)) < 0.1)})
+
+
+def rownorm(forward):
+    def made(rng, normal, **sizes):
+        inputs = forward(rng, normal, **sizes).inputs
+        dy = values(rng, *inputs["x"].shape, normal=True)
+        return Case({"dy": dy, **{name: array for name, array in inputs.items() if name != "beta"}})
+
+    return made
+
+
+def rows_of_some(cases, made):
+    """Of few values a row, dx is a difference of nearly equal ones, as layernorm's."""
+    _, few, many = cases.draw["h"]
+    return replace(cases, make=rownorm(made), draw={**cases.draw, "h": (8, few, many)})
+
+
+def embedding(rng, normal, n, s, h, **sizes):
+    inputs = make.embedding(rng, normal, n, s, h, **sizes).inputs
+    return Case({"dy": values(rng, n, s, h, normal=normal), **inputs})
+
+
+def attention(rng, normal, n, heads, s, d, **sizes):
+    case = make.attention(rng, True, n, heads, s, d, **sizes)
+    return Case({"dy": values(rng, n, heads, s, d, normal=True), **case.inputs}, case.options)
+
+
+def two_linears(rng, normal, n, c_in, c_mid, c_out):
+    shapes_of = {
+        "dy": (n, c_out),
+        "x": (n, c_in),
+        "weight1": (c_mid, c_in),
+        "bias1": (c_mid,),
+        "weight2": (c_out, c_mid),
+    }
+    return Case({name: values(rng, *shape, normal=normal) for name, shape in shapes_of.items()})
 
 
 def softmax(rng, normal, n, c):
@@ -247,6 +284,17 @@ GRADIENTS = {
     "local_response_norm_backward": replace(NORM, make=alike(NORM)),
     "batchnorm2d_backward": replace(IMAGES, make=alike(BATCHNORM2D)),
     "softmax_backward": Cases(softmax, **CLASSES),
+    "rownorm_backward": rows_of_some(ROWNORM, make.rownorm),
+    "add_rownorm_backward": rows_of_some(ROWNORM, make.add_rownorm),
+    "embedding_backward": replace(EMBEDDING, make=embedding),
+    "attention_backward": replace(
+        ATTENTION,
+        make=attention,
+        draw={**ATTENTION.draw, "n": (0, 2, 3), "heads": (1, 2, 3), "s": (1, 9, 50)},
+        compiled_in=(),
+        examples=16,
+    ),
+    "linear_gelu_linear_backward": replace(TWO_LINEARS, make=two_linears),
     "softmax_cross_entropy": Cases(cross_entropy, **CLASSES),
     "softmax_cross_entropy_backward": Cases(cross_entropy_backward, **CLASSES),
 }

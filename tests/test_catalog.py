@@ -43,9 +43,8 @@ KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
 
 MOVES, SEQUENCES = ("stride", "padding", "dilation"), ("conv1d_nlc", "conv1d_relu_nlc")
 
-REFERENCES = [
-    f"charcnn.ops.reference.{name}" for name in ("values", "sequences", "images", "gradients", "gradients_images")
-]
+GRADIENTS = ("gradients", "gradients_images", "gradients_transformer")
+REFERENCES = [f"charcnn.ops.reference.{name}" for name in ("values", "sequences", "images", *GRADIENTS)]
 
 STRONG = {
     "one_hot_conv1d": {"cpu_gather"},

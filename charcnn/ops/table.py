@@ -191,6 +191,11 @@ OPERATORS = (
     ),
     Operator("batchnorm2d_backward", FLOAT32, results=NORM_GRADIENTS),
     Operator("softmax_cross_entropy", FLOAT32),
+    *(Operator(f"{of}_backward", FLOAT32, results=NORM_GRADIENTS) for of in ("rownorm", "add_rownorm")),
+    Operator("embedding_backward", FLOAT32, results=("dweight", "dpositions", "dtype_rows")),
+    Operator("attention_backward", FLOAT32, results=("dq", "dk", "dv")),
+    Operator("linear_gelu_linear_backward", FLOAT32, epilogue="gelu",
+             results=("dx", "dweight1", "dbias1", "dweight2", "dbias2")),
 )  # fmt: skip
 
 UNSCALED = ("fp16", "bf16", "tf32", "fp16x3")
@@ -234,7 +239,9 @@ BESIDE = (("one_hot", "one_hot"), ("collapse", "collapse"), ("layernorm", "layer
             for of in ("conv1d", "one_hot_conv1d", "conv2d", "linear", "layernorm")),
           *((f"{of}_backward", f"{of}_backward")
             for of in ("maxpool1d", "maxpool2d", "avgpool2d", "local_response_norm", "batchnorm2d")),
-          ("softmax_backward", "softmax.backward"),
+          *((f"{of}_backward", f"{of}.backward") for of in ("softmax", "attention")),
+          ("embedding_backward", "embedding_backward"), ("rownorm_backward", "layernorm.backward"),
+          ("linear_gelu_linear_backward", "linear.two_linears_backward"),
           *((f"softmax_{of}", f"softmax.{of}") for of in ("cross_entropy", "cross_entropy_backward")))  # fmt: skip
 """Operators whose plain loops and naive kernel one module has."""
 
@@ -253,6 +260,7 @@ _BY_TECHNIQUE = (
     *(row for technique in ("loops", "naive") for name, launch in (
         ("leaky_relu_backward", "pointwise_backward:launch_leaky_relu"),
         ("global_avgpool2d_backward", "avgpool2d_backward:launch_global"),
+        ("add_rownorm_backward", "layernorm.backward:launch_add"),
     ) for row in _rows(name, technique, f"{launch}_{technique}")),
     *_rows("leaky_relu", "cpu_vector", "images_cpu:launch_leaky_relu"),
     *_rows("maxout", "loops", "pointwise:launch_maxout_loops"),
