@@ -122,6 +122,11 @@ class Draw:
         tokens = self._random.integers(0, 30_522, (self.n, 128), np.int32)
         return Case((tokens, self.floats(30_522, 768), self.floats(512, 768), self.floats(2, 768)))
 
+    def text_backward(self) -> Case:
+        """The gradient of what they give, too."""
+        case = self.text()
+        return Case((self.floats(self.n, 128, 768), *case.args), batched=2)
+
     def tokens_features(self, added: bool = False) -> Case:
         """What a layer of BERT-base normalises, for texts of 128 tokens."""
         features = [self.floats(self.n, 128, 768) for _ in range(1 + added)]
@@ -214,9 +219,16 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "rownorm": (Layer("BERT-base's", Draw.tokens_features),),
     "add_rownorm": (Layer("BERT-base's", lambda d: d.tokens_features(added=True)),),
     "attention": (Layer("BERT-base's", Draw.heads),),
-    "conv1d_backward": _blocks("conv", lambda d, block: d.product_backward(f"conv{block}"), 2, 3),
+    **{
+        f"{before}{of}_backward{axes}": _blocks(kind, draw, *blocks)
+        for before in ("", "relu_")
+        for of, kind, blocks in (("conv1d", "conv", (2, 3)), ("linear", "fc", (1, 2)))
+        for axes, draw in (
+            ("", lambda d, block, kind=kind: d.product_backward(f"{kind}{block}")),
+            ("_nlc", lambda d, block, kind=kind: d.channels_last(d.product_backward(f"{kind}{block}"))),
+        )
+    },
     "one_hot_conv1d_backward": (Layer("conv1", lambda d: d.backward(d.one_hot_conv1d(), d.convolved(1).shape[1:])),),
-    "linear_backward": _blocks("fc", lambda d, block: d.product_backward(f"fc{block}"), 1, 2),
     "layernorm_backward": _blocks(
         "norm", lambda d, block: d.backward(d.layernorm(block), d.convolved(block).shape[1:]), 1, 6
     ),
@@ -225,6 +237,10 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     ),
     "maxpool1d_backward": _blocks("pool", Draw.pooled_backward, 1, 2),
     "softmax_backward": (Layer("logits", lambda d: d.backward(d.logits(), (d.config.classes,))),),
+    "rownorm_backward": (Layer("BERT-base's", lambda d: d.backward(d.tokens_features(), (128, 768))),),
+    "add_rownorm_backward": (Layer("BERT-base's", lambda d: d.backward(d.tokens_features(added=True), (128, 768))),),
+    "embedding_backward": (Layer("BERT-base's", Draw.text_backward),),
+    "attention_backward": (Layer("BERT-base's", lambda d: d.backward(d.heads(), (12, 128, 64), 3)),),
     "softmax_cross_entropy": (Layer("logits", Draw.losses),),
     "softmax_cross_entropy_backward": (Layer("logits", lambda d: d.losses(backward=True)),),
     **IMAGE_LAYERS,

@@ -104,6 +104,12 @@ def _two_linears(middle: int, width: int) -> Callable[[Draw], Case]:
     return draw
 
 
+def _two_linears_backward(d: Draw) -> Case:
+    case = _two_linears(4096, 1024)(d)
+    x, *parameters, last = case.args
+    return Case((d.floats(d.n, len(last)), x, *parameters), batched=2, flops=3 * case.flops)
+
+
 def _batchnorm2d(d: Draw) -> Case:
     c, h, w = _sizes(d, 5, 28, 28)
     return Case((d.floats(d.n, c, h, w), *(d.floats(c) for _ in range(3)), abs(d.floats(c))))
@@ -153,6 +159,7 @@ IMAGE_LAYERS: dict[str, tuple[Layer, ...]] = {
     ),
     "batchnorm2d_backward": (Layer("mnist norm1", _batchnorm2d_backward),),
     **{f"{of}_backward": (Layer("ece408 conv1", _backward(_images(6, 60, 60), _same)),) for of in ("tanh", "sigmoid")},
+    "linear_gelu_linear_backward": (Layer("ffn, H 1024", _two_linears_backward),),
     "gelu_backward": (Layer("ffn, H 1024", _backward(_images(4096), _same)),),
     "leaky_relu_backward": (Layer("alexnet conv1", _backward(_images(96, 55, 55), _same)),),
     "conv2d": CONVOLUTIONS,

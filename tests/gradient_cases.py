@@ -10,9 +10,11 @@ from dataclasses import replace
 import case_makers as make
 import numpy as np
 from case_kinds import Case, Cases, values
-from image_cases import AVGPOOL2D, CONV2D, IMAGE_CASES, IMAGES, NORM, POINTWISE, POOL2D
+from image_cases import AVGPOOL2D, CONV2D, IMAGE_CASES, IMAGES, NORM, POINTWISE, POOL2D, TWO_LINEARS
+from transformer_cases import ATTENTION, EMBEDDING, ROWNORM
 
 from charcnn.ops.common import shapes, shapes2d
+from charcnn.ops.common.arrays import pack
 
 CONV1D = {"n": (0, 2, 9), "c_in": (1, 4, 40), "c_out": (1, 5, 40), "length": (1, 12, 70), "k": (1, 5, 9)}
 LEAKY_RELU, BATCHNORM2D = IMAGE_CASES["leaky_relu"], IMAGE_CASES["batchnorm2d"]
@@ -64,6 +66,42 @@ def gelu(rng, normal, **sizes):
     return Case({"dy": dy, "x": x - np.float32(0.2) * (abs(x + np.float32(0.7)) < 0.1)})
 
 
+def rownorm(forward):
+    def made(rng, normal, **sizes):
+        inputs = forward(rng, normal, **sizes).inputs
+        dy = values(rng, *inputs["x"].shape, normal=True)
+        return Case({"dy": dy, **{name: array for name, array in inputs.items() if name != "beta"}})
+
+    return made
+
+
+def rows_of_some(cases, made):
+    """Of few values a row, dx is a difference of nearly equal ones, as layernorm's."""
+    _, few, many = cases.draw["h"]
+    return replace(cases, make=rownorm(made), draw={**cases.draw, "h": (8, few, many)})
+
+
+def embedding(rng, normal, n, s, h, **sizes):
+    inputs = make.embedding(rng, normal, n, s, h, **sizes).inputs
+    return Case({"dy": values(rng, n, s, h, normal=normal), **inputs})
+
+
+def attention(rng, normal, n, heads, s, d, **sizes):
+    case = make.attention(rng, True, n, heads, s, d, **sizes)
+    return Case({"dy": values(rng, n, heads, s, d, normal=True), **case.inputs}, case.options)
+
+
+def two_linears(rng, normal, n, c_in, c_mid, c_out):
+    shapes_of = {
+        "dy": (n, c_out),
+        "x": (n, c_in),
+        "weight1": (c_mid, c_in),
+        "bias1": (c_mid,),
+        "weight2": (c_out, c_mid),
+    }
+    return Case({name: values(rng, *shape, normal=normal) for name, shape in shapes_of.items()})
+
+
 def softmax(rng, normal, n, c):
     """Of two neighbours' gradients one is below 0, so that they differ by more than rounding."""
     dy = values(rng, n, c, normal=normal) * np.where(np.arange(c) % 2, -1, 1).astype(np.float32)
@@ -78,6 +116,36 @@ def one_hot_conv1d(rng, normal, n, depth, c_out, length, k):
 def linear(rng, normal, n, c_in, c_out):
     shapes_of = {"dy": (n, c_out), "x": (n, c_in), "weight": (c_out, c_in)}
     return Case({name: values(rng, *shape, normal=normal) for name, shape in shapes_of.items()})
+
+
+def last(made):
+    """On channels-last features and packed weights."""
+
+    def turned(*arguments, **sizes):
+        dy, x, weight = made(*arguments, **sizes).inputs.values()
+        dy, x = (np.ascontiguousarray(np.moveaxis(array, 1, -1)) for array in (dy, x))
+        return Case({"dy": dy, "x": x, "weight": pack(weight)})
+
+    return turned
+
+
+def rectified(made):
+    """Where x is what ReLU gave: some zeros."""
+
+    def of(rng, normal, **sizes):
+        case = made(rng, normal, **sizes)
+        x = case.inputs["x"]
+        x *= (rng.random(x.shape) < 0.7).astype(np.float32)
+        x[...] = abs(x)
+        return case
+
+    return of
+
+
+def of_both(name, cases, nlc):
+    """Of channels-first and of channels-last features, alone and behind ReLU."""
+    found = {f"{name}_backward": cases, f"{name}_backward_nlc": replace(nlc, make=last(cases.make))}
+    return found | {f"relu_{of}": replace(one, make=rectified(one.make)) for of, one in found.items()}
 
 
 def layernorm(rng, normal, n, c, length):
@@ -105,6 +173,48 @@ def _conv1d_fits(s):
     return s["length"] + 2 * s["padding"] >= s["dilation"] * (s["k"] - 1) + 1
 
 
+CONV1D_CASES = Cases(
+    conv1d,
+    edges=(
+        {"n": 2, "c_in": 3, "c_out": 5, "length": 11, "k": 3},
+        {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1},
+        {"n": 0, "c_in": 2, "c_out": 3, "length": 9, "k": 3},
+        {"n": 1, "c_in": 2, "c_out": 3, "length": 7, "k": 7},
+        {"n": 2, "c_in": 2, "c_out": 3, "length": 10, "k": 3, "stride": 2, "padding": 1},
+        {"n": 1, "c_in": 2, "c_out": 2, "length": 13, "k": 3, "dilation": 3},
+        {"n": 1, "c_in": 2, "c_out": 2, "length": 9, "k": 2, "stride": 4},  # positions in no window
+        {"n": 1, "c_in": 1, "c_out": 2, "length": 2, "k": 2, "padding": 5, "dilation": 2},  # of padding only
+        {"n": 3, "c_in": 2, "c_out": 4, "length": 12, "k": 4, "stride": 3, "padding": 4, "dilation": 2},
+    ),
+    large=(
+        {"n": 33, "c_in": 70, "c_out": 65, "length": 31, "k": 7},
+        {"n": 2, "c_in": 64, "c_out": 40, "length": 337, "k": 7},
+        {"n": 5, "c_in": 33, "c_out": 300, "length": 67, "k": 5, "stride": 2, "padding": 7, "dilation": 3},
+    ),
+    draw={**CONV1D, **MOVES},
+    fits=_conv1d_fits,
+)
+CONV1D_LAST = replace(
+    CONV1D_CASES,
+    edges=tuple(sizes for sizes in CONV1D_CASES.edges if not MOVES.keys() & sizes.keys()),
+    large=(*CONV1D_CASES.large[:2], {"n": 33, "c_in": 40, "c_out": 264, "length": 31, "k": 3}),
+    draw=CONV1D,
+    fits=lambda s: s["length"] >= s["k"],
+)
+
+LINEAR_CASES = Cases(
+    linear,
+    edges=(
+        {"n": 2, "c_in": 70, "c_out": 5},
+        {"n": 1, "c_in": 1, "c_out": 1},
+        {"n": 0, "c_in": 3, "c_out": 2},
+        {"n": 3, "c_in": 64, "c_out": 4},
+        {"n": 1, "c_in": 129, "c_out": 3},
+    ),
+    large=({"n": 33, "c_in": 300, "c_out": 257}, {"n": 2, "c_in": 8704, "c_out": 130}),
+    draw={"n": (0, 3, 33), "c_in": (1, 140, 300), "c_out": (1, 5, 300)},
+)
+
 CLASSES = {
     "edges": ({"n": 3, "c": 4}, {"n": 1, "c": 2}, {"n": 0, "c": 4}, {"n": 33, "c": 5}),
     "large": ({"n": 33, "c": 300}, {"n": 1030, "c": 4}),
@@ -112,27 +222,7 @@ CLASSES = {
 }
 
 GRADIENTS = {
-    "conv1d_backward": Cases(
-        conv1d,
-        edges=(
-            {"n": 2, "c_in": 3, "c_out": 5, "length": 11, "k": 3},
-            {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1},
-            {"n": 0, "c_in": 2, "c_out": 3, "length": 9, "k": 3},
-            {"n": 1, "c_in": 2, "c_out": 3, "length": 7, "k": 7},
-            {"n": 2, "c_in": 2, "c_out": 3, "length": 10, "k": 3, "stride": 2, "padding": 1},
-            {"n": 1, "c_in": 2, "c_out": 2, "length": 13, "k": 3, "dilation": 3},
-            {"n": 1, "c_in": 2, "c_out": 2, "length": 9, "k": 2, "stride": 4},  # positions in no window
-            {"n": 1, "c_in": 1, "c_out": 2, "length": 2, "k": 2, "padding": 5, "dilation": 2},  # of padding only
-            {"n": 3, "c_in": 2, "c_out": 4, "length": 12, "k": 4, "stride": 3, "padding": 4, "dilation": 2},
-        ),
-        large=(
-            {"n": 33, "c_in": 70, "c_out": 65, "length": 31, "k": 7},
-            {"n": 2, "c_in": 64, "c_out": 40, "length": 337, "k": 7},
-            {"n": 5, "c_in": 33, "c_out": 300, "length": 67, "k": 5, "stride": 2, "padding": 7, "dilation": 3},
-        ),
-        draw={**CONV1D, **MOVES},
-        fits=_conv1d_fits,
-    ),
+    **of_both("conv1d", CONV1D_CASES, CONV1D_LAST),
     "one_hot_conv1d_backward": Cases(
         one_hot_conv1d,
         edges=(
@@ -149,18 +239,7 @@ GRADIENTS = {
         draw={"n": (0, 2, 9), "depth": (1, 5, 260), "c_out": (1, 5, 70), "length": (1, 12, 130), "k": (1, 5, 9)},
         fits=lambda s: s["length"] >= s["k"],
     ),
-    "linear_backward": Cases(
-        linear,
-        edges=(
-            {"n": 2, "c_in": 70, "c_out": 5},
-            {"n": 1, "c_in": 1, "c_out": 1},
-            {"n": 0, "c_in": 3, "c_out": 2},
-            {"n": 3, "c_in": 64, "c_out": 4},
-            {"n": 1, "c_in": 129, "c_out": 3},
-        ),
-        large=({"n": 33, "c_in": 300, "c_out": 257}, {"n": 2, "c_in": 8704, "c_out": 130}),
-        draw={"n": (0, 3, 33), "c_in": (1, 140, 300), "c_out": (1, 5, 300)},
-    ),
+    **of_both("linear", LINEAR_CASES, LINEAR_CASES),
     # Of few values, dx is the difference of nearly equal ones: two that are normalised have no gradient but by eps.
     "layernorm_backward": Cases(
         layernorm,
@@ -205,6 +284,17 @@ GRADIENTS = {
     "local_response_norm_backward": replace(NORM, make=alike(NORM)),
     "batchnorm2d_backward": replace(IMAGES, make=alike(BATCHNORM2D)),
     "softmax_backward": Cases(softmax, **CLASSES),
+    "rownorm_backward": rows_of_some(ROWNORM, make.rownorm),
+    "add_rownorm_backward": rows_of_some(ROWNORM, make.add_rownorm),
+    "embedding_backward": replace(EMBEDDING, make=embedding),
+    "attention_backward": replace(
+        ATTENTION,
+        make=attention,
+        draw={**ATTENTION.draw, "n": (0, 2, 3), "heads": (1, 2, 3), "s": (1, 9, 50)},
+        compiled_in=(),
+        examples=16,
+    ),
+    "linear_gelu_linear_backward": replace(TWO_LINEARS, make=two_linears),
     "softmax_cross_entropy": Cases(cross_entropy, **CLASSES),
     "softmax_cross_entropy_backward": Cases(cross_entropy_backward, **CLASSES),
 }

@@ -138,11 +138,84 @@ def pointwise(slope):
     return lambda dy, x: np.array([g * slope(v) for g, v in zip(dy.flat, x.flat, strict=True)])
 
 
+def last(loops):
+    """On channels-last features and packed weights."""
+
+    def turned(dy, x, weight):
+        dx, dweight, dbias = loops(np.moveaxis(dy, -1, 1), np.moveaxis(x, -1, 1), weight.T)
+        return np.moveaxis(dx, 1, -1), dweight.T, dbias
+
+    return turned
+
+
+def behind_relu(product):
+    """By what ReLU read; x is what it gave."""
+
+    def masked(dy, x, *arguments, **options):
+        dx, *others = product(dy, x, *arguments, **options)
+        return dx * (x > 0), *others
+
+    return masked
+
+
+def products(functions):
+    """Of conv1d and linear, also behind ReLU."""
+    found = {f"{of}_backward": functions[f"{of}_backward"] for of in ("conv1d", "linear")}
+    return found | {f"relu_{name}": behind_relu(of) for name, of in found.items()}
+
+
+def rownorm_loops(dy, x, gamma):
+    width = x.shape[-1]
+    dx, *others = layernorm_loops(dy.reshape(-1, width), x.reshape(-1, width), gamma)
+    return dx.reshape(x.shape), *others
+
+
+def embedding_loops(dy, tokens, weight, positions, types, type_ids=None):
+    found = [np.zeros(table.shape) for table in (weight, positions, types)]
+    for n, s in np.ndindex(tokens.shape):
+        for table, row in zip(found, (tokens[n, s], s, 0 if type_ids is None else type_ids[n, s]), strict=True):
+            if 0 <= row < len(table):
+                table[row] += dy[n, s]
+    return tuple(found)
+
+
+def attention_loops(dy, q, k, v, lengths=None, causal=False):
+    """By the derivative of a query's weights by its scores: as softmax's."""
+    dq, dk, dv = np.zeros(q.shape), np.zeros(q.shape), np.zeros(q.shape)
+    root = math.sqrt(q.shape[3])
+    for n, h, i in np.ndindex(q.shape[:3]):
+        length = q.shape[2] if lengths is None else lengths[n]
+        keys = [j for j in range(length if i < length else 0) if j <= i or not causal]
+        if keys:
+            scores = np.array([[math.fsum(q[n, h, i] * k[n, h, j]) / root for j in keys]])
+            by_weights = np.array([[math.fsum(dy[n, h, i] * v[n, h, j]) for j in keys]])
+            weights = [math.exp(score) for score in scores[0]]
+            for j, slope, weight in zip(keys, softmax_loops(by_weights, scores)[0], weights, strict=True):
+                dq[n, h, i] += slope * k[n, h, j] / root
+                dk[n, h, j] += slope * q[n, h, i] / root
+                dv[n, h, j] += weight / math.fsum(weights) * dy[n, h, i]
+    return dq, dk, dv
+
+
+def two_linears_loops(dy, x, weight1, bias1, weight2):
+    sums = image_oracles.linear(x, weight1, bias1)
+    slopes, *second = linear_loops(dy, image_oracles.gelu(sums), weight2)
+    through = pointwise(gelu_slope)(slopes, sums).reshape(sums.shape)
+    return *linear_loops(through, x, weight1), *second
+
+
+def gelu_slope(v):
+    return (1 + math.erf(v / math.sqrt(2))) / 2 + v * math.exp(-v * v / 2) / math.sqrt(2 * math.pi)
+
+
 LOOPS = {
+    "rownorm_backward": rownorm_loops,
+    "add_rownorm_backward": lambda dy, x, residual, gamma: rownorm_loops(dy, x + residual, gamma),
+    "embedding_backward": embedding_loops,
+    "attention_backward": attention_loops,
+    "linear_gelu_linear_backward": two_linears_loops,
     "tanh_backward": pointwise(lambda v: 1 / math.cosh(v) ** 2),
-    "gelu_backward": pointwise(
-        lambda v: (1 + math.erf(v / math.sqrt(2))) / 2 + v * math.exp(-v * v / 2) / math.sqrt(2 * math.pi)
-    ),
+    "gelu_backward": pointwise(gelu_slope),
     "sigmoid_backward": pointwise(lambda v: 1 / (2 + math.exp(v) + math.exp(-v))),
     "leaky_relu_backward": lambda dy, x, negative_slope=0.01: pointwise(lambda v: 1 if v > 0 else negative_slope)(
         dy, x
@@ -165,6 +238,8 @@ LOOPS = {
     "softmax_cross_entropy": cross_entropy_loops,
     "softmax_cross_entropy_backward": cross_entropy_backward_loops,
 }
+LOOPS |= products(LOOPS)
+LOOPS |= {f"{name}_nlc": last(LOOPS[name]) for name in products(LOOPS)}
 
 
 def torch_functions(torch):
@@ -200,7 +275,31 @@ def torch_functions(torch):
 
         return of
 
-    return {
+    def attention(q, k, v, lengths=None, causal=False):
+        counts = [q.shape[2]] * len(q) if lengths is None else lengths.tolist()
+        every = [[of[n, None, :, :count] for of in (q, k, v)] for n, count in enumerate(counts)]
+        made = [f.scaled_dot_product_attention(*of, is_causal=causal) if of[0].numel() else sum(of) for of in every]
+        return torch.cat([f.pad(of, (0, 0, 0, q.shape[2] - of.shape[2])) for of in made])
+
+    def embedding(dy, tokens, weight, positions, types, type_ids=None):
+        kinds, places = torch.zeros_like(tokens) if type_ids is None else type_ids, torch.arange(tokens.shape[1])
+
+        def sums(ids, table):  # one row more before the first, and behind the last
+            rows = (ids.long() + 1).clamp(0, len(table) + 1).flatten()
+            return torch.zeros(len(table) + 2, dy.shape[-1]).double().index_add(0, rows, dy.flatten(0, 1))[1:-1]
+
+        return sums(tokens, weight), sums(places.expand_as(tokens), positions), sums(kinds, types)
+
+    norm = backward(lambda x, gamma, beta: f.layer_norm(x, gamma.shape, gamma, beta), torch.zeros_like)
+
+    def turned(of):
+        def last(dy, x, weight):
+            dx, dweight, dbias = of(dy.movedim(-1, 1), x.movedim(-1, 1), weight.permute(*reversed(range(weight.ndim))))
+            return dx.movedim(1, -1), dweight.permute(*reversed(range(weight.ndim))), dbias
+
+        return last
+
+    found = {
         "conv2d_backward": backward(padded(f.conv2d, 0.0), by_output),
         "maxpool2d_backward": backward(padded(f.max_pool2d, -np.inf)),
         "conv1d_backward": backward(f.conv1d, by_output),
@@ -209,6 +308,13 @@ def torch_functions(torch):
         "layernorm_backward": backward(lambda x, g, b: f.layer_norm(x, g.shape, g, b), torch.zeros_like),
         **{f"{of.__name__}_backward": backward(of) for of in (torch.relu, torch.tanh, f.gelu, torch.sigmoid)},
         "leaky_relu_backward": backward(f.leaky_relu),
+        "rownorm_backward": norm,
+        "add_rownorm_backward": lambda dy, x, residual, gamma: norm(dy, x + residual, gamma),
+        "embedding_backward": embedding,
+        "attention_backward": backward(attention),
+        "linear_gelu_linear_backward": lambda dy, *given: backward(lambda *of: forward["linear_gelu_linear"](*of))(
+            dy, *given, by_output(given[3])
+        ),
         "softmax_backward": backward(lambda x: f.softmax(x, 1)),
         "avgpool2d_backward": backward(forward["avgpool2d"]),
         "global_avgpool2d_backward": backward(forward["global_avgpool2d"]),
@@ -220,3 +326,5 @@ def torch_functions(torch):
         "softmax_cross_entropy": cross_entropy,
         "softmax_cross_entropy_backward": lambda dy, x, targets: backward(lambda x: cross_entropy(x, targets))(dy, x),
     }
+    found |= products(found)
+    return found | {f"{name}_nlc": turned(found[name]) for name in products(found)}

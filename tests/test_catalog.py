@@ -43,9 +43,8 @@ KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
 
 MOVES, SEQUENCES = ("stride", "padding", "dilation"), ("conv1d_nlc", "conv1d_relu_nlc")
 
-REFERENCES = [
-    f"charcnn.ops.reference.{name}" for name in ("values", "sequences", "images", "gradients", "gradients_images")
-]
+GRADIENTS = ("gradients", "gradients_images", "gradients_transformer")
+REFERENCES = [f"charcnn.ops.reference.{name}" for name in ("values", "sequences", "images", *GRADIENTS)]
 
 STRONG = {
     "one_hot_conv1d": {"cpu_gather"},
@@ -73,6 +72,7 @@ MATRIX = {  # operator that others are fused of: its weak fusions, its strong on
     "collapse": (["collapse_linear"], []),
     "softmax": ([], ["linear_softmax"]),
     "rownorm": (["add_rownorm"], []),
+    **{f"{name}_backward": ([f"relu_{name}_backward"], []) for name in ("conv1d", "linear")},
     "argmax": ([], ["linear_argmax"]),
     "conv2d": (
         [f"conv2d_{of}" for of in ("relu", "tanh", "sigmoid", "leaky_relu", "relu_maxpool2d", "relu_global_avgpool2d")],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from operator_cases import CASES
 from operator_rows import VARIANTS, arrays, each
 
 from charcnn import TINY, layers
-from charcnn.catalog import NETWORKS, network
+from charcnn.catalog import NETWORKS, network, operator
 from charcnn.layers import place
 from charcnn.model import gradients
 from charcnn.model.network import run
@@ -195,7 +197,36 @@ def test_padding_takes_no_gradient():
     assert reference.maxpool2d_backward(np.ones((1, 1, 1, 3)), x[:, :, None], (1, 2), padding=(0, 1)).sum() == 3
 
 
-@each([row for row in VARIANTS if row.operator.endswith("_backward")])
+FORWARD = {name: name.removesuffix("_backward") for name in CASES if name.endswith("_backward")}
+
+
+@pytest.mark.parametrize("name", [name for name, of in FORWARD.items() if hasattr(reference, of)])
+def test_operators_by_differences(name):
+    """Some gradients by each array of the sum of the results, times dy, in float64."""
+    forward, of = getattr(reference, FORWARD[name]), CASES[name].build(CASES[name].edges[0], 1, normal=True)
+    given = {key: array.astype(float) if array.dtype == np.float32 else array for key, array in of.inputs.items()}
+    dy = given.pop("dy")
+    found = arrays(getattr(reference, name)(dy, **given, **of.options))
+    last = given.get("weight2", given.get("weight", np.zeros(0)))
+    biases = {"beta": given.get("gamma"), "bias": np.zeros(len(last)), "bias2": np.zeros(len(last))}
+    taken = inspect.signature(forward).parameters
+    needed = {key for key, one in taken.items() if one.default is one.empty} - given.keys() - of.options.keys()
+    given |= {key: np.array(biases[key]) for key in needed}
+    given = {key: given[key] for key in taken if key in given}
+    results = operator(name).results or ("dx",)
+    for key, gradient in zip((one.removeprefix("d") for one in results), found, strict=True):
+        flat = given[{"type_rows": "types"}.get(key, key)].reshape(-1)
+        for place_ in np.random.default_rng(0).choice(flat.size, min(5, flat.size), replace=False):
+            was, sums = flat[place_], []
+            for by in (1e-6, -1e-6):
+                flat[place_] = was + by
+                sums.append((dy * forward(**given, **of.options)).sum())
+            flat[place_] = was
+            difference = (sums[0] - sums[1]) / 2e-6
+            np.testing.assert_allclose(gradient.reshape(-1)[place_], difference, rtol=1e-6, atol=1e-7, err_msg=key)
+
+
+@each([row for row in VARIANTS if "_backward" in row.operator])
 def test_the_same_bits_each_time(variant):
     """Of sums over inputs and positions, too, as their order is fixed."""
     cases = CASES[variant.operator]

@@ -176,8 +176,9 @@ def test_in_place(variant):
 with_x = [row for row in VARIANTS if "x" in example(row).inputs]
 
 
-# Winograd's filtering makes more positions NaN: see test_winograd and test_cpu_gemm.
-@each([row for row in with_x if not row.label.startswith("winograd")])
+# Winograd's filtering makes more positions NaN, products of training more taps: see test_winograd, test_cpu_gemm and
+# test_gradients.
+@each([row for row in with_x if not row.label.startswith("winograd") and "backward_nlc" not in row.operator])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of the reference, and of the simulator's scalars
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite(variant, value):

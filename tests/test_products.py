@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from small_gpu import fresh_kernels
 
+from charcnn import ops
 from charcnn.compiling.stand_in import SIZES
 from charcnn.config import Config
 from charcnn.gpu import device
 from charcnn.model import gradient_errors, params
+from charcnn.ops import reference
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d import products
 from charcnn.ops.conv1d.mma.products import PIECE, MmaProductTile, make_swizzled
@@ -213,6 +215,25 @@ def test_a_step_of_a_network(made, monkeypatch):
     errors = gradient_errors.in_sigmas({"loss": np.array(loss), **found}, exact, sigma)
     assert errors.keys() == {"loss", *weights}
     assert max(errors.values()) <= gradient_errors.BOUNDS["bf16"], errors
+
+
+@pytest.mark.parametrize("operator", ["conv1d", slow("relu_conv1d"), slow("linear"), slow("relu_linear")])
+def test_operators(made, operator):
+    """float32 in and out, channels that are no octets, and two inputs, of which the second has an infinity."""
+    draw, technique = np.random.default_rng(0), "wgmma" if made is WgmmaProduct else "mma"
+    sizes = ((2, 5), (2, 9), (9, 5)) if "linear" in operator else ((2, 6, 5), (2, 8, 9), (3, 9, 5))
+    dy, x, weight = (draw.standard_normal(of, np.float32) for of in sizes)
+    x *= draw.random(x.shape) < 0.7
+    name = f"{operator}_backward_nlc"
+    function, oracle = getattr(ops, f"{name}_{technique}"), getattr(reference, name)
+    for got, want in zip(function(dy, x, weight), oracle(*map(np.float64, (dy, x, weight))), strict=True):
+        near(got, want, TENSOR_PRECISIONS["fp16"].tolerance)
+    if operator == "conv1d":
+        x[1, 0, 1] = np.inf
+        dx, dweight, dbias = function(dy, x, weight, precision="bf16")
+        assert all(np.isfinite(array).all() for array in (dx, dbias, np.delete(dweight, 1, axis=1)))
+        assert not np.isfinite(dweight[:, 1]).any()
+    assert all(not np.any(one) for one in function(dy[:0], x[:0], weight))
 
 
 def test_a_technique_that_there_is_not():

@@ -6564,6 +6564,440 @@ def conv1d_backward_naive(
         DeviceError: no usable GPU.
     """
 
+# conv1d_backward_nlc
+
+def conv1d_backward_nlc_mma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.conv1d_backward_nlc` by the technique `mma`.
+
+    Gradients of conv1d_nlc(x, weight, bias), of stride 1 and no padding.
+
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features and their gradient are rounded to 16 bits, dy as well; the weight's gradient is summed in float32.
+
+    What is not finite in x may make all taps of its channel NaN, if windows with it would begin before an input, or end
+    behind it.
+
+    Args:
+        dy: float32 (N, L_out, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def conv1d_backward_nlc_wgmma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.conv1d_backward_nlc` by the technique `wgmma`.
+
+    Gradients of conv1d_nlc(x, weight, bias), of stride 1 and no padding.
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    As mma, with copies by TMA.
+
+    What is not finite in x may make all taps of its channel NaN, if windows with it would begin before an input, or end
+    behind it.
+
+    Args:
+        dy: float32 (N, L_out, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+# linear_backward
+
+def linear_backward_loops(
+    dy: np.ndarray, x: np.ndarray, weight: np.ndarray, *, out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.linear_backward` by the technique `loops`.
+
+    Gradients of linear(x, weight, bias).
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64.
+
+    Args:
+        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
+            made where None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def linear_backward_naive(
+    dy: Array, x: Array, weight: Array, *, out: tuple[Array, Array, Array] | None = None, stream: Stream = None
+) -> tuple[Array, Array, Array]:
+    """`reference.linear_backward` by the technique `naive`.
+
+    Gradients of linear(x, weight, bias).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a value of the features' and of the weights' gradient, a block a bias.
+
+    Args:
+        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
+            made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_backward_nlc
+
+def linear_backward_nlc_mma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.linear_backward_nlc` by the technique `mma`.
+
+    Gradients of linear_nlc(x, weight, bias).
+
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features and their gradient are rounded to 16 bits, dy as well; the weight's gradient is summed in float32.
+
+    Args:
+        dy: float32 (N, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32; made
+            where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def linear_backward_nlc_wgmma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.linear_backward_nlc` by the technique `wgmma`.
+
+    Gradients of linear_nlc(x, weight, bias).
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    As mma, with copies by TMA.
+
+    Args:
+        dy: float32 (N, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32; made
+            where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+# relu_conv1d_backward
+
+def relu_conv1d_backward_naive(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.relu_conv1d_backward` by the technique `naive`.
+
+    Gradients of conv1d(relu(z), weight, bias) by z, weight and bias, where x is relu(z).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a value of the features' and of the weights' gradient, a block a bias.
+
+    Args:
+        dy: float32 (N, C_out, L_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in, L), C-contiguous.
+        weight: float32 (C_out, C_in, K), C-contiguous.
+        stride: int, default 1: from one window to the next.
+        padding: int, default 0: positions added at both ends, of zeros.
+        dilation: int, default 1: from one tap to the next.
+        out: where to write, a tuple, any of it None: dx (N, C_in, L), dweight (C_out, C_in, K), dbias (C_out,),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, C_in, L), dweight (C_out, C_in, K), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# relu_conv1d_backward_nlc
+
+def relu_conv1d_backward_nlc_mma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.relu_conv1d_backward_nlc` by the technique `mma`.
+
+    Gradients of conv1d_nlc(relu(z), weight, bias) by z, weight and bias, where x is relu(z).
+
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features and their gradient are rounded to 16 bits, dy as well; the weight's gradient is summed in float32.
+
+    What is not finite in x may make all taps of its channel NaN, if windows with it would begin before an input, or end
+    behind it.
+
+    Args:
+        dy: float32 (N, L_out, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def relu_conv1d_backward_nlc_wgmma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.relu_conv1d_backward_nlc` by the technique `wgmma`.
+
+    Gradients of conv1d_nlc(relu(z), weight, bias) by z, weight and bias, where x is relu(z).
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    As mma, with copies by TMA.
+
+    What is not finite in x may make all taps of its channel NaN, if windows with it would begin before an input, or end
+    behind it.
+
+    Args:
+        dy: float32 (N, L_out, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+# relu_linear_backward
+
+def relu_linear_backward_naive(
+    dy: Array, x: Array, weight: Array, *, out: tuple[Array, Array, Array] | None = None, stream: Stream = None
+) -> tuple[Array, Array, Array]:
+    """`reference.relu_linear_backward` by the technique `naive`.
+
+    Gradients of linear(relu(z), weight, bias) by z, weight and bias, where x is relu(z).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a value of the features' and of the weights' gradient, a block a bias.
+
+    Args:
+        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
+            made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# relu_linear_backward_nlc
+
+def relu_linear_backward_nlc_mma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.relu_linear_backward_nlc` by the technique `mma`.
+
+    Gradients of linear_nlc(relu(z), weight, bias) by z, weight and bias, where x is relu(z).
+
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features and their gradient are rounded to 16 bits, dy as well; the weight's gradient is summed in float32.
+
+    Args:
+        dy: float32 (N, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32; made
+            where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def relu_linear_backward_nlc_wgmma(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    precision: str = "fp16",
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.relu_linear_backward_nlc` by the technique `wgmma`.
+
+    Gradients of linear_nlc(relu(z), weight, bias) by z, weight and bias, where x is relu(z).
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    As mma, with copies by TMA.
+
+    Args:
+        dy: float32 (N, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, a tuple, any of it None: dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32; made
+            where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, C_in), dweight (C_in, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
 # conv2d_backward
 
 def conv2d_backward_loops(
@@ -6640,61 +7074,6 @@ def conv2d_backward_naive(
 
     Returns:
         dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias (C_out,), float32, where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
-# linear_backward
-
-def linear_backward_loops(
-    dy: np.ndarray, x: np.ndarray, weight: np.ndarray, *, out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`reference.linear_backward` by the technique `loops`.
-
-    Gradients of linear(x, weight, bias).
-
-    Compiled plain loops on one CPU core.
-
-    Sums are in float64.
-
-    Args:
-        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
-        x: float32 (N, ..., C_in), C-contiguous.
-        weight: float32 (C_out, C_in), C-contiguous.
-        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
-            made where None. Or a function that gives any of them, called with a shape and a dtype.
-
-    Returns:
-        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32.
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-
-def linear_backward_naive(
-    dy: Array, x: Array, weight: Array, *, out: tuple[Array, Array, Array] | None = None, stream: Stream = None
-) -> tuple[Array, Array, Array]:
-    """`reference.linear_backward` by the technique `naive`.
-
-    Gradients of linear(x, weight, bias).
-
-    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
-    are NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    A thread a value of the features' and of the weights' gradient, a block a bias.
-
-    Args:
-        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
-        x: float32 (N, ..., C_in), C-contiguous.
-        weight: float32 (C_out, C_in), C-contiguous.
-        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
-            made where None. Or a function that gives any of them, called with a shape and a dtype.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32, where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -7655,6 +8034,377 @@ def softmax_cross_entropy_naive(x: Array, targets: Array, *, out: Array | None =
 
     Returns:
         float32 (N,), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# rownorm_backward
+
+def rownorm_backward_loops(
+    dy: np.ndarray,
+    x: np.ndarray,
+    gamma: np.ndarray,
+    *,
+    eps: float = 1e-05,
+    out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.rownorm_backward` by the technique `loops`.
+
+    Gradients of rownorm(x, gamma, beta).
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64.
+
+    Args:
+        dy: float32 (..., H), C-contiguous, the gradient of the result.
+        x: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, a tuple, any of it None: dx (..., H), dgamma (H,), dbeta (H,), float32; made where None. Or
+            a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (..., H), dgamma (H,), dbeta (H,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def rownorm_backward_naive(
+    dy: Array,
+    x: Array,
+    gamma: Array,
+    *,
+    eps: float = 1e-05,
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.rownorm_backward` by the technique `naive`.
+
+    Gradients of rownorm(x, gamma, beta).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block reads its input four times, and keeps mean and deviation; then a thread a parameter goes over all.
+
+    Args:
+        dy: float32 (..., H), C-contiguous, the gradient of the result.
+        x: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, a tuple, any of it None: dx (..., H), dgamma (H,), dbeta (H,), float32; made where None. Or
+            a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (..., H), dgamma (H,), dbeta (H,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# add_rownorm_backward
+
+def add_rownorm_backward_loops(
+    dy: np.ndarray,
+    x: np.ndarray,
+    residual: np.ndarray,
+    gamma: np.ndarray,
+    *,
+    eps: float = 1e-05,
+    out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.add_rownorm_backward` by the technique `loops`.
+
+    Gradients of add_rownorm(x, residual, gamma, beta) by x, gamma and beta. That by residual is that by x.
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64; of x and residual, in float32, in the gradient's place.
+
+    Args:
+        dy: float32 (..., H), C-contiguous, the gradient of the result.
+        x: float32 (..., H), C-contiguous.
+        residual: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, a tuple, any of it None: dx (..., H), dgamma (H,), dbeta (H,), float32; made where None. Or
+            a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (..., H), dgamma (H,), dbeta (H,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def add_rownorm_backward_naive(
+    dy: Array,
+    x: Array,
+    residual: Array,
+    gamma: Array,
+    *,
+    eps: float = 1e-05,
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.add_rownorm_backward` by the technique `naive`.
+
+    Gradients of add_rownorm(x, residual, gamma, beta) by x, gamma and beta. That by residual is that by x.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    The sum lies in global memory.
+
+    Args:
+        dy: float32 (..., H), C-contiguous, the gradient of the result.
+        x: float32 (..., H), C-contiguous.
+        residual: float32 (..., H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, a tuple, any of it None: dx (..., H), dgamma (H,), dbeta (H,), float32; made where None. Or
+            a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (..., H), dgamma (H,), dbeta (H,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# embedding_backward
+
+def embedding_backward_loops(
+    dy: np.ndarray,
+    tokens: np.ndarray,
+    weight: np.ndarray,
+    positions: np.ndarray,
+    types: np.ndarray,
+    type_ids: np.ndarray | None = None,
+    *,
+    out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.embedding_backward` by the technique `loops`.
+
+    Gradients of embedding(tokens, weight, positions, types, type_ids): of these tables only the shapes count.
+
+    Compiled plain loops on one CPU core.
+
+    Sums are in float64, token after token.
+
+    Args:
+        dy: float32 (N, S, H), C-contiguous, the gradient of the result.
+        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        weight: float32 (vocabulary, H), C-contiguous.
+        positions: float32 (P, H), C-contiguous.
+        types: float32 (T, H), C-contiguous.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
+            row, zeros.
+        out: where to write, a tuple, any of it None: dweight (vocabulary, H), dpositions (P, H), dtype_rows (T, H),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dweight (vocabulary, H), dpositions (P, H), dtype_rows (T, H), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def embedding_backward_naive(
+    dy: Array,
+    tokens: Array,
+    weight: Array,
+    positions: Array,
+    types: Array,
+    type_ids: Array | None = None,
+    *,
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.embedding_backward` by the technique `naive`.
+
+    Gradients of embedding(tokens, weight, positions, types, type_ids): of these tables only the shapes count.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a value of a table looks at all ids.
+
+    Args:
+        dy: float32 (N, S, H), C-contiguous, the gradient of the result.
+        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        weight: float32 (vocabulary, H), C-contiguous.
+        positions: float32 (P, H), C-contiguous.
+        types: float32 (T, H), C-contiguous.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
+            row, zeros.
+        out: where to write, a tuple, any of it None: dweight (vocabulary, H), dpositions (P, H), dtype_rows (T, H),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dweight (vocabulary, H), dpositions (P, H), dtype_rows (T, H), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# attention_backward
+
+def attention_backward_loops(
+    dy: np.ndarray,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    lengths: np.ndarray | None = None,
+    causal: bool = False,
+    *,
+    out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.attention_backward` by the technique `loops`.
+
+    Gradients of attention(q, k, v, lengths, causal). What is not seen has no part in them, even NaN.
+
+    Compiled plain loops on one CPU core.
+
+    Query after query. Sums are in float64.
+
+    Args:
+        dy: float32 (N, heads, S, d), C-contiguous, the gradient of the result.
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, a tuple, any of it None: dq (N, heads, S, d), dk (N, heads, S, d), dv (N, heads, S, d),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dq (N, heads, S, d), dk (N, heads, S, d), dv (N, heads, S, d), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def attention_backward_naive(
+    dy: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: Array | None = None,
+    causal: bool = False,
+    *,
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.attention_backward` by the technique `naive`.
+
+    Gradients of attention(q, k, v, lengths, causal). What is not seen has no part in them, even NaN.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Weights and the scores' gradients lie in global memory; then a thread a result.
+
+    Args:
+        dy: float32 (N, heads, S, d), C-contiguous, the gradient of the result.
+        q: float32 (N, heads, S, d), C-contiguous.
+        k: float32 (N, heads, S, d), C-contiguous.
+        v: float32 (N, heads, S, d), C-contiguous.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
+            or where it is not one of 0 to S.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, a tuple, any of it None: dq (N, heads, S, d), dk (N, heads, S, d), dv (N, heads, S, d),
+            float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dq (N, heads, S, d), dk (N, heads, S, d), dv (N, heads, S, d), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_gelu_linear_backward
+
+def linear_gelu_linear_backward_loops(
+    dy: np.ndarray,
+    x: np.ndarray,
+    weight1: np.ndarray,
+    bias1: np.ndarray,
+    weight2: np.ndarray,
+    *,
+    out: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.linear_gelu_linear_backward` by the technique `loops`.
+
+    Gradients of linear_gelu_linear(x, weight1, bias1, weight2, bias2).
+
+    Compiled plain loops on one CPU core.
+
+    The loops of its parts, one after another.
+
+    Args:
+        dy: float32 (N, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in), C-contiguous.
+        weight1: float32 (C_mid, C_in), C-contiguous.
+        bias1: float32 (C_mid,), C-contiguous.
+        weight2: float32 (C_out, C_mid), C-contiguous.
+        out: where to write, a tuple, any of it None: dx (N, C_in), dweight1 (C_mid, C_in), dbias1 (C_mid,), dweight2
+            (C_out, C_mid), dbias2 (C_out,), float32; made where None. Or a function that gives any of them, called with
+            a shape and a dtype.
+
+    Returns:
+        dx (N, C_in), dweight1 (C_mid, C_in), dbias1 (C_mid,), dweight2 (C_out, C_mid), dbias2 (C_out,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def linear_gelu_linear_backward_naive(
+    dy: Array,
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    *,
+    out: tuple[Array, Array, Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array, Array, Array]:
+    """`reference.linear_gelu_linear_backward` by the technique `naive`.
+
+    Gradients of linear_gelu_linear(x, weight1, bias1, weight2, bias2).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Its parts' kernels, which leave what is between them in global memory.
+
+    Args:
+        dy: float32 (N, C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in), C-contiguous.
+        weight1: float32 (C_mid, C_in), C-contiguous.
+        bias1: float32 (C_mid,), C-contiguous.
+        weight2: float32 (C_out, C_mid), C-contiguous.
+        out: where to write, a tuple, any of it None: dx (N, C_in), dweight1 (C_mid, C_in), dbias1 (C_mid,), dweight2
+            (C_out, C_mid), dbias2 (C_out,), float32; made where None. Or a function that gives any of them, called with
+            a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, C_in), dweight1 (C_mid, C_in), dbias1 (C_mid,), dweight2 (C_out, C_mid), dbias2 (C_out,), float32, where
+            the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.

@@ -122,7 +122,12 @@ def launch_maxout_loops(out: np.ndarray, x: np.ndarray, pieces: int) -> None:
 
 def launch_naive(call: Call, x: Array, *, epilogue: str) -> None:
     """Neighbouring threads have neighbouring values."""
-    call.launch_each(_pointwise_naive_kernel(epilogue), x.reshape(-1), call.out.reshape(-1))
+    start(call, x, call.out, epilogue)
+
+
+def start(call: Call, x: Array, y: Array, epilogue: str) -> None:
+    """Start the kernel of this function, from x into y: a thread a value."""
+    call.launch_over(y, _pointwise_naive_kernel(epilogue), x.reshape(-1), y.reshape(-1))
 
 
 def launch_leaky_relu_naive(call: Call, x: Array, negative_slope: float) -> None:

@@ -111,8 +111,13 @@ def launch_leaky_relu_loops(out: np.ndarray, dy: np.ndarray, x: np.ndarray, nega
 
 def launch_naive(call: Call, dy: Array, x: Array, *, epilogue: str) -> None:
     """Neighbouring threads have neighbouring values."""
+    start(call, dy, x, call.out, epilogue)
+
+
+def start(call: Call, dy: Array, x: Array, dx: Array, epilogue: str) -> None:
+    """Start the kernel of this function's gradient, from dy and x into dx: a thread a value."""
     kernel = _relu_backward_naive_kernel if epilogue == "relu" else _pointwise_backward_naive_kernel(epilogue)
-    call.launch_each(kernel, *_flat(dy, x, call.out))
+    call.launch_over(dx, kernel, *_flat(dy, x, dx))
 
 
 def launch_leaky_relu_naive(call: Call, dy: Array, x: Array, negative_slope: float) -> None:

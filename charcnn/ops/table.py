@@ -59,7 +59,8 @@ class Variant:
     @property
     def turing(self) -> bool:
         """Whether tensor cores of compute capability 7.5 will do."""
-        return self.technique == "mma" and self.precision == "fp16" and self.operator not in (*IMAGES, "attention")
+        others = *IMAGES, "attention", *(row.name for row in OPERATORS if row.results)
+        return self.technique == "mma" and self.precision == "fp16" and self.operator not in others
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -168,7 +169,9 @@ OPERATORS = (
     Operator("linear_maxout", FLOAT32),
     Operator("linear_gelu_linear", FLOAT32, "two_linears", "gelu"),
     *_both("nhwc", Operator("pixels", EXACT)),
-    *(Operator(f"{of}_backward", FLOAT32, results=PRODUCT_GRADIENTS) for of in ("conv1d", "conv2d", "linear")),
+    *(row for before in ("", "relu_") for of in ("conv1d_backward", "linear_backward")
+      for row in _both("nlc", Operator(before + of, FLOAT32, of, before[:-1], results=PRODUCT_GRADIENTS))),
+    Operator("conv2d_backward", FLOAT32, results=PRODUCT_GRADIENTS),
     Operator("one_hot_conv1d_backward", FLOAT32, results=PRODUCT_GRADIENTS[1:]),
     Operator("layernorm_backward", FLOAT32, results=NORM_GRADIENTS),
     Operator("relu_backward", EXACT, epilogue="relu"),
@@ -188,7 +191,12 @@ OPERATORS = (
     ),
     Operator("batchnorm2d_backward", FLOAT32, results=NORM_GRADIENTS),
     Operator("softmax_cross_entropy", FLOAT32),
-)
+    *(Operator(f"{of}_backward", FLOAT32, results=NORM_GRADIENTS) for of in ("rownorm", "add_rownorm")),
+    Operator("embedding_backward", FLOAT32, results=("dweight", "dpositions", "dtype_rows")),
+    Operator("attention_backward", FLOAT32, results=("dq", "dk", "dv")),
+    Operator("linear_gelu_linear_backward", FLOAT32, epilogue="gelu",
+             results=("dx", "dweight1", "dbias1", "dweight2", "dbias2")),
+)  # fmt: skip
 
 UNSCALED = ("fp16", "bf16", "tf32", "fp16x3")
 """Precisions of tensor cores whose features need no scales."""
@@ -231,7 +239,9 @@ BESIDE = (("one_hot", "one_hot"), ("collapse", "collapse"), ("layernorm", "layer
             for of in ("conv1d", "one_hot_conv1d", "conv2d", "linear", "layernorm")),
           *((f"{of}_backward", f"{of}_backward")
             for of in ("maxpool1d", "maxpool2d", "avgpool2d", "local_response_norm", "batchnorm2d")),
-          ("softmax_backward", "softmax.backward"),
+          *((f"{of}_backward", f"{of}.backward") for of in ("softmax", "attention")),
+          ("embedding_backward", "embedding_backward"), ("rownorm_backward", "layernorm.backward"),
+          ("linear_gelu_linear_backward", "linear.two_linears_backward"),
           *((f"softmax_{of}", f"softmax.{of}") for of in ("cross_entropy", "cross_entropy_backward")))  # fmt: skip
 """Operators whose plain loops and naive kernel one module has."""
 
@@ -250,6 +260,7 @@ _BY_TECHNIQUE = (
     *(row for technique in ("loops", "naive") for name, launch in (
         ("leaky_relu_backward", "pointwise_backward:launch_leaky_relu"),
         ("global_avgpool2d_backward", "avgpool2d_backward:launch_global"),
+        ("add_rownorm_backward", "layernorm.backward:launch_add"),
     ) for row in _rows(name, technique, f"{launch}_{technique}")),
     *_rows("leaky_relu", "cpu_vector", "images_cpu:launch_leaky_relu"),
     *_rows("maxout", "loops", "pointwise:launch_maxout_loops"),
@@ -294,6 +305,12 @@ _BY_TECHNIQUE = (
       for row in _rows(names, "wgmma", f"conv1d.wgmma.variants:{launch}", TENSOR_PRECISIONS, hopper=True)),
     *(row for names, launch in PRODUCTS[:2]
       for row in _rows(names, "small_batch", f"conv1d.small_batch:{launch}", TENSOR_PRECISIONS, hopper=True)),
+    *_rows("relu_conv1d_backward", "naive", "conv1d.backward:launch_naive"),
+    *_rows("relu_linear_backward", "naive", "linear.backward:launch_naive"),
+    *(row for technique, needs in (("mma", {"ampere": True}), ("wgmma", {"hopper": True}))
+      for of, launch in (("conv1d", technique), ("linear", f"linear_{technique}"))
+      for row in _rows(f"{of}_backward_nlc relu_{of}_backward_nlc", technique,
+                       f"conv1d.backward_products:launch_{launch}", HALF_PRECISIONS, **needs)),
     *_rows("one_hot_conv1d", "cpu_gather", "token_conv1d.cpu:launch"),
     *_rows("one_hot_conv1d_nlc", "gather", "token_conv1d.gather:launch"),
     *_rows("one_hot_conv1d_stat_nlc", "lags", "token_conv1d.lags:launch"),

@@ -63,6 +63,18 @@ def _values_kernel(given: bool, causal: bool) -> Kernel:
     return kernel
 
 
+def weights_of(call: Call, q: Array, k: Array, lengths: Array | None, causal: bool) -> Array:
+    """The softmax of the scores (N, heads, S, S), a new array: 0 of what is not seen, NaN of rows that do not count."""
+    n, heads, positions, depth = q.shape
+    rows = n * heads * positions
+    scores = call.scratch((n, heads, positions, positions), np.float32)
+    kernel, blocks = _scores_kernel(lengths is not None, bool(causal)), (rows, -(-positions // THREADS))
+    call.launch(kernel, blocks, THREADS, q, k, argument(lengths), np.float32(1 / math.sqrt(depth)), scores)
+    flat = scores.reshape(rows, positions)
+    softmax.start(call, flat, flat)
+    return scores
+
+
 def sum_values(call: Call, weights: Array, v: Array, lengths: Array | None, causal: bool) -> None:
     """Write the sums of v (N, heads, S, d) by weights (N, heads, S, S), float32 on the GPU.
 
@@ -76,11 +88,4 @@ def sum_values(call: Call, weights: Array, v: Array, lengths: Array | None, caus
 
 def launch(call: Call, q: Array, k: Array, v: Array, lengths: Array | None, causal: bool) -> None:
     """A thread a score, a block a row of the softmax, a thread a result; scores and weights lie in global memory."""
-    n, heads, positions, depth = q.shape
-    rows = n * heads * positions
-    scores = call.scratch((n, heads, positions, positions), np.float32)
-    kernel, blocks = _scores_kernel(lengths is not None, bool(causal)), (rows, -(-positions // THREADS))
-    call.launch(kernel, blocks, THREADS, q, k, argument(lengths), np.float32(1 / math.sqrt(depth)), scores)
-    flat = scores.reshape(rows, positions)
-    softmax.start(call, flat, flat)
-    sum_values(call, scores, v, lengths, causal)
+    sum_values(call, weights_of(call, q, k, lengths, causal), v, lengths, causal)

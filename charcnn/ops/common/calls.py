@@ -57,8 +57,9 @@ class ResultsCall(Call):
                 writable(name, one)
                 given[name] = one
         super().__init__(first, stream, results[0], named=names[0], written=names[1:], **inputs, **given)
-        known = dict(zip((*inputs, *given), self.inputs, strict=True))
-        self.inputs = self.inputs[: len(inputs)]
+        taken = [name for name, array in inputs.items() if array is not None]
+        known = dict(zip((*taken, *given), self.inputs, strict=True))
+        self.inputs = self.inputs[: len(taken)]
         made = (known[name] if name in given else self.scratch(shape, np.float32)
                 for name, shape in zip(names[1:], results[1:], strict=True))  # fmt: skip
         self.outs = self.out, *made

@@ -76,6 +76,23 @@ def _widen_kernel(ptx_type, terms):
     return kernel
 
 
+@cache
+def _cut_kernel(ptx_type):
+    whole = ptx_type == "f32"
+    unpack = ptx.cvt_f32x2("f16" if whole else ptx_type)
+
+    @jit()
+    def kernel(x, y):
+        i = cuda.grid(1)
+        if i < y.size:
+            c, t = i % y.shape[2], i // y.shape[2]
+            n, t = t // y.shape[1], t % y.shape[1]
+            word = uint32(x[n, t, c])
+            y[n, t, c] = ptx.bitcast_f32(word) if whole else unpack(word)[0]
+
+    return kernel
+
+
 @jit()
 def _peak_kernel(x, peak):
     i = cuda.grid(1)
@@ -138,6 +155,11 @@ def widen(call: Call, x: Array, y: Array, source: NumberFormat, factor: float = 
         raise ValueError("tf32 is float32 already")
     kernel = _widen_kernel(source.ptx_type, source.terms)
     call.launch(kernel, -(-y.size // THREADS), THREADS, bits, y.reshape((y.size,)), channels, np.float32(factor))
+
+
+def cut(call: Call, x: Array, y: Array, source: NumberFormat) -> None:
+    """What float32 y (N, L, C) has room for of x, float32 or numbers of 16 bits: at most as large along each axis."""
+    call.launch(_cut_kernel(source.ptx_type), -(-y.size // THREADS), THREADS, x.view(WORDS[source.itemsize]), y)
 
 
 def as_float(x: Array, precision: str) -> Array:

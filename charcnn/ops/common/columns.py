@@ -109,9 +109,9 @@ def fold_of(count: int, threads: int) -> Kernel:
 
 
 @cache
-def _column_sums_kernel(lanes: int, threads: int) -> Kernel:
+def _column_sums_kernel(lanes: int, threads: int, ptx_type: str) -> Kernel:
     rows_at_once, fold, held, octet = threads // lanes, fold_of(OCTET, threads), OCTET * threads, OCTET
-    unpack, ahead, words = ptx.cvt_f32x2("bf16"), AHEAD, AHEAD * 4
+    unpack, ahead, words = ptx.cvt_f32x2(ptx_type), AHEAD, AHEAD * 4
 
     @jit(launch_bounds=threads)
     def kernel(dy, partial, rows, channels):
@@ -143,13 +143,14 @@ def _column_sums_kernel(lanes: int, threads: int) -> Kernel:
     return kernel
 
 
-def column_sums(dy: Array, partial: Array, stream: Stream = None) -> None:
+def column_sums(dy: Array, partial: Array, stream: Stream = None, ptx_type: str = "bf16") -> None:
     """Sums of a gradient's columns, which are the bias's gradient, in parts: `Sums` adds them up.
 
     Args:
-        dy: bf16 as uint16, (rows, C), or (N, S, C) with zeros in rows that are not valid.
+        dy: numbers of 16 bits as uint16, (rows, C), or (N, S, C) with zeros in rows that are not valid.
         partial: float32 (parts, C), written; `parts_of` says how many are good.
         stream: a CUDA stream.
+        ptx_type: of the numbers, bf16 or f16.
 
     Raises:
         ValueError: an array's dtype, shape or layout does not fit, or C is no multiple of 8.
@@ -157,7 +158,7 @@ def column_sums(dy: Array, partial: Array, stream: Stream = None) -> None:
     (*outer, channels), parts = tuple(dy.shape), int(partial.shape[0])
     rows, lanes = int(np.prod(outer)), lanes_of(channels)
     addresses = placed("dy", dy, (*outer, channels)), placed("partial", partial, (parts, channels), np.float32)
-    kernel, grid = _column_sums_kernel(lanes, THREADS), (parts, slabs_of(channels))
+    kernel, grid = _column_sums_kernel(lanes, THREADS, ptx_type), (parts, slabs_of(channels))
     start(kernel, grid, THREADS, device.as_stream(stream), *addresses, *map(np.uint32, (rows, channels)))
 
 

@@ -6,7 +6,7 @@ from charcnn.aliases import Array
 from charcnn.gpu.arrays import expect, shape_of
 from charcnn.layers.layer import SLOPE, Shape
 from charcnn.layers.windows import Padding, Pair
-from charcnn.ops.common import shapes, shapes2d
+from charcnn.ops.common import shapes, shapes2d, shapes_transformer
 
 
 class _Like:
@@ -24,6 +24,22 @@ def conv1d_backward(
     """
     c_out, *_ = shapes.ranked("weight", weight, "C_out, C_in, K")
     expect("dy", dy, shapes.conv1d(x, weight, _Like(c_out), stride, padding, dilation))
+    return shape_of("x", x), shape_of("weight", weight), (c_out,)
+
+
+def conv1d_backward_nlc(dy: Array, x: Array, weight: Array) -> tuple[Shape, Shape, Shape]:
+    """dy (N, L_out, C_out), x (N, L, C_in), weight (K, C_in, C_out) ->
+    dx (N, L, C_in), dweight (K, C_in, C_out), dbias (C_out,).
+    """
+    *_, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
+    expect("dy", dy, shapes.conv1d_nlc(x, weight, _Like(c_out)))
+    return shape_of("x", x), shape_of("weight", weight), (c_out,)
+
+
+def linear_backward_nlc(dy: Array, x: Array, weight: Array) -> tuple[Shape, Shape, Shape]:
+    """dy (N, C_out), x (N, C_in), weight (C_in, C_out) -> dx (N, C_in), dweight (C_in, C_out), dbias (C_out,)."""
+    _, c_out = shapes.ranked("weight", weight, "C_in, C_out")
+    expect("dy", dy, shapes.linear_nlc(x, weight, _Like(c_out)))
     return shape_of("x", x), shape_of("weight", weight), (c_out,)
 
 
@@ -126,3 +142,50 @@ def softmax_backward(dy: Array, x: Array) -> Shape:
     """dy and x (..., C) -> (..., C), of at least one class."""
     expect("dy", dy, shapes.softmax(x))
     return shape_of("x", x)
+
+
+def rownorm_backward(dy: Array, x: Array, gamma: Array, eps: float = 1e-5) -> tuple[Shape, Shape, Shape]:
+    """dy and x (..., H), gamma (H,) -> dx (..., H), dgamma (H,), dbeta (H,)."""
+    expect("dy", dy, shapes_transformer.rownorm(x, gamma, gamma, eps))
+    return shape_of("x", x), shape_of("gamma", gamma), shape_of("gamma", gamma)
+
+
+def add_rownorm_backward(
+    dy: Array, x: Array, residual: Array, gamma: Array, eps: float = 1e-5
+) -> tuple[Shape, Shape, Shape]:
+    """dy, x and residual (..., H), gamma (H,) -> dx (..., H), dgamma (H,), dbeta (H,)."""
+    expect("residual", residual, shape_of("x", x))
+    return rownorm_backward(dy, x, gamma, eps)
+
+
+def embedding_backward(
+    dy: Array, tokens: Array, weight: Array, positions: Array, types: Array, type_ids: Array | None = None
+) -> tuple[Shape, Shape, Shape]:
+    """dy (N, S, H), tokens (N, S), weight (vocabulary, H), positions (P, H), types (T, H), type_ids (N, S) ->
+    dweight (vocabulary, H), dpositions (P, H), dtype_rows (T, H), S <= P.
+    """
+    expect("dy", dy, shapes_transformer.embedding(tokens, weight, positions, types, type_ids))
+    return shape_of("weight", weight), shape_of("positions", positions), shape_of("types", types)
+
+
+def attention_backward(
+    dy: Array, q: Array, k: Array, v: Array, lengths: Array | None = None
+) -> tuple[Shape, Shape, Shape]:
+    """dy, q, k and v (N, heads, S, d), lengths (N,) ->
+    dq (N, heads, S, d), dk (N, heads, S, d), dv (N, heads, S, d), at least one feature a head.
+    """
+    shape = shapes.attention(q, k, v, lengths)
+    expect("dy", dy, shape)
+    return shape, shape, shape
+
+
+def linear_gelu_linear_backward(
+    dy: Array, x: Array, weight1: Array, bias1: Array, weight2: Array
+) -> tuple[Shape, Shape, Shape, Shape, Shape]:
+    """dy (N, C_out), x (N, C_in), weight1 (C_mid, C_in), bias1 (C_mid,), weight2 (C_out, C_mid) ->
+    dx (N, C_in), dweight1 (C_mid, C_in), dbias1 (C_mid,), dweight2 (C_out, C_mid), dbias2 (C_out,).
+    """
+    c_out, _ = shapes.ranked("weight2", weight2, "C_out, C_mid")
+    expect("dy", dy, shapes.two_linears(x, weight1, bias1, weight2, _Like(c_out)))
+    first = shape_of("x", x), shape_of("weight1", weight1), shape_of("bias1", bias1)
+    return *first, shape_of("weight2", weight2), (c_out,)

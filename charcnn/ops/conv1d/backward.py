@@ -5,10 +5,12 @@ Each value is one sum in a fixed order, so that the same arguments give the same
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numba import cuda, float32, njit
 
-from charcnn.aliases import Array
+from charcnn.aliases import Array, Kernel
 from charcnn.gpu import device
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.calls import ResultsCall
@@ -67,22 +69,28 @@ def _weights_loops_kernel(dy, x, dweight, dbias, stride, padding, dilation):
                 dweight[c_out, c_in, k] = total
 
 
-@jit()
-def _features_naive_kernel(dy, weight, dx, stride, padding, dilation):
-    i = cuda.grid(1)  # one thread a value; neighbours take neighbouring positions
-    if i < dx.size:
-        position, row = i % dx.shape[2], i // dx.shape[2]
-        c_in, n = row % dx.shape[1], row // dx.shape[1]
-        total = float32(0)
-        for c_out in range(dy.shape[1]):
-            taps = float32(0)  # summed apart, as in the forward kernel
-            for k in range(weight.shape[2]):
-                behind = position + padding - k * dilation
-                t = behind // stride
-                if behind >= 0 and t * stride == behind and t < dy.shape[2]:
-                    taps += dy[n, c_out, t] * weight[c_out, c_in, k]
-            total += taps
-        dx[n, c_in, position] = total
+@cache
+def _features_naive_kernel(masked: bool) -> Kernel:
+    @jit()
+    def kernel(dy, x, weight, dx, stride, padding, dilation):
+        i = cuda.grid(1)  # one thread a value; neighbours take neighbouring positions
+        if i < dx.size:
+            position, row = i % dx.shape[2], i // dx.shape[2]
+            c_in, n = row % dx.shape[1], row // dx.shape[1]
+            total = float32(0)
+            for c_out in range(dy.shape[1]):
+                taps = float32(0)  # summed apart, as in the forward kernel
+                for k in range(weight.shape[2]):
+                    behind = position + padding - k * dilation
+                    t = behind // stride
+                    if behind >= 0 and t * stride == behind and t < dy.shape[2]:
+                        taps += dy[n, c_out, t] * weight[c_out, c_in, k]
+                total += taps
+            if masked and x[n, c_in, position] <= float32(0):  # what ReLU gave
+                total = float32(0)
+            dx[n, c_in, position] = total
+
+    return kernel
 
 
 @jit()
@@ -125,19 +133,22 @@ def launch_loops(
 
 
 def launch_naive(
-    call: ResultsCall, dy: Array, x: Array, weight: Array, stride: int, padding: int, dilation: int
+    call: ResultsCall, dy: Array, x: Array, weight: Array, stride: int, padding: int, dilation: int, *, epilogue: str
 ) -> None:  # fmt: skip
     """A thread a value of the features' and of the weights' gradient, a block a bias."""
-    gradients(call, call.outs, dy, x, weight, stride, padding, dilation)
+    gradients(call, call.outs, dy, x, weight, stride, padding, dilation, masked=epilogue == "relu")
 
 
 def gradients(
     call: ResultsCall, outs: tuple[Array, ...], dy: Array, x: Array, weight: Array, stride: int = 1, padding: int = 0,
-    dilation: int = 1,
+    dilation: int = 1, *, masked: bool,
 ) -> None:  # fmt: skip
-    """Start the kernels that write dx, dweight and dbias, three axes each but the last."""
+    """Start the kernels that write dx, dweight and dbias, three axes each but the last.
+
+    `masked` says that ReLU gave x, and dx is the gradient of what it read.
+    """
     dx, dweight, dbias = outs
-    call.launch_over(dx, _features_naive_kernel, dy, weight, dx, stride, padding, dilation)
+    call.launch_over(dx, _features_naive_kernel(masked), dy, x, weight, dx, stride, padding, dilation)
     call.launch_over(dweight, _weights_naive_kernel, dy, x, dweight, stride, padding, dilation)
     channel_sums(call, dy, dbias)
 

@@ -79,9 +79,32 @@ def _parameters_naive_kernel(dy, x, stat, dgamma, dbeta):
         dgamma[i], dbeta[i] = total, offset
 
 
+def _added(x, residual, n, i):
+    # Less the row's first values, which normalising does not see: a sum of large ones would lose digits.
+    return (x[n, i] - x[n, 0]) + (residual[n, i] - residual[n, 0])
+
+
+_added_loops, _added_naive = njit(_added), jit(device=True)(_added)
+
+
+@njit(cache=True, nogil=True)
+def _sum_loops_kernel(x, residual, y):
+    for n in range(y.shape[0]):
+        for i in range(y.shape[1]):
+            y[n, i] = _added_loops(x, residual, n, i)
+
+
+@jit()
+def _sum_naive_kernel(x, residual, y):
+    i = cuda.grid(1)
+    if i < y.size:
+        n, at = i // y.shape[1], i % y.shape[1]
+        y[n, at] = _added_naive(x, residual, n, at)
+
+
 def launch_loops(out: tuple[np.ndarray, ...], dy: np.ndarray, x: np.ndarray, gamma: np.ndarray, eps: float) -> None:
     """Sums are in float64."""
-    (dx, dgamma, dbeta), rows = out, (len(x), gamma.size)
+    (dx, dgamma, dbeta), rows = out, (x.size // gamma.size, gamma.size)
     _layernorm_backward_loops_kernel(
         dy.reshape(rows),
         x.reshape(rows),
@@ -95,8 +118,25 @@ def launch_loops(out: tuple[np.ndarray, ...], dy: np.ndarray, x: np.ndarray, gam
 
 def launch_naive(call: ResultsCall, dy: Array, x: Array, gamma: Array, eps: float) -> None:
     """A block reads its input four times, and keeps mean and deviation; then a thread a parameter goes over all."""
-    (dx, dgamma, dbeta), rows = call.outs, (x.shape[0], gamma.size)
+    (dx, dgamma, dbeta), rows = call.outs, (x.size // gamma.size, gamma.size)
     stat, dy, x = call.scratch((rows[0], 2), np.float32), dy.reshape(rows), x.reshape(rows)
     operands = dy, x, gamma.reshape(-1), dx.reshape(rows), stat, np.float32(eps)
     call.launch(_features_naive_kernel, rows[0], threads_of(gamma.size), *operands)
     call.launch_over(dgamma, _parameters_naive_kernel, dy, x, stat, dgamma.reshape(-1), dbeta.reshape(-1))
+
+
+def launch_add_loops(
+    out: tuple[np.ndarray, ...], dy: np.ndarray, x: np.ndarray, residual: np.ndarray, gamma: np.ndarray, eps: float
+) -> None:  # fmt: skip
+    """Sums are in float64; of x and residual, in float32, in the gradient's place."""
+    rows = x.size // gamma.size, gamma.size
+    _sum_loops_kernel(x.reshape(rows), residual.reshape(rows), out[0].reshape(rows))
+    launch_loops(out, dy, out[0], gamma, eps)
+
+
+def launch_add_naive(call: ResultsCall, dy: Array, x: Array, residual: Array, gamma: Array, eps: float) -> None:
+    """The sum lies in global memory."""
+    rows = x.size // gamma.size, gamma.size
+    total = call.scratch(rows, np.float32)
+    call.launch_over(total, _sum_naive_kernel, x.reshape(rows), residual.reshape(rows), total)
+    launch_naive(call, dy, total, gamma, eps)

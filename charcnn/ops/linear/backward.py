@@ -25,8 +25,15 @@ def launch_loops(out: tuple[np.ndarray, ...], dy: np.ndarray, x: np.ndarray, wei
     backward.launch_loops((dx, dweight, dbias), dy, x, weight, 1, 0, 1)
 
 
-def launch_naive(call: ResultsCall, dy: Array, x: Array, weight: Array) -> None:
+def launch_naive(call: ResultsCall, dy: Array, x: Array, weight: Array, *, epilogue: str) -> None:
     """A thread a value of the features' and of the weights' gradient, a block a bias."""
-    dx, dweight, dbias = call.outs
+    gradients(call, call.outs, dy, x, weight, masked=epilogue == "relu")
+
+
+def gradients(
+    call: ResultsCall, outs: Sequence[Array], dy: Array, x: Array, weight: Array, *, masked: bool = False
+) -> None:  # fmt: skip
+    """Start the kernels that write dx, dweight and dbias; `masked` as of `conv1d.backward.gradients`."""
+    dx, dweight, dbias = outs
     dx, dweight, *operands = _of_one_position(dx, dweight, dy, x, weight)
-    backward.gradients(call, (dx, dweight, dbias), *operands)
+    backward.gradients(call, (dx, dweight, dbias), *operands, masked=masked)

@@ -83,8 +83,12 @@ def launch_naive(call: Call, x: Array, weight: Array, bias: Array, *, epilogue: 
     """Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel."""
     (*leading, c_out), c_in = call.out.shape, weight.shape[1]
     rows = math.prod(leading)
-    operands = x.reshape(rows, c_in), weight, bias, call.out.reshape(rows, c_out)
-    call.launch_each(_linear_naive_kernel(epilogue), *operands)
+    start(call, x.reshape(rows, c_in), weight, bias, call.out.reshape(rows, c_out), epilogue)
+
+
+def start(call: Call, x: Array, weight: Array, bias: Array, y: Array, epilogue: str = "") -> None:
+    """Start the kernel on x (rows, C_in), into y (rows, C_out): a thread a result."""
+    call.launch_over(y, _linear_naive_kernel(epilogue), x, weight, bias, y)
 
 
 def launch_maxout(call: Call, x: Array, weight: Array, bias: Array, pieces: int) -> None:

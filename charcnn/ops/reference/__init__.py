@@ -8,6 +8,7 @@ of the plain ones.
 from charcnn.ops.reference.gradients import *  # noqa: F403
 from charcnn.ops.reference.gradients_alone import *  # noqa: F403
 from charcnn.ops.reference.gradients_images import *  # noqa: F403
+from charcnn.ops.reference.gradients_transformer import *  # noqa: F403
 from charcnn.ops.reference.images import *  # noqa: F403
 from charcnn.ops.reference.sequences import *  # noqa: F403
 from charcnn.ops.reference.values import *  # noqa: F403

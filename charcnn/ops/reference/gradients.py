@@ -38,6 +38,46 @@ def linear_backward(dy: Array, x: Array, weight: Array) -> tuple[Array, Array, A
     return dy @ weight, rows.T @ x.reshape(-1, c_in), rows.sum(axis=0)
 
 
+def conv1d_backward_nlc(dy: Array, x: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Gradients of conv1d_nlc(x, weight, bias), of stride 1 and no padding."""
+    shapes_backward.conv1d_backward_nlc(dy, x, weight)
+    dx, dweight, dbias = conv1d_backward(dy.swapaxes(1, 2), x.swapaxes(1, 2), weight.T)
+    return dx.swapaxes(1, 2), dweight.T, dbias
+
+
+def linear_backward_nlc(dy: Array, x: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Gradients of linear_nlc(x, weight, bias)."""
+    shapes_backward.linear_backward_nlc(dy, x, weight)
+    dx, dweight, dbias = linear_backward(dy, x, weight.T)
+    return dx, dweight.T, dbias
+
+
+def relu_conv1d_backward(
+    dy: Array, x: Array, weight: Array, *, stride: int = 1, padding: int = 0, dilation: int = 1
+) -> tuple[Array, Array, Array]:
+    """Gradients of conv1d(relu(z), weight, bias) by z, weight and bias, where x is relu(z)."""
+    dx, dweight, dbias = conv1d_backward(dy, x, weight, stride=stride, padding=padding, dilation=dilation)
+    return relu_backward(dx, x), dweight, dbias
+
+
+def relu_linear_backward(dy: Array, x: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Gradients of linear(relu(z), weight, bias) by z, weight and bias, where x is relu(z)."""
+    dx, dweight, dbias = linear_backward(dy, x, weight)
+    return relu_backward(dx, x), dweight, dbias
+
+
+def relu_conv1d_backward_nlc(dy: Array, x: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Gradients of conv1d_nlc(relu(z), weight, bias) by z, weight and bias, where x is relu(z)."""
+    dx, dweight, dbias = conv1d_backward_nlc(dy, x, weight)
+    return relu_backward(dx, x), dweight, dbias
+
+
+def relu_linear_backward_nlc(dy: Array, x: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Gradients of linear_nlc(relu(z), weight, bias) by z, weight and bias, where x is relu(z)."""
+    dx, dweight, dbias = linear_backward_nlc(dy, x, weight)
+    return relu_backward(dx, x), dweight, dbias
+
+
 def layernorm_backward(dy: Array, x: Array, gamma: Array, *, eps: float = 1e-5) -> tuple[Array, Array, Array]:
     """Gradients of layernorm(x, gamma, beta)."""
     shapes_backward.layernorm_backward(dy, x, gamma, eps)
