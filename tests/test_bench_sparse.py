@@ -109,3 +109,16 @@ def test_the_page_says_what_the_first_gate_says(tmp_path, monkeypatch, right, sa
     assert said in text
     assert "| fp16, trained | " in text
     assert "| 1.100 |" in text
+
+
+@pytest.mark.parametrize(("rate", "said"), [(900.0, "**Gate 3 is passed**"), (700.0, "1.17 × as fast")])
+def test_the_page_says_what_the_third_gate_says(tmp_path, monkeypatch, rate, said):
+    rows = [
+        {"features": features, "weights": weights, "tflop_per_second": rate if weights == "sparse" else 600.0,
+         "rounds": [{"mJ": 190.0, "W": 690.0}, {"mJ": 192.0, "W": 700.0}]}
+        for features in tensor_energy.FEATURES for weights in tensor_energy.WEIGHTS
+    ]  # fmt: skip
+    text = report_sparse.sparse_conv3(written(tmp_path, monkeypatch, conv3=rows))
+    assert said in text
+    assert "| relu, sparse | " in text
+    assert "190.0 to 192.0 | 695.0 |" in text

@@ -17,6 +17,9 @@ LEAST = 0.912
 """Accuracy on AG News' test rows that a sparse model has to reach."""
 
 
+FASTER = 1.25
+"""Than the tuned dense kernel, that conv3 by sparse weights has to be."""
+
 NAMED = ("ptx_type", "weights", "features", "columns", "warpgroups")
 """What a row of products is found by."""
 
@@ -61,6 +64,26 @@ def sparse_products(document: Path) -> str:
     return f"{said} {sparse / dense:.2f} × the energy of a dense one; at most {MOST} were allowed.\n\n" + (
         table(head, sorted(rows), right=2) + "\n" + _source(document, part)
     )
+
+
+def sparse_conv3(document: Path) -> str:
+    """Rates and millijoules of conv3 by dense and sparse kernels, and the third gate."""
+    part = _part("conv3")
+    if part is None:
+        return "No GPU has run this yet: `python bench/sparse_conv.py` measures it.\n"
+    found = {(row["features"], row["weights"]): row for row in part["rows"]}
+    head = ["features, weights", "as dense TFLOP/s", "× dense", "mJ a call (rounds)", "W"]
+    rows = []
+    for (features, weights), row in found.items():
+        watts = sum(one["W"] for one in row["rounds"]) / len(row["rounds"])
+        rate, of = row["tflop_per_second"], found[(features, "dense")]["tflop_per_second"]
+        cells = [f"{features}, {weights}", number(rate), f"{rate / of:.2f}", _per_round(row, "mJ"), number(watts)]
+        rows.append(cells)
+    sparse, dense = (found[("relu", weights)]["tflop_per_second"] for weights in ("sparse", "dense"))
+    verdict = "passed" if sparse >= FASTER * dense else "not passed, so the plan ends here"
+    said = f"**Gate 3 is {verdict}**: after ReLU, conv3 by sparse weights runs {sparse / dense:.2f} × as fast as by the"
+    said += f" tuned dense kernel; {FASTER} × are asked for."
+    return f"{said}\n\n{table(head, rows, right=1)}\n{_source(document, part)}"
 
 
 def sparse_weights(document: Path) -> str:
