@@ -3,10 +3,8 @@
     python bench/sparse_weights.py --data test.csv --model sparse.safetensors
 
 The dense kernels of level 19 compute the model that ships, the same one pruned (the two largest weights of each four
-stay), and models that `charcnn train --sparse 2:4` wrote. Accuracy is of all labelled rows. Rates and joules are of
-batches of them on the GPU, by turns. A model whose zeros are not 2:4 ends the run.
-
-It needs a Hopper GPU. It adds to results/designs/MACHINE-sparse.json.
+stay), and models that `charcnn train --sparse 2:4` wrote. Rates and joules are of batches of the rows on the GPU, by
+turns. It needs a Hopper GPU, and adds to results/designs/MACHINE-sparse.json.
 
 Exit status: 0 measured, 2 unusable machine, files or options.
 """

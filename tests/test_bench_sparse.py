@@ -10,6 +10,7 @@ import pytest
 import raw
 import sparse_weights
 import tensor_energy
+from report import sparse as report_sparse
 
 from charcnn.model import params
 
@@ -71,3 +72,53 @@ def test_models_are_sparse(tmp_path):
     params.save(tmp_path / "dense.safetensors", dense, dense.config, dtype="float16")
     with pytest.raises(ValueError, match=r"dense.safetensors: conv2.weight has more than two of four"):
         sparse_weights.models([str(tmp_path / "dense.safetensors")])
+
+
+HERE = {"gpus": ["NVIDIA H200"], "driver": "580"}
+
+
+def written(tmp_path, monkeypatch, **parts):
+    monkeypatch.setattr(report_sparse, "FILE", tmp_path / "nvidia-h200-sparse.json")
+    raw.write(report_sparse.FILE, "sparse", {name: {"machine": HERE, "rows": rows} for name, rows in parts.items()})
+    return tmp_path / "sparse.md"
+
+
+@pytest.mark.parametrize(("pj", "said"), [(1.0, "**Gate 2 is passed**"), (1.2, "not passed, so the plan ends here")])
+def test_the_page_says_what_the_second_gate_says(tmp_path, monkeypatch, pj, said):
+    rows = []
+    for one in tensor_energy.products():
+        rate = {"TFLOP/s": 600.0, "dense TFLOP/s": 1200.0, "W": 700.0, "MHz": 1500.0}
+        cost = pj if one.weights == "sparse" else 0.8
+        rows.append({**one._asdict(), **rate, "pJ": cost, "rounds": [{"pJ": cost}, {"pJ": 1.01 * cost}]})
+    text = report_sparse.sparse_products(written(tmp_path, monkeypatch, products=rows))
+    assert said in text
+    assert text.count("\n| ") == len(rows) + 2
+    assert f"| f16, 256, 2, relu | sparse | 600.0 | 1,200 | 700.0 | 1,500 | {pj:.3f} " in text
+    assert "No GPU has run this yet" in report_sparse.sparse_weights(tmp_path / "sparse.md")
+
+
+@pytest.mark.parametrize(("right", "said"), [(0.913, "**Gate 1 is passed**: "), (0.909, "91.2 % are asked for")])
+def test_the_page_says_what_the_first_gate_says(tmp_path, monkeypatch, right, said):
+    rows = [
+        {"model": name, "precision": "fp16", "accuracy": accuracy, "interval": [0.9, 0.92], "command": command,
+         "inputs/s": rate, "J/million": 0.5, "rounds": [{"J/million": 0.49}, {"J/million": 0.51}]}
+        for name, accuracy, command, rate in (
+            ("dense", 0.9147, "charcnn train", 1e6), ("pruned", 0.906, None, 1.05e6), ("trained", right, "x", 1.1e6))
+    ]  # fmt: skip
+    text = report_sparse.sparse_weights(written(tmp_path, monkeypatch, weights=rows))
+    assert said in text
+    assert "| fp16, trained | " in text
+    assert "| 1.100 |" in text
+
+
+@pytest.mark.parametrize(("rate", "said"), [(900.0, "**Gate 3 is passed**"), (700.0, "1.17 × as fast")])
+def test_the_page_says_what_the_third_gate_says(tmp_path, monkeypatch, rate, said):
+    rows = [
+        {"features": features, "weights": weights, "tflop_per_second": rate if weights == "sparse" else 600.0,
+         "rounds": [{"mJ": 190.0, "W": 690.0}, {"mJ": 192.0, "W": 700.0}]}
+        for features in tensor_energy.FEATURES for weights in tensor_energy.WEIGHTS
+    ]  # fmt: skip
+    text = report_sparse.sparse_conv3(written(tmp_path, monkeypatch, conv3=rows))
+    assert said in text
+    assert "| relu, sparse | " in text
+    assert "190.0 to 192.0 | 695.0 |" in text

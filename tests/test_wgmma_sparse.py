@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import sparse_conv
+import steps
 import tensor_energy
 from tensor_energy import DEPTH, ROWS, STAGES, numbers, paired
 
@@ -89,3 +91,14 @@ def test_what_is_measured_is_the_product(weights):
     a = a if weights == "dense" else np.where(largest(a), a, 0)
     expected = a.astype(np.float16).astype(np.float64) @ np.maximum(b, 0).astype(np.float16).T.astype(np.float64)
     np.testing.assert_allclose(operands.d.copy_to_host(), expected, atol=1e-3)
+
+
+@hopper_or_simulated
+def test_convolution():
+    rng = np.random.default_rng(0)
+    x, weight = rng.standard_normal((3, 14, 64)).astype(np.float16), rng.standard_normal((3, 64, 128)) / 14
+    weight = np.where(largest(weight.transpose(0, 2, 1)).transpose(0, 2, 1), weight, 0).astype(np.float32)
+    bias = rng.standard_normal(128).astype(np.float32)
+    y = sparse_conv.SparseConv1d(weight, bias, 16)(device.to_device(x)).copy_to_host()
+    expected = steps.expected("conv1d_relu", x, weight, bias)
+    np.testing.assert_allclose(y.astype(np.float64), expected, atol=5e-3)

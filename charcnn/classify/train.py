@@ -78,7 +78,7 @@ def train(
         minutes: wall time for the training, in place of `epochs`: the first steps are timed, epochs are fitted to what
             is left, and the learning rate falls to its end with it; None for the recipe's epochs.
         init: a model whose convolutions the network begins with: a file, or the name of one that ships, "fast" or
-            "accurate"; None for none. Without `config` the sizes are the model's own.
+            "accurate"; None for none. With sparse="2:4" it begins with all layers, pruned. Sizes: `config`, or its own.
         engine: "own" for this package's kernels, which train on a CPU in float32 and on a Hopper GPU in bf16; "torch"
             for PyTorch; or "auto" for own kernels on a CPU, and PyTorch, where it is installed, on a GPU, or for mixup
             or the precision.
@@ -99,8 +99,7 @@ def train(
             hold some out; or another argument does not fit. Names it.
 
     Warns:
-        UserWarning: nothing was learned, a linear model is better, or no temperature fits; or there is a GPU, and the
-            CPU trains.
+        UserWarning: nothing was learned, a linear model is better, no temperature fits, or a GPU stays unused.
     """
     given, encoding = {"balance": not multi_label, **recipe}, find_encoding(encoding)
     asked = Recipe(**given)  # refuses what it cannot take
