@@ -1,4 +1,4 @@
-"""What takes turns on a GPU, so that each finds the clock that the others leave: rates over rounds in drawn order."""
+"""What takes turns, so that each finds the clock that the others leave: rates over rounds in drawn order."""
 
 from __future__ import annotations
 
@@ -33,27 +33,32 @@ class Ready:
     """Calls a round."""
 
 
-def _seconds(one: Ready, times: int) -> float:
-    """Of a call, over so many."""
+def _gpu_seconds() -> float:
     cuda.synchronize()
-    start = time.perf_counter()
+    return time.perf_counter()
+
+
+def _seconds(one: Ready, times: int, now: Callable[[], float]) -> float:
+    """Of a call, over so many."""
+    start = now()
     for _ in range(times):
         one.call()
-    cuda.synchronize()
-    return (time.perf_counter() - start) / times
+    return (now() - start) / times
 
 
-def by_turns(every: Sequence[Ready]) -> list[dict[str, Any]]:
-    """The rate of each, a row each: in rounds, in an order drawn for each."""
+def by_turns(
+    every: Sequence[Ready], now: Callable[[], float] = _gpu_seconds, rounds: int = ROUNDS
+) -> list[dict[str, Any]]:
+    """The rate of each, a row each: in rounds, in an order drawn for each; `now` gives seconds when work has ended."""
     for one in every:
         one.call()
-        one.times = max(1, round(SECONDS / _seconds(one, 3)))
+        one.times = max(1, round(SECONDS / _seconds(one, 3, now)))
     seconds: list[list[float]] = [[] for _ in every]
     order = random.Random(0)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         # Drawn anew, as the clock that one finds is what the power of the one before has left.
         for i in order.sample(range(len(every)), len(every)):
-            seconds[i].append(_seconds(every[i], every[i].times))
+            seconds[i].append(_seconds(every[i], every[i].times, now))
     rows = []
     for one, found in zip(every, seconds, strict=True):
         rates = [one.flop / each / 1e12 for each in found]

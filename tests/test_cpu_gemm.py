@@ -16,7 +16,7 @@ from charcnn.model import params
 from charcnn.ops import reference
 from charcnn.ops.common import cpu_gemm, cpu_tile
 from charcnn.ops.common.cpu_conv import CpuConv
-from charcnn.ops.common.cpu_gemm import CpuPacked
+from charcnn.ops.common.cpu_gemm import RELU, CpuPacked
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv
 from charcnn.ops.conv1d.winograd_transforms import SPAN
@@ -86,7 +86,7 @@ def convolve(tile, n, length, c_in, c_out, k, stride, dilation, pool_size, *, re
     expected = reference.maxpool1d(reference.relu(expected) if relu else expected, pool_size).transpose(0, 2, 1)
     out, around = surrounded(expected.shape)
     packed = CpuPacked(weight.transpose(0, 2, 1)[:, None], bias, cpu_tile.choose_tile(tile))
-    moves = {"stride": (1, stride), "dilation": (1, dilation), "pool_size": pool_size, "relu": relu}
+    moves = {"stride": (1, stride), "dilation": (1, dilation), "pool_size": pool_size, "after": RELU if relu else 0}
     packed.multiply(x[:, None], out[:, None], **moves)
     assert np.isnan(around).sum() == around.size - out.size
     return out, expected
@@ -223,7 +223,7 @@ def filtered(tile, n, length, c_in, c_out, k, pool_size, *, relu, seed=0):
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("sizes", SPANS, ids=lambda sizes: "-".join(map(str, sizes)))
 def test_off_every_span(tile, sizes, relu):
-    out, expected = filtered(tile, *sizes, relu=relu)
+    out, expected = filtered(tile, *sizes, after=RELU if relu else 0)
     np.testing.assert_allclose(out, expected, rtol=2e-4, atol=1e-4 * np.sqrt(sizes[2] * sizes[4]))
     assert error(out, expected) <= FLOAT32 or np.linalg.norm(expected) < 1
 

@@ -9,7 +9,7 @@ from typing import Any
 from report.markdown import UNMEASURED, sources, table
 from report.schema import machine_called, results
 
-OWN = ("mma", "wgmma")
+OWN = ("cpu_gemm", "mma", "wgmma")
 
 Row = dict[str, Any]
 

@@ -59,10 +59,11 @@ class Rounded(Exact):
 
 def _variance(grid: Grid, x: np.ndarray, axis: int) -> np.ndarray:
     """Of the error of rounding each x, which has a scale for all terms of a sum where the grid has one by channel."""
-    if not grid.by_channel:
+    if grid.peak is None or not grid.by_channel:
         return grid.variance(x, np)
     peak = abs(x).max(axis=axis, keepdims=True, initial=0)
-    return np.broadcast_to(np.square(grid.tiny / grid.peak * peak) / 3, x.shape)
+    found: np.ndarray = np.broadcast_to(np.square(grid.tiny / grid.peak * peak) / 3, x.shape)
+    return found
 
 
 def run(nodes: Sequence[Node], ids: np.ndarray, params: Held, by: Exact | None = None) -> np.ndarray:

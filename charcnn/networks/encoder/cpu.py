@@ -144,7 +144,8 @@ def _dot_product(weight: np.ndarray, bias: np.ndarray, precision: str, rounded: 
     made = CpuDotConv(pattern, weights, precision=precision, results="float32")
 
     def product(x: np.ndarray) -> np.ndarray:
-        narrow, scales = np.empty(x.shape, of.dtype), np.empty(len(x), np.float32)
+        narrow: np.ndarray = np.empty(x.shape, of.dtype)
+        scales = np.empty(len(x), np.float32)
         threads.launch(*((rows.to_u8, x, narrow, scales) if integer else (rows.to_bf16, x, narrow)))
         y = made(narrow, np.empty((len(x), len(bias)), np.float32))
         if integer:

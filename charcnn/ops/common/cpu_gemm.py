@@ -28,6 +28,9 @@ TASK_ROWS = 240
 """Rows that a task takes at most: their sums stay in cache L1, and each weight read serves all."""
 
 
+FEATURES = 192 << 10
+"""Bytes of them that a task reads at most where rows do not overlap: half of a small cache L2, beside the weights."""
+
 CACHED, READ = 1 << 20, 8
 """Bytes of weights that a core's cache keeps; and how many rows take as long to compute as other weights to be read."""
 
@@ -37,9 +40,13 @@ RELU, GELU = 1, 2
 
 @njit(cache=True, nogil=True)
 def finish(sums, pool, after, y):
-    """Rows of sums, `pool` of them a row of y: their maximum, then the function. y may have fewer columns."""
+    """Rows of sums, `pool` of them a row of y: their maximum, then RELU or 0, or GELU of one. y may have fewer columns."""
     columns = y.shape[1]
     floor = np.float32(0) if after == RELU else np.float32(-np.inf)
+    if after == GELU:  # of all rows at once: the compiler takes 32 values a step
+        flat = sums.reshape(-1)
+        for i in range(flat.size):
+            flat[i] = gelu(flat[i])
     for t in range(y.shape[0]):
         row = sums[t * pool]
         for p in range(1, pool):
@@ -47,9 +54,6 @@ def finish(sums, pool, after, y):
             for c in range(row.size):
                 if other[c] > row[c] or other[c] != other[c]:  # NaN wins, and nothing is greater
                     row[c] = other[c]
-        if after == GELU:
-            for c in range(row.size):
-                row[c] = gelu(row[c])
         for c in range(columns):
             y[t, c] = floor if row[c] < floor else row[c]
 
@@ -293,7 +297,8 @@ def _of_few(tile: CpuTile, rows: int) -> CpuTile:
 def _arranged(x, strides, out, kernel, stride, corner, dilation, pool_size, groups, panels, rows, read, workers):
     """What `multiply` is told of x's shape and strides, and of how it is shared out."""
     whole = rows // math.gcd(rows, pool_size)  # outputs that end where a tile does
-    *block, split = share_out(out[:3], max(1, TASK_ROWS // pool_size), whole, rows, panels, 0.02, workers, read)
+    most = TASK_ROWS if kernel != (1, 1) else max(whole, min(TASK_ROWS, FEATURES // (4 * x[3])))
+    *block, split = share_out(out[:3], max(1, most // pool_size), whole, rows, panels, 0.02, workers, read)
     spans = [
         (size - 1) * step + (taps - 1) * apart + 1
         for size, step, taps, apart in zip((out[1], out[2] * pool_size), stride, kernel, dilation, strict=True)

@@ -70,7 +70,7 @@ def to_bf16(x, y):
 
 @njit(cache=True, nogil=True, parallel=True, error_model="numpy")
 def to_u8(x, y, scales):
-    """float32 (T, C) to u8 of which ZERO is 0, and what each row's steps are: (T,). A row with a NaN has a scale NaN."""
+    """float32 (T, C) to u8 of which ZERO is 0, and each row's step (T,): NaN of a row with a NaN."""
     for n in prange(len(x)):
         row, to, peak = x[n], y[n], float32(0)
         for c in range(row.size):
