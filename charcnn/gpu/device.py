@@ -95,7 +95,9 @@ def gpu_count() -> int:
 
 
 def require_compiler() -> None:
-    """Raise DeviceError where the CUDA compiler is not installed; the simulator needs none."""
+    """Raise DeviceError where numba-cuda or the CUDA compiler is not installed; the simulator needs no compiler."""
+    if absent.MISSING:
+        absent.refuse()
     if SIMULATED:
         return
     from numba.cuda.cudadrv import nvvm
