@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from charcnn.caching.hook import install as _install
+from charcnn.gpu.absent import install as _stand_in
 
 if TYPE_CHECKING:
     from charcnn import ops
@@ -41,6 +42,7 @@ _MODULES = {"ops": "ops", "params": "model.params"}
 
 
 _install()
+_stand_in()
 
 
 def __getattr__(name: str) -> Any:

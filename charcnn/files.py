@@ -18,6 +18,11 @@ from typing import IO, Any
 
 from charcnn.aliases import Record
 
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    import msvcrt
+
 Path = str | os.PathLike[str]
 
 Paths = Mapping[str, Path | Sequence[Path] | None]
@@ -26,11 +31,34 @@ Paths = Mapping[str, Path | Sequence[Path] | None]
 HEAD = 4096
 """Bytes of a report that show whether it is one of ours."""
 
+_LOCKED = 1 << 40
+"""On Windows nobody else can read a byte that is locked: this one lies behind the end."""
+
 SOFTWARE = {"Software": "charcnn"}
 """What Matplotlib notes in our PNG files."""
 
 PNG = rb"\x89PNG.{,200}Software\0charcnn"
 """How these begin."""
+
+
+def lock(file: IO[Any], *, wait: bool = True) -> None:
+    """Keep other processes that call this off a file until it is closed.
+
+    Raises:
+        BlockingIOError: another one has it, and this is not to wait.
+        OSError: the file system has no locks.
+    """
+    if "fcntl" in globals():
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        return
+    number, place = file.fileno(), os.lseek(file.fileno(), 0, os.SEEK_CUR)
+    os.lseek(number, _LOCKED, os.SEEK_SET)
+    try:
+        msvcrt.locking(number, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
+    except PermissionError as error:
+        raise BlockingIOError(*error.args) from error
+    finally:
+        os.lseek(number, place, os.SEEK_SET)
 
 
 def as_json(value: Any, indent: int | None = None) -> str:

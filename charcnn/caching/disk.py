@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import errno
-import fcntl
 import hashlib
 import os
 import pickle
@@ -28,6 +27,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from charcnn import files
 from charcnn.aliases import NumbaType
 
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -54,12 +54,13 @@ def private_folder() -> str:
     Raises:
         OSError: none can be made.
     """
-    path = os.path.join(tempfile.gettempdir(), f"charcnn-{os.getuid()}")
+    user = os.getuid() if hasattr(os, "getuid") else 0  # Windows: each user has a temporary folder
+    path = os.path.join(tempfile.gettempdir(), f"charcnn-{user}")
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
         found = os.lstat(path)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700:
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or stat.S_IMODE(found.st_mode) != 0o700:
             path = tempfile.mkdtemp(prefix="charcnn-")
             atexit.register(_remove, path, os.getpid())
     return path
@@ -160,8 +161,7 @@ def _writing(folder: str) -> Iterator[None]:
     """No other process adds to this folder."""
     with ExitStack() as stack:
         with suppress(OSError):  # of a file system without locks; of a full one, which `_not_kept` tells
-            lock = stack.enter_context(open(os.path.join(folder, LOCK), "a"))
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+            files.lock(stack.enter_context(open(os.path.join(folder, LOCK), "a")))
         yield
 
 

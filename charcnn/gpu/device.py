@@ -13,12 +13,12 @@ from numba.cuda.cudadrv import driver
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
 from charcnn.aliases import Array, DType, Stream
-from charcnn.gpu import unload
+from charcnn.gpu import absent, unload
 from charcnn.gpu.described import described
 from charcnn.host.install import pip_install
 from charcnn.layers.layer import Shape
 
-SIMULATED: bool = bool(config.ENABLE_CUDASIM)
+SIMULATED: bool = bool(config.ENABLE_CUDASIM) and not absent.MISSING
 """Whether kernels run in Numba's simulator, a mode of the whole process (NUMBA_ENABLE_CUDASIM=1)."""
 
 OLDEST = (7, 5)
@@ -50,7 +50,7 @@ def block_size(threads: int) -> int:
     return min(threads, _SIMULATED_BLOCK) if SIMULATED else threads
 
 
-if not SIMULATED:
+if not SIMULATED and not absent.MISSING:
     unload.mend()
 
 
@@ -67,8 +67,10 @@ def gpu_count() -> int:
     """GPUs that this process can use: at least one.
 
     Raises:
-        DeviceError: no driver, no GPU, no compiler, or a GPU that is too old.
+        DeviceError: no numba-cuda, no driver, no GPU, no compiler, or a GPU that is too old.
     """
+    if absent.MISSING:
+        absent.refuse()
     if SIMULATED:
         return 1
     from numba.cuda.cudadrv.error import CudaSupportError
@@ -93,7 +95,9 @@ def gpu_count() -> int:
 
 
 def require_compiler() -> None:
-    """Raise DeviceError where the CUDA compiler is not installed; the simulator needs none."""
+    """Raise DeviceError where numba-cuda or the CUDA compiler is not installed; the simulator needs no compiler."""
+    if absent.MISSING:
+        absent.refuse()
     if SIMULATED:
         return
     from numba.cuda.cudadrv import nvvm

@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda
 
 from charcnn.aliases import Array, DType, Function, Kernel, KernelArgument, NumbaType, Stream
-from charcnn.gpu import device, integers
+from charcnn.gpu import absent, device, integers
 from charcnn.gpu.arrays import DTYPES, apart, check, check_out, several, writable
 from charcnn.gpu.described import described
 from charcnn.gpu.device import SIMULATED, DeviceError
@@ -57,6 +57,8 @@ def jit(**options: Any) -> Callable[[Function], Any]:
     """
 
     def compiled(function: Function) -> Any:
+        if absent.MISSING:
+            return cuda.jit(**options)(function)
         if "<locals>" in function.__qualname__:
             words = re.findall(r"\w+", repr(sorted(options.items())))
             function.__qualname__ = "_".join([function.__qualname__, *words])

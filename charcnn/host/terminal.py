@@ -6,15 +6,14 @@ import codecs
 import errno
 import io
 import os
-import signal
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-CLOSED = 128 + signal.SIGPIPE
-"""Exit status where whoever read the output has closed it, as a shell has it."""
+CLOSED = 141
+"""Exit status where whoever read the output has closed it: 128 and SIGPIPE, as a shell has it."""
 
 SHOWN_NAMES = 20
 """Names that a message lists, of as many as there are."""

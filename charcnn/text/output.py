@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -13,7 +12,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from charcnn.aliases import Record
-from charcnn.files import is_free, naming, put, remove_own, replacing
+from charcnn.files import is_free, lock, naming, put, remove_own, replacing
 from charcnn.host.terminal import printable
 
 EVERY_SECONDS = 10.0
@@ -137,7 +136,7 @@ class Partial:
     def _lock(self) -> None:
         """Keep other starts off the file, before anything is read or written."""
         try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self.file, wait=False)
         except BlockingIOError as error:
             raise ValueError(f"{self._path}: another run is writing it now") from error
         except OSError as error:  # as where a file system has no locks

@@ -145,12 +145,11 @@ def store(path: Path, gpu: str, entries: dict[str, Record]) -> None:
     Raises:
         OSError: the folder cannot be made or written.
     """
-    import fcntl
     import json
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+        files.lock(lock)
         forget()
         merged = {**_read(path, gpu), **entries}
         with files.replacing(path) as file:

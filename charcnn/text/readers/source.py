@@ -125,4 +125,4 @@ class Source:
         its length, if each were a read.
         """
         soon = _QUIET if left > self._capacity and self.stop - left < left // 8 else 0
-        return bool(select.select([self._file], [], [], soon)[0])
+        return os.name != "nt" and bool(select.select([self._file], [], [], soon)[0])  # of Windows' pipes it knows none
