@@ -43,8 +43,7 @@ class TorchSteps(Steps):
             weights = [self._held[name] for name in node.parameters]
             if isinstance(node.layer, BatchNorm2d):
                 weight, bias, mean, variance = weights
-                more = {"training": True, "momentum": MOMENTUM, "eps": node.layer.eps}
-                x = F.batch_norm(x, mean, variance, weight, bias, **more)
+                x = F.batch_norm(x, mean, variance, weight, bias, True, MOMENTUM, node.layer.eps)
             elif not isinstance(node.layer, Softmax):
                 x = function(node.layer, False)(x, *weights)
             assert isinstance(node.layer, Flatten) or x.shape[1:] == node.out_shape
