@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numba import cuda
 
-from charcnn.aliases import Array, DType, Stream
+from charcnn.aliases import Argument, Array, DType, Stream
 from charcnn.layers import Shape
 
 TURNS = 2
@@ -23,7 +23,7 @@ class Pinned:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._held = dict[str, list[tuple[np.ndarray, cuda.Event]]]()
+        self._held: dict[str, list[tuple[np.ndarray, Argument]]] = {}
 
     def up(self, name: str, to: Array, given: np.ndarray, fill: float) -> None:
         """Begin to copy rows to the GPU; what was given may change once this returns.
@@ -52,7 +52,7 @@ class Pinned:
 
         return read
 
-    def _free(self, name: str, shape: Shape, dtype: DType) -> tuple[np.ndarray, cuda.Event]:
+    def _free(self, name: str, shape: Shape, dtype: DType) -> tuple[np.ndarray, Argument]:
         held = self._held.setdefault(name, [])
         if len(held) < TURNS:
             held.append((cuda.pinned_array(shape, dtype), cuda.event()))
