@@ -1,9 +1,9 @@
 """conv3 with 2:4 sparse weights, relative to the tuned dense kernel: rates, W and joules, 4,096 inputs in fp16.
 
-Sums are transposed, as sparse weights have to be A: rows are output channels, columns positions. A block has 128 channels
-of COLUMNS positions. Its producer asks for features by TMA, and for packed weights and metadata of all taps of 64 input
-channels; two warpgroups multiply 64 channels each. Dense and sparse kernels are checked against the float64 reference,
-and take turns. It needs a Hopper GPU, and adds to results/designs/MACHINE-sparse.json.
+Sums are transposed, as sparse weights have to be A: rows are output channels, columns positions. A block has 128
+channels of COLUMNS positions, and two warpgroups that multiply 64 channels each. Its producer asks for features by TMA,
+and for packed weights and metadata of all taps. Dense and sparse kernels are checked against the float64 reference, and
+take turns. It needs a Hopper GPU, and adds to results/designs/MACHINE-sparse.json.
 
 Exit status: 0 measured, 1 a result is wrong, 2 unusable machine.
 """
@@ -56,9 +56,10 @@ CALLS = 10
 
 
 def packed(weight: np.ndarray) -> np.ndarray:
-    """Weights as stages take them: uint32 (channel tiles, k blocks, words), kept ones by tap and warpgroup, then metadata.
+    """Weights as stages take them: uint32 (channel tiles, k blocks, words).
 
-    Of 16 channels, the even ones come first: a thread's two sums of a position are neighbours.
+    Kept ones come first, by tap and warpgroup, then metadata. Of 16 channels, the even ones come first, so that a
+    thread's two sums of a position are neighbours.
 
     Args:
         weight: float32 (TAPS, C_in, C_out), 2:4 sparse along C_in.
@@ -76,7 +77,7 @@ def packed(weight: np.ndarray) -> np.ndarray:
 
 @cache
 def make_kernel(columns: int) -> Kernel:
-    """The kernel (x, weight, bias, y, k_blocks, c_out, rows, length, length_out): x is the tensor map; length is even."""
+    """The kernel (x, weight, bias, y, k_blocks, c_out, rows, length, length_out): x is the tensor map, length even."""
     x_rows = whole_groups(columns + TAPS - 1)
     x_bytes, group_bytes = uint32(x_rows * ROW_BYTES), uint32(KEPT_BYTES)
     tap_bytes, tap_metadata = uint32(WARPGROUPS * KEPT_BYTES), uint32(WARPGROUPS * METADATA_BYTES)
@@ -225,7 +226,10 @@ def measure(batch: int, features: str) -> list[dict[str, Any]]:
         product.drawn = np.maximum(product.drawn, 0)
         product.x = device.to_device(product.drawn[np.arange(batch) % steps.DRAWN])
     ready, counter = kernels(product), energy.Counter()
-    rows = [{**row, "features": features, "weights": row["step"]} for row in by_turns(ready)]
+    rows = [
+        {**row, "features": features, "weights": row["step"], "rates": row["rounds"], "rounds": []}
+        for row in by_turns(ready)
+    ]
     for _ in range(ROUNDS):
         for one, row in zip(ready, rows, strict=True):
 
@@ -236,9 +240,7 @@ def measure(batch: int, features: str) -> list[dict[str, Any]]:
 
             drawn = energy.drawn(call, counter, warm=WARM, seconds=SECONDS)
             joules = drawn.joules / (drawn.calls * CALLS)
-            row.setdefault("rounds", []).append(
-                {"mJ": 1e3 * joules, "W": drawn.joules / drawn.seconds, "MHz": drawn.mhz}
-            )
+            row["rounds"].append({"mJ": 1e3 * joules, "W": drawn.joules / drawn.seconds, "MHz": drawn.mhz})
     return rows
 
 
