@@ -218,6 +218,8 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "embedding": (Layer("BERT-base's", Draw.text),),
     "rownorm": (Layer("BERT-base's", Draw.tokens_features),),
     "add_rownorm": (Layer("BERT-base's", lambda d: d.tokens_features(added=True)),),
+    "heads_apart": (Layer("BERT-base's", lambda d: Case((d.floats(d.n, 128, 12, 64),))),),
+    "add": (Layer("BERT-base's", lambda d: Case(d.tokens_features(added=True).args[:2], batched=2)),),
     "attention": (Layer("BERT-base's", Draw.heads),),
     **{
         f"{before}{of}_backward{axes}": _blocks(kind, draw, *blocks)

@@ -108,8 +108,9 @@ def started(recorder: Recorder, *modules: ModuleType) -> Iterator[None]:
     """Hand over what these start."""
 
     def start(
-        kernel: Kernel, blocks: Grid, threads: int, stream: Stream, *args: KernelArgument, shared: int = 0
-    ) -> None:
+        kernel: Kernel, blocks: Grid, threads: int, stream: Stream, *args: KernelArgument, shared: int = 0,
+        cluster: int = 1,
+    ) -> None:  # fmt: skip
         recorder.launch(kernel, tuple(map(kind, args)))
 
     with ExitStack() as stack:

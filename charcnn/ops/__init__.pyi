@@ -3182,6 +3182,102 @@ def attention_wgmma(
         DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 
+# heads_apart
+
+def heads_apart_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
+    """`reference.heads_apart` by the technique `loops`.
+
+    (N, S, heads, d) -> (N, heads, S, d): the features of each head one behind another; and back again.
+
+    Compiled plain loops on one CPU core.
+
+    Row after row.
+
+    Args:
+        x: float32 (N, S, heads, d), C-contiguous.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (N, heads, S, d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def heads_apart_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.heads_apart` by the technique `naive`.
+
+    (N, S, heads, d) -> (N, heads, S, d): the features of each head one behind another; and back again.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads have neighbouring features of a head.
+
+    Args:
+        x: float32 (N, S, heads, d), C-contiguous.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, heads, S, d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# add
+
+def add_loops(x: np.ndarray, residual: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
+    """`reference.add` by the technique `loops`.
+
+    x + residual.
+
+    Compiled plain loops on one CPU core.
+
+    Value after value.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        residual: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def add_naive(x: Array, residual: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.add` by the technique `naive`.
+
+    x + residual.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads have neighbouring values.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        residual: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
 # collapse_linear
 
 def collapse_linear_naive(
@@ -6621,7 +6717,7 @@ def conv1d_backward_nlc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    As mma, with copies by TMA.
+    Tensor maps are encoded at each call, and TMA copies; else it is mma's way.
 
     What is not finite in x may make all taps of its channel NaN, if windows with it would begin before an input, or end
     behind it.
@@ -6753,7 +6849,7 @@ def linear_backward_nlc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    As mma, with copies by TMA.
+    Tensor maps are encoded at each call, and TMA copies; else it is mma's way.
 
     Args:
         dy: float32 (N, C_out), C-contiguous, the gradient of the result.
@@ -6871,7 +6967,7 @@ def relu_conv1d_backward_nlc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    As mma, with copies by TMA.
+    Tensor maps are encoded at each call, and TMA copies; else it is mma's way.
 
     What is not finite in x may make all taps of its channel NaN, if windows with it would begin before an input, or end
     behind it.
@@ -6978,7 +7074,7 @@ def relu_linear_backward_nlc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    As mma, with copies by TMA.
+    Tensor maps are encoded at each call, and TMA copies; else it is mma's way.
 
     Args:
         dy: float32 (N, C_out), C-contiguous, the gradient of the result.

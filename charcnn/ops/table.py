@@ -147,6 +147,8 @@ OPERATORS = (
     Operator("rownorm", FLOAT32, in_place=True),
     Operator("add_rownorm", FLOAT32, in_place=True),
     Operator("attention", FLOAT32),
+    Operator("heads_apart", EXACT),
+    Operator("add", FLOAT32, in_place=True),
     Operator("collapse_linear", FLOAT32, epilogue=""),
     Operator("linear_softmax", FLOAT32),
     Operator("linear_argmax", EXACT, dtypes=("int64", "uint8")),
@@ -234,6 +236,7 @@ BETWEEN = (("maxpool2d", "pool2d", "launch_max"), ("avgpool2d", "pool2d", "launc
            ("pixels", "pixels", "launch"))  # fmt: skip
 """Operators that stand between convolutions of images, or before them: where their kernels are, in either layout."""
 BESIDE = (("one_hot", "one_hot"), ("collapse", "collapse"), ("layernorm", "layernorm.layernorm"), ("argmax", "argmax"),
+          *((of, of) for of in ("heads_apart", "add")),
           (" ".join(POINTWISE), "pointwise"), (" ".join(f"{of}_backward" for of in POINTWISE), "pointwise_backward"),
           *((f"{of}_backward", f"{of.replace('one_hot', 'token')}.backward")
             for of in ("conv1d", "one_hot_conv1d", "conv2d", "linear", "layernorm")),
