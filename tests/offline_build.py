@@ -45,16 +45,14 @@ import source_digest
 from alexnet_cases import ALEXNET
 from kernel_costs import all_compiled, function, title
 from offline_chains import image_chains, mma_chains
-from offline_levels import LAUNCHED, started
+from offline_levels import LAUNCHED, STARTING, started
 from offline_tiles import TILES, other_tiles
 from spaces import Space
 
 from charcnn import catalog
 from charcnn.compiling.stand_in import Target, standing_in
-from charcnn.ops.common import columns
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
-from charcnn.ops.conv1d import products
 from charcnn.ops.conv1d.ladder import StepConv1d
 from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
 from charcnn.ops.conv1d.toom_cook import layer as toom_cook_layer
@@ -121,7 +119,7 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
     recorder = Recorder()
     with (
         standing_in(target, recorder.launch),
-        started(recorder, columns, products),
+        started(recorder, *STARTING),
         mock.patch.object(few_rows, "offered", return_value=()),
         mock.patch.object(split_k, "offered", return_value=None),
     ):
@@ -131,7 +129,8 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
                 for sizes in sizes_of(row):
                     case = operator_cases.CASES[row.operator].build(sizes)
                     row.launcher(**case.inputs, **case.options)
-                between_features(row)
+                if "_backward" not in row.operator:
+                    between_features(row)
                 if row.operator == "conv1d_nlc" and row.technique == "small_batch" and row.precision != "bf16":
                     level_16(row.precision)  # bf16 is one word in fp16's kernels
         if not names or LEVEL_17 in names:
@@ -237,14 +236,11 @@ def sizes_of(row: catalog.Variant) -> list[operator_cases.Sizes]:
     first, most = fit[0], max(fit, key=lambda sizes: prod(sizes.values()))
     if not row.tensor_cores or (row.operator == "conv1d_nlc" and row.precision == "fp16"):
         return [first, most]
-    other = row.operator.startswith("conv1d_") and row.operator not in ("conv1d_nlc", "conv1d_backward_nlc")
-    return [] if row.ampere and other else [most]
+    return [] if row.ampere and re.match("conv1d_(?!nlc$|backward)", row.operator) else [most]
 
 
 def between_features(row: catalog.Variant) -> None:
     """What levels launch of a row's kernels beside it, at the network's sizes: from or to features of tensor cores."""
-    if "_backward" in row.operator:
-        return
     weight, bias, stat = np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32), np.zeros((1, 2))
     if row.ampere and row.operator.startswith("conv1d"):
         precision = row.precision or ""

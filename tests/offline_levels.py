@@ -21,6 +21,7 @@ from charcnn.gpu.collectives import PROTOCOLS, kernels
 from charcnn.gpu.launch import Grid, title
 from charcnn.ops import adamw, maxpool1d_training, moving_average
 from charcnn.ops.common import columns
+from charcnn.ops.conv1d import products
 from charcnn.ops.encoder import reduced_rows, scattered_rows
 from charcnn.ops.layernorm import training, training_backward
 from charcnn.ops.linear import head
@@ -101,6 +102,10 @@ def of_adamw(name: str, target: Target, recorder: Recorder) -> None:
     with started(recorder, adamw):
         for shadow in (None, np.zeros(4, np.uint16)):
             adamw.AdamW(weights, [adamw.ParameterGroup(4)], clip=1.0, shadow=shadow).step(weights)
+
+
+STARTING = columns, products
+"""Modules of variants' kernels that are started by no call."""
 
 
 @contextmanager
