@@ -237,7 +237,8 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "relu_backward": _blocks(
         "relu", lambda d, block: d.backward(Case((d.convolved(block),)), d.convolved(block).shape[1:]), 1, 3
     ),
-    "maxpool1d_backward": _blocks("pool", Draw.pooled_backward, 1, 2),
+    **dict.fromkeys(("maxpool1d_backward", "relu_maxpool1d_backward"), _blocks("pool", Draw.pooled_backward, 1, 2)),
+    "relu_maxpool1d_backward_nlc": _blocks("pool", lambda d, block: d.channels_last(d.pooled_backward(block)), 1, 2),
     "softmax_backward": (Layer("logits", lambda d: d.backward(d.logits(), (d.config.classes,))),),
     "rownorm_backward": (Layer("BERT-base's", lambda d: d.backward(d.tokens_features(), (128, 768))),),
     "add_rownorm_backward": (Layer("BERT-base's", lambda d: d.backward(d.tokens_features(added=True), (128, 768))),),

@@ -53,7 +53,7 @@ class Variant:
         """The least compute capability of a GPU that runs it; None of any."""
         if self.hopper:
             return 9, 0
-        needs = (self.precision and not self.turing) or self.technique in ASYNCHRONOUS
+        needs = ((self.precision or self.ampere) and not self.turing) or self.technique in ASYNCHRONOUS
         return (8, 0) if needs else None
 
     @property
@@ -178,19 +178,12 @@ OPERATORS = (
     Operator("layernorm_backward", FLOAT32, results=NORM_GRADIENTS),
     Operator("relu_backward", EXACT, epilogue="relu"),
     *(Operator(f"{of}_backward", FLOAT32, "relu_backward", of) for of in POINTWISE[1:]),
-    *(
-        Operator(f"{of}_backward", FLOAT32)
-        for of in (
-            "leaky_relu",
-            "maxpool1d",
-            "maxpool2d",
-            "avgpool2d",
-            "global_avgpool2d",
-            "local_response_norm",
-            "softmax",
-            "softmax_cross_entropy",
-        )
-    ),
+    *(Operator(f"{of}_backward", FLOAT32) for of in (
+        "leaky_relu", "maxpool2d", "avgpool2d", "global_avgpool2d", "local_response_norm", "softmax",
+        "softmax_cross_entropy",
+    )),
+    Operator("maxpool1d_backward", FLOAT32, epilogue=""),
+    *_both("nlc", Operator("relu_maxpool1d_backward", FLOAT32, "maxpool1d_backward", "relu")),
     Operator("batchnorm2d_backward", FLOAT32, results=NORM_GRADIENTS),
     Operator("softmax_cross_entropy", FLOAT32),
     *(Operator(f"{of}_backward", FLOAT32, results=NORM_GRADIENTS) for of in ("rownorm", "add_rownorm")),
@@ -310,6 +303,9 @@ _BY_TECHNIQUE = (
       for row in _rows(names, "small_batch", f"conv1d.small_batch:{launch}", TENSOR_PRECISIONS, hopper=True)),
     *_rows("relu_conv1d_backward", "naive", "conv1d.backward:launch_naive"),
     *_rows("relu_linear_backward", "naive", "linear.backward:launch_naive"),
+    *_rows("relu_maxpool1d_backward", "naive", "maxpool1d_backward:launch_naive"),
+    *_rows("relu_maxpool1d_backward_nlc", "vectorized", "maxpool1d_backward_nlc:launch",
+           tolerance=HALF_PRECISIONS["bf16"].tolerance, ampere=True),
     *(row for technique, needs in (("mma", {"ampere": True}), ("wgmma", {"hopper": True}))
       for of, launch in (("conv1d", technique), ("linear", f"linear_{technique}"))
       for row in _rows(f"{of}_backward_nlc relu_{of}_backward_nlc", technique,
