@@ -218,6 +218,8 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "embedding": (Layer("BERT-base's", Draw.text),),
     "rownorm": (Layer("BERT-base's", Draw.tokens_features),),
     "add_rownorm": (Layer("BERT-base's", lambda d: d.tokens_features(added=True)),),
+    "heads_apart": (Layer("BERT-base's", lambda d: Case((d.floats(d.n, 128, 12, 64),))),),
+    "add": (Layer("BERT-base's", lambda d: Case(d.tokens_features(added=True).args[:2], batched=2)),),
     "attention": (Layer("BERT-base's", Draw.heads),),
     **{
         f"{before}{of}_backward{axes}": _blocks(kind, draw, *blocks)
@@ -235,7 +237,8 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "relu_backward": _blocks(
         "relu", lambda d, block: d.backward(Case((d.convolved(block),)), d.convolved(block).shape[1:]), 1, 3
     ),
-    "maxpool1d_backward": _blocks("pool", Draw.pooled_backward, 1, 2),
+    **dict.fromkeys(("maxpool1d_backward", "relu_maxpool1d_backward"), _blocks("pool", Draw.pooled_backward, 1, 2)),
+    "relu_maxpool1d_backward_nlc": _blocks("pool", lambda d, block: d.channels_last(d.pooled_backward(block)), 1, 2),
     "softmax_backward": (Layer("logits", lambda d: d.backward(d.logits(), (d.config.classes,))),),
     "rownorm_backward": (Layer("BERT-base's", lambda d: d.backward(d.tokens_features(), (128, 768))),),
     "add_rownorm_backward": (Layer("BERT-base's", lambda d: d.backward(d.tokens_features(added=True), (128, 768))),),

@@ -130,6 +130,15 @@ def add_rownorm(rng, normal, n, s, h):
     return Case({"x": x, "residual": rownorm(rng, normal, n, s, h).inputs["x"], **inputs})
 
 
+def heads(rng, normal, n, s, heads, d):
+    return Case({"x": values(rng, n, s, heads, d, normal=normal)})
+
+
+def add(rng, normal, n, s, heads, d):
+    shape = n, s, heads, d
+    return Case({name: values(rng, *shape, normal=normal) for name in ("x", "residual")})
+
+
 def embedding(rng, normal, n, s, h, vocabulary, types, given=0):
     """Of ids beyond the tables' rows, some; of positions, more than there are tokens."""
     tables = {"weight": vocabulary, "positions": s + 3, "types": types}

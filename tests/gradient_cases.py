@@ -159,6 +159,13 @@ def maxpool1d(rng, normal, n, c, length, kernel_size, **options):
     return Case({"dy": dy, **case.inputs}, case.options)
 
 
+def maxpool1d_last(rng, normal, n, c, length, pool_size):
+    """Numbers that bf16 has, as the maximum is one of those."""
+    case = maxpool1d(rng, normal, n, c, length, pool_size)
+    dy, x = (np.ascontiguousarray(array.swapaxes(1, 2)) for array in case.inputs.values())
+    return Case({"dy": dy, "x": (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)}, {"pool_size": pool_size})
+
+
 def cross_entropy(rng, normal, n, c):
     return Case({"x": 4 * values(rng, n, c, normal=True), "targets": rng.random((n, c), np.float32)})
 
@@ -215,6 +222,25 @@ LINEAR_CASES = Cases(
     draw={"n": (0, 3, 33), "c_in": (1, 140, 300), "c_out": (1, 5, 300)},
 )
 
+MAXPOOL1D = Cases(
+    maxpool1d,
+    edges=(
+        {"n": 2, "c": 3, "length": 11, "kernel_size": 3},
+        {"n": 1, "c": 1, "length": 1, "kernel_size": 1},
+        {"n": 0, "c": 2, "length": 5, "kernel_size": 3},
+        {"n": 2, "c": 2, "length": 11, "kernel_size": 3, "stride": 2, "padding": 1},
+        {"n": 1, "c": 2, "length": 9, "kernel_size": 4, "stride": 1},  # a position in many windows
+        {"n": 1, "c": 2, "length": 9, "kernel_size": 2, "stride": 4},
+    ),
+    large=(
+        {"n": 33, "c": 70, "length": 101, "kernel_size": 3},
+        {"n": 5, "c": 300, "length": 67, "kernel_size": 5, "stride": 2, "padding": 2},
+    ),
+    draw={"n": (0, 2, 33), "c": (1, 4, 40), "length": (1, 15, 130), "kernel_size": (1, 6, 9)}
+    | {"stride": (1, 4, 9), "padding": (0, 3, 4)},
+    fits=lambda s: s["padding"] <= s["kernel_size"] // 2 and s["length"] + 2 * s["padding"] >= s["kernel_size"],
+)
+
 CLASSES = {
     "edges": ({"n": 3, "c": 4}, {"n": 1, "c": 2}, {"n": 0, "c": 4}, {"n": 33, "c": 5}),
     "large": ({"n": 33, "c": 300}, {"n": 1030, "c": 4}),
@@ -259,23 +285,16 @@ GRADIENTS = {
     **dict.fromkeys(("tanh_backward", "sigmoid_backward"), replace(POINTWISE, make=alike(POINTWISE))),
     "gelu_backward": replace(POINTWISE, make=gelu),
     "leaky_relu_backward": replace(LEAKY_RELU, make=alike(LEAKY_RELU)),
-    "maxpool1d_backward": Cases(
-        maxpool1d,
+    **dict.fromkeys(("maxpool1d_backward", "relu_maxpool1d_backward"), MAXPOOL1D),
+    "relu_maxpool1d_backward_nlc": Cases(
+        maxpool1d_last,
         edges=(
-            {"n": 2, "c": 3, "length": 11, "kernel_size": 3},
-            {"n": 1, "c": 1, "length": 1, "kernel_size": 1},
-            {"n": 0, "c": 2, "length": 5, "kernel_size": 3},
-            {"n": 2, "c": 2, "length": 11, "kernel_size": 3, "stride": 2, "padding": 1},
-            {"n": 1, "c": 2, "length": 9, "kernel_size": 4, "stride": 1},  # a position in many windows
-            {"n": 1, "c": 2, "length": 9, "kernel_size": 2, "stride": 4},
+            {"n": 2, "c": 3, "length": 11, "pool_size": 3},
+            {"n": 0, "c": 2, "length": 5, "pool_size": 3},
+            {"n": 1, "c": 16, "length": 3, "pool_size": 3},
         ),
-        large=(
-            {"n": 33, "c": 70, "length": 101, "kernel_size": 3},
-            {"n": 5, "c": 300, "length": 67, "kernel_size": 5, "stride": 2, "padding": 2},
-        ),
-        draw={"n": (0, 2, 33), "c": (1, 4, 40), "length": (1, 15, 130), "kernel_size": (1, 6, 9)}
-        | {"stride": (1, 4, 9), "padding": (0, 3, 4)},
-        fits=lambda s: s["padding"] <= s["kernel_size"] // 2 and s["length"] + 2 * s["padding"] >= s["kernel_size"],
+        large=({"n": 33, "c": 70, "length": 101, "pool_size": 3},),
+        draw={"n": (0, 2, 33), "c": (1, 4, 40), "length": (3, 15, 130), "pool_size": (3, 3, 3)},
     ),
     "conv2d_backward": replace(CONV2D, make=conv2d, compiled_in=()),
     "maxpool2d_backward": replace(POOL2D, make=pool2d(POOL2D)),

@@ -238,6 +238,10 @@ LOOPS = {
     "softmax_cross_entropy": cross_entropy_loops,
     "softmax_cross_entropy_backward": cross_entropy_backward_loops,
 }
+LOOPS["relu_maxpool1d_backward"] = behind_relu(lambda *given, **how: (maxpool1d_loops(*given, **how),))
+LOOPS["relu_maxpool1d_backward_nlc"] = lambda dy, x, pool_size: LOOPS["relu_maxpool1d_backward"](
+    dy.swapaxes(1, 2), x.swapaxes(1, 2), pool_size
+)[0].swapaxes(1, 2)
 LOOPS |= products(LOOPS)
 LOOPS |= {f"{name}_nlc": last(LOOPS[name]) for name in products(LOOPS)}
 
@@ -326,5 +330,8 @@ def torch_functions(torch):
         "softmax_cross_entropy": cross_entropy,
         "softmax_cross_entropy_backward": lambda dy, x, targets: backward(lambda x: cross_entropy(x, targets))(dy, x),
     }
+    pooled = backward(lambda x, *size, **how: f.max_pool1d(x, *size, **how).relu())
+    found["relu_maxpool1d_backward"] = pooled
+    found["relu_maxpool1d_backward_nlc"] = lambda dy, x, pool_size: pooled(dy.mT, x.mT, kernel_size=pool_size).mT
     found |= products(found)
     return found | {f"{name}_nlc": turned(found[name]) for name in products(found)}

@@ -45,7 +45,7 @@ import source_digest
 from alexnet_cases import ALEXNET
 from kernel_costs import all_compiled, function, title
 from offline_chains import image_chains, mma_chains
-from offline_levels import LAUNCHED
+from offline_levels import LAUNCHED, STARTING, started
 from offline_tiles import TILES, other_tiles
 from spaces import Space
 
@@ -119,6 +119,7 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
     recorder = Recorder()
     with (
         standing_in(target, recorder.launch),
+        started(recorder, *STARTING),
         mock.patch.object(few_rows, "offered", return_value=()),
         mock.patch.object(split_k, "offered", return_value=None),
     ):
@@ -128,7 +129,8 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
                 for sizes in sizes_of(row):
                     case = operator_cases.CASES[row.operator].build(sizes)
                     row.launcher(**case.inputs, **case.options)
-                between_features(row)
+                if "_backward" not in row.operator:
+                    between_features(row)
                 if row.operator == "conv1d_nlc" and row.technique == "small_batch" and row.precision != "bf16":
                     level_16(row.precision)  # bf16 is one word in fp16's kernels
         if not names or LEVEL_17 in names:
@@ -234,7 +236,7 @@ def sizes_of(row: catalog.Variant) -> list[operator_cases.Sizes]:
     first, most = fit[0], max(fit, key=lambda sizes: prod(sizes.values()))
     if not row.tensor_cores or (row.operator == "conv1d_nlc" and row.precision == "fp16"):
         return [first, most]
-    return [] if row.ampere and row.operator.startswith("conv1d_") and row.operator != "conv1d_nlc" else [most]
+    return [] if row.ampere and re.match("conv1d_(?!nlc$|backward)", row.operator) else [most]
 
 
 def between_features(row: catalog.Variant) -> None:

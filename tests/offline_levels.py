@@ -21,7 +21,11 @@ from charcnn.gpu.collectives import PROTOCOLS, kernels, pieces, signals
 from charcnn.gpu.launch import Grid, title
 from charcnn.ops import adamw, maxpool1d_training, moving_average, pushed_sums, shared_norm
 from charcnn.ops.common import columns
+<<<<<<< HEAD
 from charcnn.ops.common.epilogue_functions import inlined
+=======
+from charcnn.ops.conv1d import products
+>>>>>>> 5e5a4dbba818648244d36fc8ea680e66c2497102
 from charcnn.ops.encoder import reduced_rows, scattered_rows
 from charcnn.ops.layernorm import training, training_backward
 from charcnn.ops.linear import head
@@ -119,13 +123,18 @@ def of_adamw(name: str, target: Target, recorder: Recorder) -> None:
             adamw.AdamW(weights, [adamw.ParameterGroup(4)], clip=1.0, shadow=shadow).step(weights)
 
 
+STARTING = columns, products
+"""Modules of variants' kernels that are started by no call."""
+
+
 @contextmanager
 def started(recorder: Recorder, *modules: ModuleType) -> Iterator[None]:
     """Hand over what these start."""
 
     def start(
-        kernel: Kernel, blocks: Grid, threads: int, stream: Stream, *args: KernelArgument, shared: int = 0
-    ) -> None:
+        kernel: Kernel, blocks: Grid, threads: int, stream: Stream, *args: KernelArgument, shared: int = 0,
+        cluster: int = 1,
+    ) -> None:  # fmt: skip
         recorder.launch(kernel, tuple(map(kind, args)))
 
     with ExitStack() as stack:

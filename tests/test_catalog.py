@@ -72,7 +72,7 @@ MATRIX = {  # operator that others are fused of: its weak fusions, its strong on
     "collapse": (["collapse_linear"], []),
     "softmax": ([], ["linear_softmax"]),
     "rownorm": (["add_rownorm"], []),
-    **{f"{name}_backward": ([f"relu_{name}_backward"], []) for name in ("conv1d", "linear")},
+    **{f"{name}_backward": ([f"relu_{name}_backward"], []) for name in ("conv1d", "linear", "maxpool1d")},
     "argmax": ([], ["linear_argmax"]),
     "conv2d": (
         [f"conv2d_{of}" for of in ("relu", "tanh", "sigmoid", "leaky_relu", "relu_maxpool2d", "relu_global_avgpool2d")],

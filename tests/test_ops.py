@@ -217,6 +217,8 @@ def test_every_token_id(variant):
 @each([row for row in with_x if "argmax" not in row.operator])
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
 def test_magnitudes(variant, scale):
+    if variant.operator.endswith("pool1d_backward_nlc"):  # which picks among numbers of bf16
+        scale = {1e-12: 2.0**-40, 1e12: 2.0**40}[scale]
     if "fp16" in variant.label:  # 6e-5 to 65,504; results of two terms have no digit below 6e-8
         scale = {1e-12: 2.0 ** -(2 if variant.label == "vectorized_fp16x3" else 6), 1e12: 2.0**6}[scale]
     case = example(variant)

@@ -207,6 +207,10 @@ LOOPS = {
     "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": one_hot_conv1d_layernorm_relu_maxpool1d_loops,
     "softmax": softmax_loops,
     "argmax": argmax_loops,
+    "heads_apart": lambda x: [
+        [[x[n, s, h] for s in range(x.shape[1])] for h in range(x.shape[2])] for n in range(len(x))
+    ],
+    "add": lambda x, residual: [a + b for a, b in zip(x.flat, residual.flat, strict=True)],
     "embedding": embedding_loops,
     "rownorm": rownorm_loops,
     "add_rownorm": lambda x, residual, *args: rownorm_loops(x + residual, *args),
@@ -320,6 +324,8 @@ def torch_functions():
         "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": one_hot_conv1d_layernorm_relu_maxpool1d,
         "softmax": lambda x: f.softmax(x, dim=1),
         "argmax": lambda x: x.argmax(dim=1),
+        "heads_apart": lambda x: x.transpose(1, 2),
+        "add": torch.add,
         "embedding": embedding,
         "rownorm": lambda x, gamma, beta: f.layer_norm(x, gamma.shape, gamma, beta),
         "add_rownorm": lambda x, residual, gamma, beta: f.layer_norm(x + residual, gamma.shape, gamma, beta),

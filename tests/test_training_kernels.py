@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
+from charcnn import ops
 from charcnn.ops import maxpool1d_training as pools
 from charcnn.ops import reference
 from charcnn.ops.common import columns
@@ -115,6 +116,17 @@ def test_pools(n, length, rows, channels, slope):
     assert (fetched(dx)[:, : windows * 3] != 0x8000)[exact == 0].all(), "no -0"
     assert (found[:, windows * 3 :] == 0).all()
     assert (fetched(partial).sum(axis=0) == exact.sum(axis=(0, 1))).all()  # quarters add up exactly
+
+
+def test_pools_as_an_operator():
+    """float32 in and out, channels that are no octet; gradients that bf16 has are moved as they are."""
+    rng = np.random.default_rng(0)
+    x, dy = (wide(drawn(rng, 2, length, 5)).astype(np.float32) for length in (11, 3))
+    found = ops.relu_maxpool1d_backward_nlc_vectorized(dy, x, 3)
+    np.testing.assert_array_equal(found, reference.relu_maxpool1d_backward_nlc(dy, x, 3))
+    assert ops.relu_maxpool1d_backward_nlc_vectorized(dy[:0], x[:0], 3).shape == (0, 11, 5)
+    with pytest.raises(ValueError, match=r"^pool_size=2: need 3$"):
+        ops.relu_maxpool1d_backward_nlc_vectorized(np.repeat(dy, 5, 1)[:, :5].copy(), x, 2)
 
 
 def test_nan_stays():

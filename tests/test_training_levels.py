@@ -188,6 +188,29 @@ def test_images_train(technique, follow):
     assert losses[2] < losses[1] < losses[0]
 
 
+@pytest.mark.parametrize("technique", ["loops", "naive"])
+def test_encoders_train(technique):
+    """Embeddings, attention, residuals: gradients and three steps."""
+    from test_gradients import drawn as drawn_of
+    from test_gradients import encoder
+
+    nodes = encoder(causal=True)
+    _, targets, weights = drawn_of(nodes, 3, 1)
+    ids, targets = np.random.default_rng(0).integers(0, 11, (3, 4), np.int32), targets.astype(np.float32)
+    weights = {name: array.astype(np.float32) for name, array in weights.items()}
+    training, losses = Training(nodes, weights, 3, technique, group=ParameterGroup(0, lr=1e-3)), []
+    for _ in range(3):
+        loss, found = training.loss_and_gradients(ids, targets)
+        exact_loss, exact = gradients.loss_and_gradients(nodes, ids, targets, training.params)
+        assert loss == pytest.approx(exact_loss, rel=1e-6)
+        assert found.keys() == exact.keys()
+        for name, array in found.items():
+            scale = abs(exact[name]).max()
+            np.testing.assert_allclose(array, exact[name], rtol=1e-4, atol=3e-6 * max(scale, 0.1), err_msg=name)
+        losses.append(training.fetched(training.step(ids, targets)).mean())
+    assert losses[2] < losses[1] < losses[0]
+
+
 def test_sigmas_are_those_of_float32():
     """The plain operators in float32 are off by about a sigma, each array; in float16 by hundreds."""
     weights, (ids, targets) = params.init(TINY, 2), drawn()

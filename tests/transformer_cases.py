@@ -59,7 +59,21 @@ EMBEDDING = Cases(
     | {"given": (0, 1, 1)},
 )
 
+HEADS = Cases(
+    make.heads,
+    edges=(
+        {"n": 2, "s": 3, "heads": 4, "d": 5},
+        {"n": 1, "s": 1, "heads": 1, "d": 1},
+        {"n": 0, "s": 2, "heads": 3, "d": 2},
+    ),
+    large=({"n": 3, "s": 128, "heads": 12, "d": 64},),
+    draw={"n": (0, 2, 5), "s": (1, 3, 20), "heads": (1, 3, 12), "d": (1, 4, 40)},
+    examples=20,
+)
+
 TRANSFORMER = {
+    "heads_apart": HEADS,
+    "add": replace(HEADS, make=make.add),
     "embedding": EMBEDDING,
     "rownorm": ROWNORM,
     "add_rownorm": replace(ROWNORM, make=make.add_rownorm),

@@ -6,6 +6,7 @@ what it gives beside their gradient.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -13,24 +14,43 @@ import numpy as np
 from charcnn import layers
 from charcnn.aliases import Array, DType, Function
 from charcnn.layers import Layer, Node
+from charcnn.model import composed
+from charcnn.model.composed import operator_of
+from charcnn.model.composed import plain as plain
 from charcnn.model.network import run
 from charcnn.ops import reference
-from charcnn.ops.patterns import OPERATORS, options
 
 _PRODUCT = ("weight",), ("weight", "bias")
 _PLAIN: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
+_TABLES = tuple(f"{table}_embeddings.weight" for table in ("word", "position", "token_type"))
+_PROJECTED = tuple(f"{kind}.{part}" for kind in layers.SelfAttention.PROJECTIONS for part in ("weight", "bias"))
 
 RULES: dict[type[Layer], tuple[tuple[str, ...], tuple[str, ...]]] = {
     **dict.fromkeys((layers.Conv1d, layers.Conv2d, layers.Linear, layers.LayerNorm), _PRODUCT),
+    **dict.fromkeys((layers.RowNorm, layers.Projection), _PRODUCT),
+    layers.Embedding: (_TABLES, _TABLES),
+    layers.SelfAttention: (_PROJECTED, _PROJECTED),
+    layers.Residual: _PLAIN,
     layers.BatchNorm2d: (("weight", "running_mean", "running_var"), ("weight", "bias")),
     **dict.fromkeys((layers.Relu, layers.LeakyRelu, layers.Tanh, layers.Gelu, layers.Sigmoid, layers.Softmax), _PLAIN),
     **dict.fromkeys((layers.MaxPool1d, layers.MaxPool2d, layers.AvgPool2d, layers.GlobalAvgPool2d), _PLAIN),
     **dict.fromkeys((layers.Flatten, layers.LocalResponseNorm), _PLAIN),
 }
-"""By kind of layer: the parameters that its gradient takes, in order, and those that it gives gradients of."""
+"""By kind of layer: the parameters that its gradient takes, in order, and those that it gives gradients of.
+
+A residual's are those of its layers."""
 
 FIXED = (layers.OneHot, layers.Pixels)
 """Layers that read what has no gradient."""
+
+
+def trained(nodes: Sequence[Node]) -> set[str]:
+    """The names of the parameters that have gradients."""
+    names: set[str] = set()
+    for node in nodes:
+        names |= {f"{node.layer.name}.{part}" for part in RULES.get(type(node.layer), _PLAIN)[1]}
+        names |= trained(composed.within(node))
+    return names
 
 
 def logits_of(nodes: Sequence[Node]) -> Sequence[Node]:
@@ -62,15 +82,50 @@ def gradient(
     of = node.layer
     if type(of) not in RULES:
         raise TypeError(f"{of!r} has no gradient")
+    if isinstance(of, layers.SelfAttention):
+        return _attention(of, dy, x, params, function, out)
+    if isinstance(of, layers.Residual):
+        return _residual(node, dy, x, params, function, out)
     takes, gives = RULES[type(of)]
-    backward = function(f"{OPERATORS[type(of)]}_backward")
-    how = options([of])
+    backward = function(f"{operator_of(of)}_backward")
+    how = composed.options(of)
     if out is not None:
         how["out"] = (out["dx"], *(out.get(f"{of.name}.{part}") for part in gives)) if gives else out["dx"]
     found = backward(dy, x, *(params[f"{of.name}.{part}"] for part in takes), **how)
     dx, *others = found if isinstance(found, tuple) else (found,)
     own = {f"{of.name}.{part}": array for part, array in zip(gives, others, strict=True)}
     return dx, {name: array for name, array in own.items() if name in node.parameters}
+
+
+def _attention(
+    of: layers.SelfAttention, dy: Array, x: Array, params: Mapping[str, Array], function: Callable[[str], Function],
+    out: Mapping[str, Array] | None,
+) -> tuple[Array, dict[str, Array]]:  # fmt: skip
+    """Through attention, whose operands are computed again, and the three projections, whose gradients add up."""
+    asked = composed.projected(of, x, params, function)
+    by_heads = function("attention_backward")(composed.apart(of, dy, function), *asked, causal=of.causal)
+    dx, found = None, dict[str, Array]()
+    for kind, heads in zip(of.PROJECTIONS, by_heads, strict=True):
+        names = [f"{of.name}.{kind}.{part}" for part in ("weight", "bias")]
+        how = {} if out is None else {"out": (None, *(out[name] for name in names))}
+        slopes = composed.joined(of, heads, x, function)
+        one, *own = function("linear_backward")(slopes, x, params[names[0]], **how)
+        found |= zip(names, own, strict=True)
+        dx = one if dx is None else function("add")(dx, one)
+    return dx, found
+
+
+def _residual(
+    node: Node, dy: Array, x: Array, params: Mapping[str, Array], function: Callable[[str], Function],
+    out: Mapping[str, Array] | None,
+) -> tuple[Array, dict[str, Array]]:  # fmt: skip
+    """Through its layers, whose features are computed again, and beside them."""
+    read, slopes, found = composed.read_within(node, x, params, function), dy, dict[str, Array]()
+    given = None if out is None else ChainMap({"dx": None}, dict(out))
+    for inner, before in zip(reversed(composed.within(node)), reversed(read[:-1]), strict=True):
+        slopes, own = gradient(inner, slopes, before, params, function, given)
+        found |= own
+    return function("add")(dy, slopes), found
 
 
 def backward(
@@ -97,6 +152,13 @@ def backward(
             names = [f"{node.layer.name}.{part}" for part in ("weight", "bias")]
             how = {} if out is None else {"out": tuple(out[name] for name in names)}
             given = function("one_hot_conv1d_backward")(dy, read[at - 1], params[names[0]], **how)
+            found |= zip(names, given, strict=True)
+            done(names)
+            break
+        if isinstance(node.layer, layers.Embedding):
+            names = list(node.parameters)
+            how = {} if out is None else {"out": tuple(out[name] for name in names)}
+            given = function("embedding_backward")(dy, read[at], *(params[name] for name in names), **how)
             found |= zip(names, given, strict=True)
             done(names)
             break
@@ -134,9 +196,3 @@ def loss_and_gradients(
     loss = reference.softmax_cross_entropy(read, targets).mean()
     dy = reference.softmax_cross_entropy_backward(np.full(len(x), 1 / len(x), dtype), read, targets)
     return float(loss), backward(nodes, kept, dy, params, plain)
-
-
-def plain(name: str) -> Function:
-    """The operator of the reference."""
-    function: Function = getattr(reference, name)
-    return function

@@ -11,6 +11,7 @@ from charcnn import layers
 from charcnn.aliases import Array, DType
 from charcnn.config import Config
 from charcnn.layers import Node
+from charcnn.model import composed
 from charcnn.model.plane_errors import PlaneErrors
 from charcnn.model.rounding import E4M3, FP32, TF32, Grid, Rounding
 from charcnn.ops import reference
@@ -70,6 +71,8 @@ def run(
                 x = reference.local_response_norm(x, size, alpha=alpha, beta=beta, k=k)
             case layers.LeakyRelu(slope):
                 x = reference.leaky_relu(x, slope)
+            case other if type(other) in composed.OPERATORS:
+                x = composed.forward(node, x, dict(zip(node.parameters, p, strict=True)), composed.plain)
             case other if type(other) in PLAIN:
                 x = PLAIN[type(other)](x, *p)
             case other:

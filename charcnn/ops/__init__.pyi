@@ -3182,6 +3182,102 @@ def attention_wgmma(
         DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 
+# heads_apart
+
+def heads_apart_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
+    """`reference.heads_apart` by the technique `loops`.
+
+    (N, S, heads, d) -> (N, heads, S, d): the features of each head one behind another; and back again.
+
+    Compiled plain loops on one CPU core.
+
+    Row after row.
+
+    Args:
+        x: float32 (N, S, heads, d), C-contiguous.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (N, heads, S, d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def heads_apart_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.heads_apart` by the technique `naive`.
+
+    (N, S, heads, d) -> (N, heads, S, d): the features of each head one behind another; and back again.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads have neighbouring features of a head.
+
+    Args:
+        x: float32 (N, S, heads, d), C-contiguous.
+        out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, heads, S, d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# add
+
+def add_loops(x: np.ndarray, residual: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
+    """`reference.add` by the technique `loops`.
+
+    x + residual.
+
+    Compiled plain loops on one CPU core.
+
+    Value after value.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        residual: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
+
+    Returns:
+        float32 (...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def add_naive(x: Array, residual: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.add` by the technique `naive`.
+
+    x + residual.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Neighbouring threads have neighbouring values.
+
+    Args:
+        x: float32 (...), C-contiguous.
+        residual: float32 (...), C-contiguous.
+        out: where to write, float32 (...) (x itself will do); made where None. Or a function that gives it, called with
+            a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
 # collapse_linear
 
 def collapse_linear_naive(
@@ -6621,7 +6717,7 @@ def conv1d_backward_nlc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    As mma, with copies by TMA.
+    Tensor maps are encoded at each call, and TMA copies; else it is mma's way.
 
     What is not finite in x may make all taps of its channel NaN, if windows with it would begin before an input, or end
     behind it.
@@ -6753,7 +6849,7 @@ def linear_backward_nlc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    As mma, with copies by TMA.
+    Tensor maps are encoded at each call, and TMA copies; else it is mma's way.
 
     Args:
         dy: float32 (N, C_out), C-contiguous, the gradient of the result.
@@ -6871,7 +6967,7 @@ def relu_conv1d_backward_nlc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    As mma, with copies by TMA.
+    Tensor maps are encoded at each call, and TMA copies; else it is mma's way.
 
     What is not finite in x may make all taps of its channel NaN, if windows with it would begin before an input, or end
     behind it.
@@ -6978,7 +7074,7 @@ def relu_linear_backward_nlc_wgmma(
     Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
     then nothing waits for the result.
 
-    As mma, with copies by TMA.
+    Tensor maps are encoded at each call, and TMA copies; else it is mma's way.
 
     Args:
         dy: float32 (N, C_out), C-contiguous, the gradient of the result.
@@ -7454,78 +7550,6 @@ def leaky_relu_backward_naive(
         DeviceError: no usable GPU.
     """
 
-# maxpool1d_backward
-
-def maxpool1d_backward_loops(
-    dy: np.ndarray,
-    x: np.ndarray,
-    kernel_size: int,
-    *,
-    stride: int | None = None,
-    padding: int = 0,
-    out: np.ndarray | Function | None = None,
-) -> np.ndarray:
-    """`reference.maxpool1d_backward` by the technique `loops`.
-
-    The gradient of maxpool1d(x, ...): a window's goes to its maximum, of equals the first; NaN wins.
-
-    Compiled plain loops on one CPU core.
-
-    Window after window.
-
-    Args:
-        dy: float32 (N, C, L_out), C-contiguous, the gradient of the result.
-        x: float32 (N, C, L), C-contiguous.
-        kernel_size: int: positions in a window.
-        stride: int | None, default None: positions from one window to the next; that window's size where None.
-        padding: int, default 0: positions added at both ends, of -inf or for a mean zeros, at most half of kernel_size.
-        out: where to write, float32 (N, C, L); made where None. Or a function that gives it, called with a shape and a
-            dtype.
-
-    Returns:
-        float32 (N, C, L).
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-
-def maxpool1d_backward_naive(
-    dy: Array,
-    x: Array,
-    kernel_size: int,
-    *,
-    stride: int | None = None,
-    padding: int = 0,
-    out: Array | None = None,
-    stream: Stream = None,
-) -> Array:
-    """`reference.maxpool1d_backward` by the technique `naive`.
-
-    The gradient of maxpool1d(x, ...): a window's goes to its maximum, of equals the first; NaN wins.
-
-    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
-    are NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    A thread a position looks for the maximum of each window that it is in.
-
-    Args:
-        dy: float32 (N, C, L_out), C-contiguous, the gradient of the result.
-        x: float32 (N, C, L), C-contiguous.
-        kernel_size: int: positions in a window.
-        stride: int | None, default None: positions from one window to the next; that window's size where None.
-        padding: int, default 0: positions added at both ends, of -inf or for a mean zeros, at most half of kernel_size.
-        out: where to write, float32 (N, C, L); made where None. Or a function that gives it, called with a shape and a
-            dtype.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, C, L), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
 # maxpool2d_backward
 
 def maxpool2d_backward_loops(
@@ -7911,6 +7935,147 @@ def softmax_cross_entropy_backward_naive(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
+    """
+
+# maxpool1d_backward
+
+def maxpool1d_backward_loops(
+    dy: np.ndarray,
+    x: np.ndarray,
+    kernel_size: int,
+    *,
+    stride: int | None = None,
+    padding: int = 0,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.maxpool1d_backward` by the technique `loops`.
+
+    The gradient of maxpool1d(x, ...): a window's goes to its maximum, of equals the first; NaN wins.
+
+    Compiled plain loops on one CPU core.
+
+    Window after window.
+
+    Args:
+        dy: float32 (N, C, L_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C, L), C-contiguous.
+        kernel_size: int: positions in a window.
+        stride: int | None, default None: positions from one window to the next; that window's size where None.
+        padding: int, default 0: positions added at both ends, of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, C, L); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (N, C, L).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def maxpool1d_backward_naive(
+    dy: Array,
+    x: Array,
+    kernel_size: int,
+    *,
+    stride: int | None = None,
+    padding: int = 0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.maxpool1d_backward` by the technique `naive`.
+
+    The gradient of maxpool1d(x, ...): a window's goes to its maximum, of equals the first; NaN wins.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a position looks for the maximum of each window that it is in; with ReLU before, it asks x again.
+
+    Args:
+        dy: float32 (N, C, L_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C, L), C-contiguous.
+        kernel_size: int: positions in a window.
+        stride: int | None, default None: positions from one window to the next; that window's size where None.
+        padding: int, default 0: positions added at both ends, of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, C, L); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, L), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# relu_maxpool1d_backward
+
+def relu_maxpool1d_backward_naive(
+    dy: Array,
+    x: Array,
+    kernel_size: int,
+    *,
+    stride: int | None = None,
+    padding: int = 0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.relu_maxpool1d_backward` by the technique `naive`.
+
+    The gradient of relu_maxpool1d(x, ...): a window's goes to its maximum, the first of equals, if above 0.
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A thread a position looks for the maximum of each window that it is in; with ReLU before, it asks x again.
+
+    Args:
+        dy: float32 (N, C, L_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C, L), C-contiguous.
+        kernel_size: int: positions in a window.
+        stride: int | None, default None: positions from one window to the next; that window's size where None.
+        padding: int, default 0: positions added at both ends, of -inf or for a mean zeros, at most half of kernel_size.
+        out: where to write, float32 (N, C, L); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C, L), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# relu_maxpool1d_backward_nlc
+
+def relu_maxpool1d_backward_nlc_vectorized(
+    dy: Array, x: Array, pool_size: int, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.relu_maxpool1d_backward_nlc` by the technique `vectorized`.
+
+    The gradient of relu_maxpool1d on (N, L, C), of windows that do not overlap.
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    A thread has eight channels of a window, in bf16: of values that are the same there, the first is the maximum.
+
+    Args:
+        dy: float32 (N, L // pool_size, C), C-contiguous, the gradient of the result.
+        x: float32 (N, L, C), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        out: where to write, float32 (N, L, C); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L, C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; pool_size is not 3.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
 # batchnorm2d_backward

@@ -34,7 +34,7 @@ def _maxpool1d_backward_loops_kernel(dy, x, dx, kernel_size, stride, padding):
 
 
 @jit()
-def _maxpool1d_backward_naive_kernel(dy, x, dx, kernel_size, stride, padding):
+def _maxpool1d_backward_naive_kernel(dy, x, dx, kernel_size, stride, padding, rectified):
     i = cuda.grid(1)  # one thread a position, which asks all windows that it is in: no two write the same
     if i < dx.size:
         length = x.shape[2]
@@ -46,6 +46,8 @@ def _maxpool1d_backward_naive_kernel(dy, x, dx, kernel_size, stride, padding):
             start = t * stride - padding
             if _place_naive(x[n, c], max(start, 0), min(start + kernel_size, length)) == position:
                 total += dy[n, c, t]
+        if rectified and x[n, c, position] <= float32(0):
+            total = float32(0)
         dx[n, c, position] = total
 
 
@@ -56,7 +58,10 @@ def launch_loops(
     _maxpool1d_backward_loops_kernel(dy, x, out, kernel_size, kernel_size if stride is None else stride, padding)
 
 
-def launch_naive(call: Call, dy: Array, x: Array, kernel_size: int, stride: int | None, padding: int) -> None:
-    """A thread a position looks for the maximum of each window that it is in."""
+def launch_naive(
+    call: Call, dy: Array, x: Array, kernel_size: int, stride: int | None, padding: int, *, epilogue: str
+) -> None:  # fmt: skip
+    """A thread a position looks for the maximum of each window that it is in; with ReLU before, it asks x again."""
     step = kernel_size if stride is None else stride
-    call.launch_each(_maxpool1d_backward_naive_kernel, dy, x, call.out, kernel_size, step, padding)
+    operands = dy, x, call.out, kernel_size, step, padding, epilogue == "relu"
+    call.launch_each(_maxpool1d_backward_naive_kernel, *operands)

@@ -53,7 +53,7 @@ class Variant:
         """The least compute capability of a GPU that runs it; None of any."""
         if self.hopper:
             return 9, 0
-        needs = (self.precision and not self.turing) or self.technique in ASYNCHRONOUS
+        needs = ((self.precision or self.ampere) and not self.turing) or self.technique in ASYNCHRONOUS
         return (8, 0) if needs else None
 
     @property
@@ -147,6 +147,8 @@ OPERATORS = (
     Operator("rownorm", FLOAT32, in_place=True),
     Operator("add_rownorm", FLOAT32, in_place=True),
     Operator("attention", FLOAT32),
+    Operator("heads_apart", EXACT),
+    Operator("add", FLOAT32, in_place=True),
     Operator("collapse_linear", FLOAT32, epilogue=""),
     Operator("linear_softmax", FLOAT32),
     Operator("linear_argmax", EXACT, dtypes=("int64", "uint8")),
@@ -176,19 +178,12 @@ OPERATORS = (
     Operator("layernorm_backward", FLOAT32, results=NORM_GRADIENTS),
     Operator("relu_backward", EXACT, epilogue="relu"),
     *(Operator(f"{of}_backward", FLOAT32, "relu_backward", of) for of in POINTWISE[1:]),
-    *(
-        Operator(f"{of}_backward", FLOAT32)
-        for of in (
-            "leaky_relu",
-            "maxpool1d",
-            "maxpool2d",
-            "avgpool2d",
-            "global_avgpool2d",
-            "local_response_norm",
-            "softmax",
-            "softmax_cross_entropy",
-        )
-    ),
+    *(Operator(f"{of}_backward", FLOAT32) for of in (
+        "leaky_relu", "maxpool2d", "avgpool2d", "global_avgpool2d", "local_response_norm", "softmax",
+        "softmax_cross_entropy",
+    )),
+    Operator("maxpool1d_backward", FLOAT32, epilogue=""),
+    *_both("nlc", Operator("relu_maxpool1d_backward", FLOAT32, "maxpool1d_backward", "relu")),
     Operator("batchnorm2d_backward", FLOAT32, results=NORM_GRADIENTS),
     Operator("softmax_cross_entropy", FLOAT32),
     *(Operator(f"{of}_backward", FLOAT32, results=NORM_GRADIENTS) for of in ("rownorm", "add_rownorm")),
@@ -234,6 +229,7 @@ BETWEEN = (("maxpool2d", "pool2d", "launch_max"), ("avgpool2d", "pool2d", "launc
            ("pixels", "pixels", "launch"))  # fmt: skip
 """Operators that stand between convolutions of images, or before them: where their kernels are, in either layout."""
 BESIDE = (("one_hot", "one_hot"), ("collapse", "collapse"), ("layernorm", "layernorm.layernorm"), ("argmax", "argmax"),
+          *((of, of) for of in ("heads_apart", "add")),
           (" ".join(POINTWISE), "pointwise"), (" ".join(f"{of}_backward" for of in POINTWISE), "pointwise_backward"),
           *((f"{of}_backward", f"{of.replace('one_hot', 'token')}.backward")
             for of in ("conv1d", "one_hot_conv1d", "conv2d", "linear", "layernorm")),
@@ -307,6 +303,9 @@ _BY_TECHNIQUE = (
       for row in _rows(names, "small_batch", f"conv1d.small_batch:{launch}", TENSOR_PRECISIONS, hopper=True)),
     *_rows("relu_conv1d_backward", "naive", "conv1d.backward:launch_naive"),
     *_rows("relu_linear_backward", "naive", "linear.backward:launch_naive"),
+    *_rows("relu_maxpool1d_backward", "naive", "maxpool1d_backward:launch_naive"),
+    *_rows("relu_maxpool1d_backward_nlc", "vectorized", "maxpool1d_backward_nlc:launch",
+           tolerance=HALF_PRECISIONS["bf16"].tolerance, ampere=True),
     *(row for technique, needs in (("mma", {"ampere": True}), ("wgmma", {"hopper": True}))
       for of, launch in (("conv1d", technique), ("linear", f"linear_{technique}"))
       for row in _rows(f"{of}_backward_nlc relu_{of}_backward_nlc", technique,

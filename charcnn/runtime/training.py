@@ -17,10 +17,9 @@ from charcnn import layers, ops
 from charcnn.aliases import Argument, Array, DType, Function, Stream
 from charcnn.gpu import device
 from charcnn.layers import Node, Shape
-from charcnn.model import gradients
+from charcnn.model import composed, gradients
 from charcnn.ops.adamw import AdamW, ParameterGroup
 from charcnn.ops.common.pixel_tables import pixel_tables
-from charcnn.ops.patterns import OPERATORS, options
 from charcnn.ops.table import function_name
 from charcnn.ops.techniques import CPU
 
@@ -36,8 +35,7 @@ which no count says anything: a technique may have it."""
 
 def trained(nodes: Sequence[Node]) -> dict[str, Shape]:
     """The parameters that have gradients, in order, and their shapes."""
-    gives = {kind: given for kind, (_, given) in gradients.RULES.items()}
-    names = {f"{node.layer.name}.{part}" for node in nodes for part in gives.get(type(node.layer), ())}
+    names = gradients.trained(nodes)
     return {name: shape for node in nodes for name, shape in node.parameters.items() if name in names}
 
 
@@ -53,7 +51,11 @@ def counted(nodes: Sequence[Node], rows: int) -> dict[str, int]:
 
 
 def _writes(node: Node) -> bool:
-    return not isinstance(node.layer, layers.Relu | layers.Flatten)
+    return not isinstance(node.layer, layers.Relu | layers.Flatten | COMPOSED)
+
+
+COMPOSED = layers.SelfAttention | layers.Residual
+"""Layers of several operators, whose features are arrays of their own."""
 
 
 class Training:
@@ -87,9 +89,10 @@ class Training:
         self._stream = device.as_stream(stream) if self._cuda else None
         self._functions: dict[str, Function] = {}
         for node in self._nodes:
-            name = OPERATORS[type(node.layer)]
-            for needed in [name] * (name != "collapse") + [f"{name}_backward"] * (type(node.layer) in gradients.RULES):
-                self._function(needed)
+            for name in composed.needed(node.layer):
+                with_gradient = type(node.layer) in gradients.RULES and name not in ("add", "heads_apart")
+                for needed in [name] * (name != "collapse") + [f"{name}_backward"] * with_gradient:
+                    self._function(needed)
         self._shapes = trained(self._nodes)
         fixed = {name for node in self._nodes for name in node.parameters} - self._shapes.keys()
         self._hold(params, group, clip)
@@ -162,11 +165,17 @@ class Training:
             if isinstance(node.layer, layers.Flatten):
                 read = read.reshape(n, *node.out_shape)
                 continue
+<<<<<<< HEAD
             if self._momentum is not None and isinstance(node.layer, layers.BatchNorm2d):
                 self._normalise_by(node.layer.name, read)
+=======
+            if isinstance(node.layer, COMPOSED):
+                read = composed.forward(node, read, self._params, self._function)
+                continue
+>>>>>>> 5e5a4dbba818648244d36fc8ea680e66c2497102
             own = [self._params[name] for name in node.parameters] + self._beside.get(node, [])
             out = _part(next(buffers), (n, *node.out_shape)) if _writes(node) else read
-            read = self._function(OPERATORS[type(node.layer)])(read, *own, **options([node.layer]), out=out)
+            read = self._function(composed.operator_of(node.layer))(read, *own, **composed.options(node.layer), out=out)
         losses = self._function("softmax_cross_entropy")(read, targets)
         share = self._put(np.full(n, 1 / (total or n), np.float32))
         dx = self._turns()

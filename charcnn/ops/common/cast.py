@@ -87,8 +87,7 @@ def _cut_kernel(ptx_type):
         if i < y.size:
             c, t = i % y.shape[2], i // y.shape[2]
             n, t = t // y.shape[1], t % y.shape[1]
-            word = uint32(x[n, t, c])
-            y[n, t, c] = ptx.bitcast_f32(word) if whole else unpack(word)[0]
+            y[n, t, c] = ptx.bitcast_f32(x[n, t, c]) if whole else unpack(x[n, t, c])[0]
 
     return kernel
 

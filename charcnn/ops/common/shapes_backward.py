@@ -5,7 +5,7 @@ from __future__ import annotations
 from charcnn.aliases import Array
 from charcnn.gpu.arrays import expect, shape_of
 from charcnn.layers.layer import SLOPE, Shape
-from charcnn.layers.windows import Padding, Pair
+from charcnn.layers.windows import Padding, Pair, at_least
 from charcnn.ops.common import shapes, shapes2d, shapes_transformer
 
 
@@ -68,6 +68,16 @@ def maxpool1d_backward(dy: Array, x: Array, kernel_size: int, stride: int | None
     """dy (N, C, L_out), x (N, C, L) -> (N, C, L)."""
     expect("dy", dy, shapes.maxpool1d(x, kernel_size, stride, padding))
     return shape_of("x", x)
+
+
+def maxpool1d_backward_nlc(dy: Array, x: Array, pool_size: int) -> Shape:
+    """dy (N, L // pool_size, C), x (N, L, C) -> (N, L, C)."""
+    n, length, channels = shapes.ranked("x", x, "N, L, C")
+    at_least("pool_size", pool_size, 1)
+    if length < pool_size:
+        raise ValueError(f"x has {length} positions: need at least {pool_size} for {pool_size=}")
+    expect("dy", dy, (n, length // pool_size, channels))
+    return n, length, channels
 
 
 def one_hot_conv1d_backward(dy: Array, ids: Array, weight: Array) -> tuple[Shape, Shape]:

@@ -24,6 +24,18 @@ def add_rownorm(x: Array, residual: Array, gamma: Array, beta: Array, eps: float
     return shape
 
 
+def add(x: Array, residual: Array) -> Shape:
+    """x and residual (...) -> (...)"""
+    expect("residual", residual, shape_of("x", x))
+    return shape_of("x", x)
+
+
+def heads_apart(x: Array) -> Shape:
+    """x (N, S, heads, d) -> (N, heads, S, d)."""
+    n, positions, heads, depth = ranked("x", x, "N, S, heads, d")
+    return n, heads, positions, depth
+
+
 def embedding(tokens: Array, weight: Array, positions: Array, types: Array, type_ids: Array | None = None) -> Shape:
     """tokens (N, S), weight (vocabulary, H), positions (P, H), types (T, H), type_ids (N, S) -> (N, S, H), S <= P."""
     n, length = ranked("tokens", tokens, "N, S")

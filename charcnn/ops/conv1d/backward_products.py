@@ -74,7 +74,7 @@ def launch_mma(call: ResultsCall, dy: Array, x: Array, weight: Array, *, precisi
 
 
 def launch_wgmma(call: ResultsCall, dy: Array, x: Array, weight: Array, *, precision: str, epilogue: str) -> None:
-    """As mma, with copies by TMA.
+    """Tensor maps are encoded at each call, and TMA copies; else it is mma's way.
 
     What is not finite in x may make all taps of its channel NaN, if windows with it would begin before an input, or end
     behind it.
@@ -90,5 +90,5 @@ def launch_linear_mma(call: ResultsCall, dy: Array, x: Array, weight: Array, *, 
 def launch_linear_wgmma(
     call: ResultsCall, dy: Array, x: Array, weight: Array, *, precision: str, epilogue: str
 ) -> None:  # fmt: skip
-    """As mma, with copies by TMA."""
+    """Tensor maps are encoded at each call, and TMA copies; else it is mma's way."""
     _of_one_position(WgmmaProduct, call, dy, x, weight, precision=precision, epilogue=epilogue)

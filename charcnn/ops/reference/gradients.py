@@ -144,6 +144,19 @@ def maxpool1d_backward(dy: Array, x: Array, kernel_size: int, *, stride: int | N
     return dx
 
 
+def relu_maxpool1d_backward(
+    dy: Array, x: Array, kernel_size: int, *, stride: int | None = None, padding: int = 0
+) -> Array:
+    """The gradient of relu_maxpool1d(x, ...): a window's goes to its maximum, the first of equals, if above 0."""
+    return relu_backward(maxpool1d_backward(dy, x, kernel_size, stride=stride, padding=padding), x)
+
+
+def relu_maxpool1d_backward_nlc(dy: Array, x: Array, pool_size: int) -> Array:
+    """The gradient of relu_maxpool1d on (N, L, C), of windows that do not overlap."""
+    shapes_backward.maxpool1d_backward_nlc(dy, x, pool_size)
+    return relu_maxpool1d_backward(dy.swapaxes(1, 2), x.swapaxes(1, 2), pool_size).swapaxes(1, 2)
+
+
 def one_hot_conv1d_backward(dy: Array, ids: Array, weight: Array) -> tuple[Array, Array]:
     """Gradients of one_hot_conv1d(ids, weight, bias) by weight and bias: of weight only the shape counts."""
     shapes_backward.one_hot_conv1d_backward(dy, ids, weight)

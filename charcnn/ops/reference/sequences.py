@@ -159,6 +159,18 @@ def add_rownorm(x: Array, residual: Array, gamma: Array, beta: Array, *, eps: fl
     return rownorm(x + residual, gamma, beta, eps=eps)
 
 
+def add(x: Array, residual: Array) -> Array:
+    """x + residual"""
+    shapes_transformer.add(x, residual)
+    return x + residual
+
+
+def heads_apart(x: Array) -> Array:
+    """(N, S, heads, d) -> (N, heads, S, d): the features of each head one behind another; and back again."""
+    shapes_transformer.heads_apart(x)
+    return np.ascontiguousarray(x.swapaxes(1, 2))
+
+
 def embedding(tokens: Array, weight: Array, positions: Array, types: Array, type_ids: Array | None = None) -> Array:
     """weight[tokens[n, s]] + positions[s] + types[type_ids[n, s]]: what BERT normalises before its first layer.
 

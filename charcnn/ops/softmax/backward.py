@@ -11,6 +11,8 @@ from charcnn.aliases import Array
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.moments import block_sum
 from charcnn.ops.softmax import loops, naive
+from charcnn.ops.softmax.naive import THREADS
+from charcnn.ops.softmax.naive import THREADS
 
 
 @njit(cache=True, nogil=True)
@@ -25,7 +27,7 @@ def _softmax_backward_loops_kernel(dy, y):
 
 @jit()
 def _softmax_backward_naive_kernel(dy, y):
-    partial = cuda.shared.array(naive.THREADS, float32)
+    partial = cuda.shared.array(THREADS, float32)
     n, first, step = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
     total = float32(0)
     for c in range(first, y.shape[1], step):
