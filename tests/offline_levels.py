@@ -21,11 +21,8 @@ from charcnn.gpu.collectives import PROTOCOLS, kernels, pieces, signals
 from charcnn.gpu.launch import Grid, title
 from charcnn.ops import adamw, maxpool1d_training, moving_average, pushed_sums, shared_norm
 from charcnn.ops.common import columns
-<<<<<<< HEAD
 from charcnn.ops.common.epilogue_functions import inlined
-=======
 from charcnn.ops.conv1d import products
->>>>>>> 5e5a4dbba818648244d36fc8ea680e66c2497102
 from charcnn.ops.encoder import reduced_rows, scattered_rows
 from charcnn.ops.layernorm import training, training_backward
 from charcnn.ops.linear import head

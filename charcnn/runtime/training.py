@@ -165,14 +165,11 @@ class Training:
             if isinstance(node.layer, layers.Flatten):
                 read = read.reshape(n, *node.out_shape)
                 continue
-<<<<<<< HEAD
             if self._momentum is not None and isinstance(node.layer, layers.BatchNorm2d):
                 self._normalise_by(node.layer.name, read)
-=======
             if isinstance(node.layer, COMPOSED):
                 read = composed.forward(node, read, self._params, self._function)
                 continue
->>>>>>> 5e5a4dbba818648244d36fc8ea680e66c2497102
             own = [self._params[name] for name in node.parameters] + self._beside.get(node, [])
             out = _part(next(buffers), (n, *node.out_shape)) if _writes(node) else read
             read = self._function(composed.operator_of(node.layer))(read, *own, **composed.options(node.layer), out=out)
