@@ -192,7 +192,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 more["case"]["least"] = 0
             rows += [more | one for one in by_turns(ready, now, options.rounds)]
     here = machine.describe()
-    result = {"bert": rows, "data": "random ids, seed 0", "threads": threads, "clock": now.__name__, "machine": here, "commit": machine.commit()}
+    result = {"bert": rows, "data": "random ids, seed 0", "threads": threads, "clock": now.__name__}
+    result |= {"machine": here, "commit": machine.commit()}
     result |= {"note": options.note} if options.note else {}
     raw.write(options.results_dir / f"{machine.name(here)}-bert.json", "bert", result)
     return 0
