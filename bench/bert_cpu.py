@@ -62,7 +62,7 @@ class Drawn:
         self.case, self.lengths = case, rng.integers(case.least, case.tokens + 1, case.n)
         self.lengths[0] = case.tokens
         self.ids = np.full((case.n, network.tokens), -1, np.int32)
-        drawn = rng.integers(1000, network.vocabulary, (case.n, case.tokens), np.int32)
+        drawn = rng.integers(min(1000, network.vocabulary // 2), network.vocabulary, (case.n, case.tokens), np.int32)
         self.ids[:, : case.tokens] = np.where(np.arange(case.tokens) < self.lengths[:, None], drawn, -1)
         given = self.ids[:, : case.tokens].astype(np.int64)
         self.given = {"ids": np.maximum(given, 0), "mask": (given >= 0).astype(np.int64)}
