@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,7 +63,7 @@ class Drawn:
         self.case, self.lengths = case, rng.integers(case.least, case.tokens + 1, case.n)
         self.lengths[0] = case.tokens
         self.ids = np.full((case.n, network.tokens), -1, np.int32)
-        drawn = rng.integers(1000, network.vocabulary, (case.n, case.tokens), np.int32)
+        drawn = rng.integers(min(1000, network.vocabulary // 2), network.vocabulary, (case.n, case.tokens), np.int32)
         self.ids[:, : case.tokens] = np.where(np.arange(case.tokens) < self.lengths[:, None], drawn, -1)
         given = self.ids[:, : case.tokens].astype(np.int64)
         self.given = {"ids": np.maximum(given, 0), "mask": (given >= 0).astype(np.int64)}
@@ -122,7 +123,12 @@ def exported(module: Any, folder: Path) -> dict[str, Path]:
 
     found, axes = {"fp32": folder / "fp32.onnx"}, {"ids": {0: "n", 1: "s"}, "mask": {0: "n", 1: "s"}, "y": {0: "n"}}
     example = tuple(torch.ones((2, 16), dtype=torch.int64) for _ in range(2))
-    how = {"input_names": ["ids", "mask"], "output_names": ["y"], "dynamic_axes": axes, "opset_version": 17}
+    how: dict[str, Any] = {
+        "input_names": ["ids", "mask"],
+        "output_names": ["y"],
+        "dynamic_axes": axes,
+        "opset_version": 17,
+    }
     torch.onnx.export(module, example, found["fp32"], dynamo=False, **how)
     if find_spec("onnxruntime") is not None:
         from onnxruntime.quantization import quantize_dynamic
@@ -182,17 +188,17 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if serves(row, precision):
                     run = row.build(TECHNIQUE, held, held.config, batch=case.n, precision=precision)
                     given = drawn.ids.view(np.uint8)
-                    ready.append(drawn.ready(TECHNIQUE, precision, lambda run=run, given=given: run(given)))
+                    ready.append(drawn.ready(TECHNIQUE, precision, partial(run, given)))
             for name, precision, call, version in peers:
-                started = lambda call=call, given=drawn.given: call(**given)  # noqa: E731
-                ready.append(drawn.ready(name, precision, started, version=version))
+                ready.append(drawn.ready(name, precision, partial(call, **drawn.given), version=version))
             print(case, flush=True)
-            more = {"case": {"variant": held.config.variant, **case._asdict()}, "all_tokens": int(drawn.lengths.sum())}
-            if case.least == case.tokens:
-                more["case"]["least"] = 0
+            least = 0 if case.least == case.tokens else case.least  # as bert.py says that all have as many
+            said = {"variant": held.config.variant, **case._replace(least=least)._asdict()}
+            more = {"case": said, "all_tokens": int(drawn.lengths.sum())}
             rows += [more | one for one in by_turns(ready, now, options.rounds)]
     here = machine.describe()
-    result = {"bert": rows, "data": "random ids, seed 0", "threads": threads, "clock": now.__name__, "machine": here, "commit": machine.commit()}
+    result = {"bert": rows, "data": "random ids, seed 0", "threads": threads, "clock": now.__name__}
+    result |= {"machine": here, "commit": machine.commit()}
     result |= {"note": options.note} if options.note else {}
     raw.write(options.results_dir / f"{machine.name(here)}-bert.json", "bert", result)
     return 0

@@ -9,12 +9,17 @@ from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 
 import bert
+import bert_cpu
+import numpy as np
 import pytest
+from bert_folder import written
 from report import bert as block
 from report.schema import Results
 from small_gpu import fresh_kernels
 
 from charcnn.gpu import device
+from charcnn.model.sequences import run
+from charcnn.networks.encoder import files
 from charcnn.networks.encoder.sizes import SIZES
 
 torch = pytest.importorskip("torch", reason="it measures beside PyTorch")
@@ -150,3 +155,35 @@ def test_options_that_do_not_fit(options, message, capsys):
         bert.main(options)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_cpu_beside_others(wrong, monkeypatch, tmp_path):
+    held, sign = files.load(written(tmp_path), "bert", None, None), -1 if wrong else 1
+
+    def embedded(ids, mask):
+        return run(held.config.nodes, np.where(mask, ids, -1).astype(np.int32), held)
+
+    monkeypatch.setattr(bert_cpu, "CASES", (bert_cpu.Case(3, 6, 2),))
+    monkeypatch.setattr(bert_cpu, "pytorch", lambda folder: None)
+    monkeypatch.setattr(bert_cpu, "inferred", lambda module: embedded)
+    monkeypatch.setattr(bert_cpu, "exported", lambda *_: {})
+    other = ("OpenVINO", "fp32", lambda **given: sign * embedded(**given), "1")
+    monkeypatch.setattr(bert_cpu, "libraries", lambda *_: [other])
+    monkeypatch.setattr(bert_cpu, "by_turns", lambda ready, *_: timed(ready))
+    words = ["--params", str(tmp_path), "--cpu-time", "--results-dir", str(tmp_path / "to")]
+    if wrong:
+        with pytest.raises(SystemExit, match=r"bert_cpu: OpenVINO fp32, .*: off by 2"):
+            bert_cpu.main(words)
+        return
+    assert bert_cpu.main(words) == 0
+    (file,) = (tmp_path / "to").iterdir()
+    said = json.loads(file.read_text())
+    assert said["clock"] == "process_time"
+    rows = [row for row in said["bert"] if row["precision"] == "fp32"]
+    assert [row["made"] for row in rows] == ["cpu_gemm", "BertModel, eager", "OpenVINO"]
+    assert all(row["error"] < bert_cpu.TOLERANCES["fp32"] for row in rows)
+    monkeypatch.setattr(block, "results", lambda: Results((file,), bert={file: said}))
+    text = block.bert(tmp_path / "page.md", "fp32")
+    assert "| BertModel, eager | OpenVINO | `cpu_gemm` | best ÷ best other |" in text
+    assert "fp16" not in block.bert(tmp_path / "page.md", "fp16")

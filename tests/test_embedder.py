@@ -64,7 +64,10 @@ def test_any_column_and_one_text(folder: Path) -> None:
     assert one.shape == (64,)
     np.testing.assert_allclose(one, whole[0], atol=1e-6)
     assert of.encode([]).shape == (0, 64)
-    np.testing.assert_allclose(of.encode([""]), right(of, [""]), atol=1e-5)  # of what stands around a text
+    np.testing.assert_array_equal(of.encode("\ud800 a"), of.encode("\ufffd a"))
+    for empty in ("", " \n"):
+        with pytest.raises(ValueError, match=r"^texts\[1\] is b'.*': need a text with more than white space"):
+            of.encode(["a", empty])
     arrow = pytest.importorskip("pyarrow")
     np.testing.assert_array_equal(of.encode(arrow.array(SHORT)), whole)
 
@@ -105,7 +108,8 @@ def test_pickled_closed_and_shown(folder: Path) -> None:
     again = pickle.loads(pickle.dumps(of))
     assert repr(again) == repr(of) == "Embedder(tiny; cpu_gemm (CPU, fp32))"
     np.testing.assert_array_equal(again.encode(SHORT), of.encode(SHORT))
-    of.close()
+    with of as same:
+        assert same is of
     with pytest.raises(ValueError, match=r"^the embedder is closed"):
         of.encode(SHORT)
 

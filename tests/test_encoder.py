@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from bert_folder import TEXTS, ids_of, of_pytorch, written
@@ -165,6 +166,14 @@ def test_every_technique(technique: str, precision: str, monkeypatch: pytest.Mon
     errors = np.sqrt(np.square((results - right)[sigma > 0] / sigma[sigma > 0]).reshape(2, -1).mean(axis=1))
     assert errors.max() <= row.rounding(precision).bound, errors
     np.testing.assert_allclose(np.linalg.norm(results[[0, 2]], axis=1), 1, atol=1e-3)
+
+
+def test_a_processor_without_dot_products_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(numba.config, "CPU_FEATURES", "+avx2,+fma")
+    assert ran(["--variant", "tiny", "--tokens", "8", "--as", "cpu_gemm", "--precision", "int8"]) == 2
+    assert "int8': this processor lacks avx512bw, avx512f, avx512vnni; fp32 runs on any" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("technique", ["cpu_gemm", "strong"])

@@ -18,7 +18,8 @@ def bert(document: Path, precision: str) -> str:
     """Two tables for each machine, of a precision: of batches texts a second, and of one text microseconds."""
     parts = []
     for file, raw in results().bert.items():
-        rows = [row for row in raw["bert"] if row["precision"] == precision]
+        if not (rows := [row for row in raw["bert"] if row["precision"] == precision]):
+            continue
         batches, alone = ([row for row in rows if (row["case"]["n"] == 1) is one] for one in (False, True))
         host = f"{machine_called(raw['machine'])}, {precision}"
         tables = (
@@ -30,7 +31,8 @@ def bert(document: Path, precision: str) -> str:
 
 
 def _table(title: str, rows: Sequence[Row], shown: Callable[[float, int], float]) -> str:
-    made = dict.fromkeys(row["made"] for row in rows if row["made"] not in OWN)
+    named = dict.fromkeys(row["made"] for row in rows)
+    made, own = ([name for name in named if (name in OWN) is ours] for ours in (False, True))
     found: dict[tuple[str, int], dict[str, float]] = {}
     for row in rows:
         case = row["case"]
@@ -39,8 +41,8 @@ def _table(title: str, rows: Sequence[Row], shown: Callable[[float, int], float]
         found.setdefault((name, case["n"]), {})[row["made"]] = row["microseconds"]
     cells = []
     for (name, n), spent in found.items():
-        each = (f"{shown(spent[one], n):,.0f}" if one in spent else "–" for one in (*made, *OWN))
-        ours, theirs = (min(spent[one] for one in names if one in spent) for names in (OWN, made))
+        each = (f"{shown(spent[one], n):,.0f}" if one in spent else "–" for one in (*made, *own))
+        ours, theirs = (min(spent[one] for one in names if one in spent) for names in (own, made))
         cells.append([name, *each, f"{theirs / ours:.2f}"])
-    names = [*made, *(f"`{name}`" for name in OWN), "best ÷ best other"]
+    names = [*made, *(f"`{name}`" for name in own), "best ÷ best other"]
     return table([title, *names], cells, right=1)

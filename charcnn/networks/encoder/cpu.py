@@ -133,8 +133,8 @@ def _product(step: EncoderStep, params: Params, technique: str, precision: str) 
     return lambda x: made(x, np.empty((len(x), len(bias)), np.float32))
 
 
-def _dot_product(weight: np.ndarray, bias: np.ndarray, precision: str, rounded: bool) -> Function:
-    """In bf16 or int8, then gelu if `rounded`: of int8 weights have a scale an output channel, and features one a row."""
+def _dot_product(weight: np.ndarray, bias: np.ndarray, precision: str, activated: bool) -> Function:
+    """In bf16 or int8, then gelu if `activated`. In int8 each output channel's weights and each row have a scale."""
     packed, of, integer = pack(weight), DOT_FORMATS[precision], precision == "int8"
     offset = bias
     if integer:
@@ -149,8 +149,8 @@ def _dot_product(weight: np.ndarray, bias: np.ndarray, precision: str, rounded: 
         threads.launch(*((rows.to_u8, x, narrow, scales) if integer else (rows.to_bf16, x, narrow)))
         y = made(narrow, np.empty((len(x), len(bias)), np.float32))
         if integer:
-            threads.launch(rows.from_u8, y, scales, bias, rounded)
-        return ops.gelu_cpu_vector(y, out=y) if rounded and not integer else y
+            threads.launch(rows.from_u8, y, scales, bias, activated)
+        return ops.gelu_cpu_vector(y, out=y) if activated and not integer else y
 
     return product
 

@@ -63,8 +63,8 @@ class Embedder:
         a, b = embedder.encode(["Rain falls.", "Ships sail."])
         a @ b                                            # the cosine, as embeddings have length 1
 
-    Threads may share one. Pickled, it is its folder and its options, and is made again where it is read. In a fork of
-    its process each call raises charcnn.host.forks.ForkedError.
+    Nothing is downloaded. Threads may share one, and `with` closes it. Pickled, it is its folder and its options, and
+    is made again where it is read. In a fork of its process each call raises charcnn.host.forks.ForkedError.
 
     Args:
         folder: of Hugging Face's, with model.safetensors, config.json and tokenizer.json; or a file of weights that has
@@ -127,13 +127,13 @@ class Embedder:
 
         Args:
             texts: str, or bytes in UTF-8, in a list, a tuple, a NumPy array, an Arrow, pandas or polars column, or any
-                iterable; or one str.
+                iterable; or one str. Half of a surrogate pair in a str is read as U+FFFD.
 
         Returns:
             float32 (N, H); (H,) of one str.
 
         Raises:
-            ValueError: texts holds a missing one, one that is not UTF-8, or something else than texts; names its index.
+            ValueError: texts holds a missing or an empty one, one that is not UTF-8, or no text; names its index.
                 Or the embedder is closed.
         """
         if isinstance(texts, str):
@@ -158,6 +158,12 @@ class Embedder:
 
     def __reduce__(self) -> tuple[Argument, ...]:
         return partial(type(self), **self._options), (self._folder,)
+
+    def __enter__(self) -> Embedder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         where = "CPU" if self.technique.device == "cpu" else "GPU"

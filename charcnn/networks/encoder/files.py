@@ -149,7 +149,11 @@ def load(
     sizes = said or SIZES[chosen or next(iter(SIZES))]
     label = chosen or (next(iter(SIZES)) if said is None else "of its config.json")
     most = min(tokens_beside(weights), sizes.positions)
-    return params.load(weights, EncoderNetwork(name, label, layers_of(sizes), tokens or most))
+    network = EncoderNetwork(name, label, layers_of(sizes), tokens or most)
+    try:
+        return params.load(weights, network)
+    except ValueError as error:
+        raise ValueError(f"{called} {error}") from error
 
 
 def write(path: str, embeddings: np.ndarray, *, force: bool) -> None:

@@ -51,7 +51,7 @@ class TextTokenizer:
             first: what errors call the first one's index.
 
         Raises:
-            ValueError: a text is not UTF-8, or gets an id that the network does not have; names its index.
+            ValueError: a text is empty or not UTF-8, or gets an id that the network does not have; names its index.
         """
         network = self._network
         rows, cut = np.full((len(texts), network.tokens), -1, np.int32), 0
@@ -68,6 +68,8 @@ def _decoded(texts: Sequence[bytes], first: int) -> list[str]:
     """Texts as str: tokenizers drop what is no character, and with it parts of words."""
     found = []
     for index, text in enumerate(texts, first):
+        if not text.strip():
+            raise ValueError(f"texts[{index}] is {text!r}: need a text with more than white space")
         try:
             found.append(text.decode())
         except UnicodeDecodeError as error:

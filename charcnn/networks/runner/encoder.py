@@ -91,7 +91,7 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
         add("--as", dest="technique", choices=ways, metavar="T", help=how)
         sizes = "the network's sizes (default: those of --params, or minilm; tiny in the simulator)"
         add("--variant", choices=self.page.VARIANTS, help=sizes)
-        precisions = "fp16 (default), bf16, tf32 or fp16x3 on tensor cores, elsewhere fp32"
+        precisions = "fp16 (default), bf16, tf32, fp16x3 on tensor cores; of cpu_gemm also bf16, int8; else fp32"
         options.add_work(add, "texts", "default: the technique's own", precisions)
         add(
             "--params",

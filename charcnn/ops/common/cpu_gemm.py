@@ -40,7 +40,7 @@ RELU, GELU = 1, 2
 
 @njit(cache=True, nogil=True)
 def finish(sums, pool, after, y):
-    """Rows of sums, `pool` of them a row of y: their maximum, then RELU or 0, or GELU of one. y may have fewer columns."""
+    """Rows of sums, `pool` of them a row of y: their maximum, or of one GELU, then RELU. y may have fewer columns."""
     columns = y.shape[1]
     floor = np.float32(0) if after == RELU else np.float32(-np.inf)
     if after == GELU:  # of all rows at once: the compiler takes 32 values a step

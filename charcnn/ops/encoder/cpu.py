@@ -82,10 +82,10 @@ def to_u8(x, y, scales):
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def from_u8(y, scales, bias, rounded):
-    """Products of such rows in their steps, in place: y (T, C) times the rows' scales, plus bias; `rounded`: gelu."""
+def from_u8(y, scales, bias, activated):
+    """Products of such rows in their steps, in place: y (T, C) times the rows' scales, plus bias; `activated`: gelu."""
     for n in prange(len(y)):
         row, scale = y[n], scales[n]
         for c in range(row.size):
             value = row[c] * scale + bias[c]
-            row[c] = gelu(value) if rounded else value
+            row[c] = gelu(value) if activated else value
