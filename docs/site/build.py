@@ -25,6 +25,7 @@ import tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(__file__).resolve().parent
+DEMO = ROOT / "docs" / "demo"
 BUILD = ROOT / "build"
 PAGES = (
     "*.md", "docs/*.md", "docs/deploy/*.md", "docs/levels/*.md", "docs/puzzles/*.md", "docs/upstream/*.md",
@@ -68,6 +69,7 @@ def _collected() -> tuple[dict[str, str], dict[str, Path], set[str]]:
             pages[name] = file.read_text("utf-8")
         else:
             copied[name] = file
+    copied |= {f"docs/demo/{name}": DEMO / name for name in ("index.html", "offline.js")}
     for name in _found(NOTEBOOKS):
         pages[f"{name}.md"] = _notebook(ROOT / name)
     pages["api/ops.md"] += _operators()
@@ -78,7 +80,7 @@ def _collected() -> tuple[dict[str, str], dict[str, Path], set[str]]:
     while wanted:
         name = wanted.pop()
         file = ROOT / name
-        if name in pages or f"{name}.md" in pages:
+        if name in pages or name in copied or f"{name}.md" in pages:
             continue
         if file.suffix in COPIED and file.is_file():
             copied[name] = file
@@ -229,7 +231,11 @@ def main() -> int:
     parser.add_argument(
         "--serve", action="store_true", help="serve it at http://localhost:8000 and show changes at once"
     )
-    serve = parser.parse_args().serve
+    parser.add_argument(
+        "--demo", metavar="PACKAGE", help="the folder of npm's package onnxruntime-web: the demo gets its model and it"
+    )
+    options = parser.parse_args()
+    serve = options.serve
     settings, wrong = prepare()
     if wrong and not serve:
         return _told(wrong)
@@ -246,6 +252,8 @@ def main() -> int:
             return 0
         finally:
             process.terminate()
+    if options.demo and not process.returncode:
+        subprocess.run([sys.executable, DEMO / "build.py", options.demo, BUILD / "site" / "docs" / "demo"], check=True)
     return process.returncode or _told(broken(BUILD / "site"))
 
 
