@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,9 +40,6 @@ class Stage:
         length, width: of a row that it reads, in bytes, and of one that it gives, in values.
         byte_values: how many values a byte that it reads takes.
     """
-
-    relayed: ClassVar[bool] = False
-    """Whether features go to the next rank by themselves."""
 
     run: Callable[[np.ndarray], np.ndarray]
     length: int
@@ -106,8 +103,9 @@ def pipeline(
     total = total if mine is None else mine.bcast(total)
     assert total is not None
     stage.chunk = max(1, min(chunk, -(-total // (FILLING * ranks))))
-    if stage.relayed:
+    if not isinstance(stage, Stage):
         found = stage.run(mine, source, total, classes, timeline, progress)
+        assert mine is not None
         mine.Free()
         return found
     parts = [slice(start, min(start + stage.chunk, total)) for start in range(0, total, stage.chunk)]
