@@ -154,8 +154,8 @@ def make_kernel(ptx_type: str, itemsize: int, size: int, power: Kernel, ranks: i
 
 
 def launch_borders(
-    group: Group, norm: LocalResponseNorm, owns: Sequence[range], x: int, y: int, edges: Sequence[int], at: FeaturePlaces,
-    of: NumberFormat, stream: Stream,
+    group: Group, norm: LocalResponseNorm, owns: Sequence[range], x: int, y: int, edges: Sequence[int],
+    at: FeaturePlaces, of: NumberFormat, stream: Stream,
 ) -> None:  # fmt: skip
     """Start to compute again the norms of this rank's outermost channels, with those of other ranks.
 
