@@ -27,10 +27,10 @@ from charcnn.layers import (
     place,
 )  # fmt: skip
 from charcnn.networks import channels_last, fused
+from charcnn.networks.between import Gathered, Summed
 from charcnn.networks.calls import fused as fuses
 from charcnn.networks.channels import Channels
 from charcnn.networks.channels_last_layers import MmaLayers, WgmmaLayers, WinogradLayers
-from charcnn.networks.exchanges import Gathered, Summed
 from charcnn.networks.lowering import Folded, Op, chain_weights, each, lower, weights_of
 from charcnn.networks.lowering.channels_last import (
     choose_precisions,

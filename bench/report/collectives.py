@@ -13,12 +13,19 @@ THEIRS = "NCCL"
 
 
 def collectives(document: Path, what: str) -> str:
-    """A table a machine: `sums`, `parts` and `rows` of bench/collectives.py, `layers` of bench/shared_layers.py."""
-    raws = results().shared_layers if what == "layers" else results().collectives
+    """A table a machine: `sums`, `parts` and `rows` of bench/collectives.py, `layers` of bench/shared_layers.py.
+
+    And `networks` and `stages` of bench/shared_networks.py.
+    """
+    found = results()
+    of = {"layers": "shared_layers", "networks": "shared_networks", "stages": "shared_networks"}
+    schema = of.get(what, "collectives")
+    raws: dict[Path, dict[str, Any]] = getattr(found, schema)
     parts = []
     for file, raw in raws.items():
         host = f"{raw['ranks']} × {machine_called(raw['machine'])}"
-        head, rows = _layers(raw["shared_layers"]) if what == "layers" else _beside(raw["collectives"], what)
+        tables = {"layers": _layers, "networks": _networks, "stages": _stages}
+        head, rows = tables[what](raw[schema]) if what in tables else _beside(raw[schema], what)
         parts.append(table([f"{host}, {head[0]}", *head[1:]], rows, right=1) + sources(document, [file]))
     return "\n".join(parts) if parts else UNMEASURED + "\n"
 
@@ -69,6 +76,41 @@ def _layers(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
         one, shared = times["one GPU"], times["shared"]
         cells.append([f"{variant}, {n} × {tokens} tokens", f"{one:,.0f}", f"{shared:,.0f}", f"{one / shared:.2f} ×"])
     return ["fp16: µs a batch", "one GPU", "layers shared", "faster"], cells
+
+
+def _called(row: dict[str, Any]) -> str:
+    return f"{row['network']} {row['variant']} as {row['technique']} in {row['precision']}, batch {row['batch']:,}"
+
+
+def _networks(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """What one GPU takes, and GPUs that share each layer; and of those the time of their slowest exchanges."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(_called(row), {})[row["made"]] = row
+    cells = []
+    for called, by in found.items():
+        one, shared = (by[made]["microseconds"] for made in ("one GPU", "shared"))
+        sent = [sum(us for part, us in of if part.startswith(EXCHANGES)) for of in by["shared"]["parts"]]
+        cells.append([called, _us(one), _us(shared), _us(max(sent)), f"{one / shared:.2f} ×"])
+    return ["µs a batch", "one GPU", "layers shared", "of it, exchanges alone", "faster"], cells
+
+
+EXCHANGES = "gathered", "summed", "sharednorm"
+"""How the names of layers begin that exchange features."""
+
+
+def _stages(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Stages of layers, by the batches that go through them."""
+    cells = []
+    for row in rows:
+        if row["made"].startswith("stages"):
+            called, stages = row["made"].removeprefix("stages, "), row["stage_microseconds"]
+            shares = f"{row['idle']:.1%}", f"{row['bubble']:.1%}", f"{row['bubble_of_stages']:.1%}"
+            alone = " + ".join(_us(one) for one in stages)
+            rate = f"{row['inputs_per_second']:,.0f}"
+            cells.append([f"{_called(row)}: {called}", alone, rate, f"{row['allowed_share']:.0%}", *shares])
+    head = ["micro-batches", "stages, µs", "inputs/s", "of what stages allow", "idle", "(S − 1) / (M + S − 1)"]
+    return [*head, "bubble of these stages"], cells
 
 
 def _us(microseconds: float) -> str:

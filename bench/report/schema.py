@@ -103,6 +103,8 @@ class Results:
     """What bench/collectives.py wrote, by file."""
     shared_layers: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/shared_layers.py wrote, by file."""
+    shared_networks: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/shared_networks.py wrote, by file."""
     ladders: dict[str, dict[Path, dict[str, Any]]] = field(default_factory=lambda: {"mma_steps": {}, "wgmma_steps": {}})
     """What bench/steps.py wrote, by ladder and file."""
     classified: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -136,6 +138,7 @@ def results() -> Results:
         "gemm": found.gemm,
         "collectives": found.collectives,
         "shared_layers": found.shared_layers,
+        "shared_networks": found.shared_networks,
         "precisions": found.agreed,
         "validation": found.validated,
         "peers": found.peers,
@@ -182,8 +185,7 @@ SCHEMAS = (
     "fused_alexnet",
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
     "compare", "amx", "models", "wgmma_trace", "calls", "attention",
-    "attention_trace", "bert", "gemm", "collectives", "shared_layers", "whole",
-    "training", "sparse",
+    "attention_trace", "bert", "gemm", "collectives", "shared_layers", "shared_networks", "whole", "training", "sparse",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits, cores and dot; pictures the traces."""
 

@@ -29,9 +29,10 @@ from charcnn.layers import (
 )  # fmt: skip
 from charcnn.networks import channels as packing
 from charcnn.networks.architecture import Architecture
+from charcnn.networks.between import BETWEEN, SharedNorm
 from charcnn.networks.channels_last_layers import TECHNIQUES, Layers, ask_ahead
 from charcnn.networks.cuda import OperatorLayer
-from charcnn.networks.exchanges import BETWEEN, Exchanges, SharedNorm
+from charcnn.networks.exchanges import Exchanges
 from charcnn.networks.lowering import Op, Ops, Params, Rewrite, lower, weights_of
 from charcnn.networks.lowering.channels_last import (
     choose_by_batch,

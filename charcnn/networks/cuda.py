@@ -24,8 +24,9 @@ from charcnn.layers import Linear, MaxPool2d, Node, Softmax
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import pair
 from charcnn.networks.architecture import Architecture
+from charcnn.networks.between import BETWEEN, SharedNorm
 from charcnn.networks.calls import absorb, arguments, fused, launcher, operator
-from charcnn.networks.exchanges import BETWEEN, Exchanges, SharedNorm
+from charcnn.networks.exchanges import Exchanges
 from charcnn.networks.lowering import Op, Ops, Params, Rewrite, chain_weights, lower, weights_of
 from charcnn.networks.lowering.fusing import CHAINED, SIMPLIFY, absorb_linear, join_chains, plan_chains
 from charcnn.ops.chain.plan2d import Plan2d, plan2d

@@ -1,94 +1,30 @@
-"""What ranks exchange between their shares of a network: layers of a share, and what computes them on GPUs.
+"""What exchanges features between GPUs that share a network: the layers of `between`, on the current GPU.
 
-A rank's share is a network by itself, whose layers have some of the channels. Between them stand layers that bring what
-the next one reads. On GPUs their kernels write straight to the other ranks' memory, and are recorded with the rest.
+Their kernels write straight to the other ranks' memory, and are recorded in a CUDA graph with the rest.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from charcnn.aliases import Array
 from charcnn.gpu import device
 from charcnn.gpu.collectives import Group
-from charcnn.gpu.collectives.pieces import Piece, launch_pieces
+from charcnn.gpu.collectives.pieces import launch_pieces
 from charcnn.gpu.collectives.regions import array_at
-from charcnn.layers import Layer, LocalResponseNorm, Shape
+from charcnn.layers import Shape
+from charcnn.networks.between import BETWEEN, Gathered, SharedNorm, Summed
 from charcnn.networks.channels import Channels
 from charcnn.networks.lowering import Op, Ops
-from charcnn.offload.partition import Ranges, overlap
 from charcnn.ops.common.epilogue_functions import inlined
 from charcnn.ops.common.features import STORED
 from charcnn.ops.common.layer import ArraySpec, NoScratch, PreparedLayer, Space
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.common.precision import choose
-from charcnn.ops.shared_norm import Pixels, Reach, launch_borders
-
-
-@dataclass(frozen=True)
-class Gathered(Layer):
-    """Of the channels that ranks have, those that this one needs."""
-
-    has: Ranges
-    """By rank, the channels of its array,"""
-    owns: Ranges
-    """of which so many are right,"""
-    needs: Ranges
-    """and those that it needs."""
-    place: tuple[int, int]
-    """This rank's number, and how many they are."""
-    local: bool = False
-    """Whether each rank has all that it needs."""
-
-    @property
-    def kept(self) -> slice:
-        """What this rank needs of its array, where it has all of that."""
-        begin, need = self.has[self.place[0]].start, self.needs[self.place[0]]
-        return slice(need.start - begin, need.stop - begin)
-
-    def out_shape(self, shape: Shape) -> Shape:
-        """(C, ...), the channels that are needed"""
-        return (len(self.needs[self.place[0]]), *shape[1:])
-
-    def pieces(self, channel: int) -> list[list[Piece]]:
-        """What each rank gives each, in bytes, of which a channel has so many."""
-        owns = self.has if self.local else self.owns
-
-        def piece(source: int, to: int) -> Piece:
-            both = overlap(owns[source], self.needs[to])
-            if not both or (self.local and source != to):
-                return Piece(0, 0, 0)
-            begin, place = both.start - self.has[source].start, both.start - self.needs[to].start
-            return Piece(begin * channel, len(both) * channel, place * channel)
-
-        ranks = range(self.place[1])
-        return [[piece(source, to) for to in ranks] for source in ranks]
-
-
-@dataclass(frozen=True)
-class Summed(Layer):
-    """The sum of what all ranks have."""
-
-
-@dataclass(frozen=True)
-class SharedNorm(LocalResponseNorm):
-    """Local response normalisation of channels that ranks share."""
-
-    owns: Ranges = ()
-    """By rank, its channels."""
-
-    @property
-    def alone(self) -> LocalResponseNorm:
-        """The norm of one rank's channels."""
-        return LocalResponseNorm(self.size, self.alpha, self.beta, self.k, name=self.name)
-
-
-BETWEEN = Gathered, Summed, SharedNorm
-"""Layers that `Exchanges` has kernels for."""
+from charcnn.ops.shared_norm import FeaturePlaces, Reach, launch_borders
 
 
 class Exchanges:
@@ -128,7 +64,7 @@ class Exchanges:
         if isinstance(layer, SharedNorm):
             assert before is not None
             width = op.inputs.width
-            return NormLayer(self, before, layer, Pixels(0, area, area * width, width, 1), op.reads)
+            return NormLayer(self, before, layer, FeaturePlaces(0, area, area * width, width, 1), op.reads)
         assert isinstance(layer, Gathered)
         if layer.local:
             return Same()
@@ -152,7 +88,7 @@ class Exchanges:
             return SumLayer(self, op)
         if isinstance(layer, SharedNorm):
             assert before is not None
-            return NormLayer(self, before, layer, Pixels(0, area, channels * area, 1, area), "fp32")
+            return NormLayer(self, before, layer, FeaturePlaces(0, area, channels * area, 1, area), "fp32")
         assert isinstance(layer, Gathered)
         rows = [4 * len(need) * area for need in layer.needs]
         return GatherLayer(self, layer, ArraySpec(op.out_shape), 1, 4 * channels * area, rows, 4 * area)
@@ -237,12 +173,12 @@ class NormLayer(NoScratch):
         exchanges: of this rank.
         before: normalises this rank's channels as if there were no others.
         layer: the norm.
-        at: where features lie; its count is set by each batch.
+        at: where features lie; its number is set by each batch.
         precision: of features, of one term.
     """
 
     def __init__(
-        self, exchanges: Exchanges, before: PreparedLayer, layer: SharedNorm, at: Pixels, precision: str
+        self, exchanges: Exchanges, before: PreparedLayer, layer: SharedNorm, at: FeaturePlaces, precision: str
     ) -> None:  # fmt: skip
         self._group, self._before, self._layer, self._at = exchanges.group, before, layer, at
         self._of, self.nbytes = choose(precision, STORED), before.nbytes
@@ -263,6 +199,6 @@ class NormLayer(NoScratch):
             group.all_reduce(self._said, self._said, space.stream)
         launch_borders(
             group, self._layer, self._layer.owns, device.address(x), device.address(y), self._edges,
-            self._at._replace(count=x.shape[0] * self._at.area), self._of, space.stream,
+            self._at._replace(number=x.shape[0] * self._at.area), self._of, space.stream,
         )  # fmt: skip
         return y

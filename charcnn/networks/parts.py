@@ -21,7 +21,7 @@ from charcnn.catalog import NetworkTechnique
 from charcnn.gpu.collectives import Group
 from charcnn.layers import BatchNorm2d, Conv2d, Layer, Linear, LocalResponseNorm, Network, Node, Shape
 from charcnn.networks.architecture import Architecture, Features
-from charcnn.networks.exchanges import Gathered, SharedNorm, Summed
+from charcnn.networks.between import Gathered, SharedNorm, Summed
 from charcnn.offload import partition
 from charcnn.offload.relay import Relay, timed
 from charcnn.ops.common.features import STORED

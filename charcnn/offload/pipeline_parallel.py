@@ -2,8 +2,8 @@
 
 While a stage computes one micro-batch, the next one comes and the last one leaves: a rank has slots, as in
 `charcnn.offload.overlap`, each with a place for what comes and one for what leaves. A message is sent synchronously, so
-that a slow stage holds up those before it, and memory is bounded by the slots. The root has the first stage, and takes
-the results of the last. S stages and M micro-batches leave each rank idle for (S - 1) / (M + S - 1) of the time
+that a slow stage holds up those before it, and memory is bounded by the slots. On one host features lie in memory that
+the next rank reads, and messages only say so. The root has the first stage, and takes the results of the last. S stages and M micro-batches leave each rank idle for (S - 1) / (M + S - 1) of the time
 (Huang et al. 2019, GPipe).
 """
 
@@ -12,11 +12,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from charcnn.aliases import Array, Comm, Record
+from charcnn.host.shared import SharedMemory
+from charcnn.offload.ranks import local_place
 from charcnn.offload.scheduler import POLL, Scheduler, Task
 from charcnn.runtime.pipeline import Pipeline, as_pipeline
 from charcnn.runtime.timeline import OFF, Timeline
@@ -41,9 +43,6 @@ class Stage:
         byte_values: how many values a byte that it reads takes.
     """
 
-    relayed: ClassVar[bool] = False
-    """Whether features go to the next rank by themselves."""
-
     run: Callable[[np.ndarray], np.ndarray]
     length: int
     width: int
@@ -54,10 +53,13 @@ class Stage:
     """of so many,"""
     chunk: int = 0
     """and inputs of a micro-batch."""
+    link: str = "messages"
+    """Through what features go to the next rank."""
 
     def did(self) -> Record:
         """For the report."""
-        return {"busy": self.busy, "elapsed": self.elapsed, "chunk": self.chunk, "width": self.width}
+        return {"busy": self.busy, "elapsed": self.elapsed, "chunk": self.chunk, "width": self.width,
+                "link": self.link}  # fmt: skip
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """This stage alone."""
@@ -106,8 +108,9 @@ def pipeline(
     total = total if mine is None else mine.bcast(total)
     assert total is not None
     stage.chunk = max(1, min(chunk, -(-total // (FILLING * ranks))))
-    if stage.relayed:
+    if not isinstance(stage, Stage):
         found = stage.run(mine, source, total, classes, timeline, progress)
+        assert mine is not None
         mine.Free()
         return found
     parts = [slice(start, min(start + stage.chunk, total)) for start in range(0, total, stage.chunk)]
@@ -126,10 +129,14 @@ def pipeline(
         if compute is not stage.run:
             compute.close()
     stage.elapsed = time.perf_counter() - started
+    relay.close()
     if mine is not None:
         mine.Free()
     return results
 
+
+_WORD = np.zeros(1, np.uint8)
+"""What says that features are there, or were read."""
 
 Numbered = tuple[int, slice]
 """A micro-batch: its number, which is its messages' tag, and its inputs."""
@@ -144,19 +151,46 @@ class _Relay:
         self._comm, self._source, self._stage, self._compute = comm, source, stage, compute
         self._scheduler, self._timeline = scheduler, timeline
         self._computing, self._since = 0, 0.0
+        self._rooms = list[np.ndarray]()
+        """By rank, where its slots' results lie for the next rank, (slots, chunk * width); none between hosts."""
+        self._read: Comm = None
+        """For words that such results were read."""
+        if comm is not None and local_place(comm)[1] == comm.size:
+            self._share(compute.slots + 1)
+
+    def _share(self, slots: int) -> None:
+        """Have ranks of one host find each other's results."""
+        comm, stage = self._comm, self._stage
+        sizes = comm.allgather((slots, stage.chunk * stage.width))
+        memory = SharedMemory(4 * max(1, *(of * values for of, values in sizes))).shared(comm)
+        for one, (of, values) in zip(memory, sizes, strict=True):
+            self._rooms.append(np.frombuffer(one, np.float32)[: of * values].reshape(of, values))
+        self._read, stage.link = comm.Dup(), "host memory"
 
     def slot(self, parts: Sequence[Numbered], results: np.ndarray | None, row: str) -> Task:
         """One after another comes, is computed, and leaves while the next one comes."""
         comm, stage, sent = self._comm, self._stage, 0.0
         to = 0 if comm is None else (comm.rank + 1) % comm.size
-        places = [np.empty((stage.chunk, stage.length), np.uint8) for _ in range(2 * (self._source is None))]
+        shared = bool(self._rooms)
+        here = shared and to > 0  # the root takes results as messages
+        incoming = 1 if shared else stage.chunk * stage.length
+        places = [np.empty(incoming, np.uint8) for _ in range(2 * (self._source is None))]
         out, leaving, coming = np.empty((stage.chunk, stage.width), np.float32), None, self._coming(parts, 0, places)
+        if here and parts:
+            out = self._rooms[comm.rank][parts[0][0] % len(self._rooms[comm.rank])].reshape(out.shape)
         for turn, (number, part) in enumerate(parts):
             begun, into = time.perf_counter(), out[: part.stop - part.start]
             if coming is not None:
                 yield from self._scheduler.until(coming.Test)
                 self._timeline.add("network", "receive", f"{row}, in", begun)
-            rows = places[turn % 2][: len(into)] if places else np.ascontiguousarray(self._source[part])
+            size = len(into) * stage.length
+            if not places:
+                rows = np.ascontiguousarray(self._source[part])
+            elif shared:
+                theirs = self._rooms[comm.rank - 1]
+                rows = theirs[number % len(theirs)].view(np.uint8)[:size].reshape(len(into), stage.length)
+            else:
+                rows = places[turn % 2][:size].reshape(len(into), stage.length)
             coming = self._coming(parts, turn + 1, places)
             if leaving is not None:
                 yield from self._scheduler.until(leaving.Test)
@@ -164,7 +198,12 @@ class _Relay:
             self._count(1)
             yield from self._scheduler.computed(self._compute, rows, into)
             self._count(-1)
-            if comm is not None:
+            if places and shared:
+                self._read.Send(_WORD, comm.rank - 1, number % TAGS)
+            if here:
+                comm.Send(_WORD, to, number % TAGS)
+                sent, leaving = time.perf_counter(), self._read.Irecv(np.empty(1, np.uint8), to, number % TAGS)
+            elif comm is not None:
                 sent, leaving = time.perf_counter(), comm.Issend(into, to, number % TAGS)
             elif results is not None:
                 results[part] = into
@@ -176,7 +215,13 @@ class _Relay:
         if not places or turn == len(parts):
             return None
         number, part = parts[turn]
-        return self._comm.Irecv(places[turn % 2][: part.stop - part.start], self._comm.rank - 1, number % TAGS)
+        size = 1 if self._rooms else (part.stop - part.start) * self._stage.length
+        return self._comm.Irecv(places[turn % 2][:size], self._comm.rank - 1, number % TAGS)
+
+    def close(self) -> None:
+        """Let go of what ranks share."""
+        if self._read is not None:
+            self._read.Free()
 
     def landing(self, parts: Sequence[Numbered], results: Any, progress: Callable[[int], object] | None) -> Task:
         """On the root: results from the last stage."""

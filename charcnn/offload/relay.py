@@ -35,7 +35,7 @@ RUNS = 5
 
 
 def timed(layers: Sequence[Sequence[Stage]], batch: int, length: int) -> list[tuple[float, ArraySpec]]:
-    """Of each of these parts of a network, seconds of a batch on the current GPU, and an input's result.
+    """Time parts of a network: of each, seconds of a batch on the current GPU, and an input's result.
 
     Args:
         layers: by part.
@@ -88,7 +88,6 @@ class Relay:
         begins: the name of the first layer.
     """
 
-    relayed = True
     byte_values = 256
     chunk = 0
     """Inputs of a micro-batch, of the last run."""
@@ -269,7 +268,8 @@ class Relay:
         """
         group = self.group
         parts = [slice(start, min(start + self.chunk, total)) for start in range(0, total, self.chunk)]
-        results = np.empty((total, classes), np.float32) if self._first or self._last else None
+        ends = self._first or self._last
+        results = np.empty((total if ends else 0, classes), np.float32)
         coming = [comm.Irecv(results[part], group.ranks - 1) for part in parts] if self._first else []
         leaving, slots = list[object](), list[tuple[int, slice]]()
         with cuda.gpus[self._buffers.gpu]:

@@ -2,11 +2,13 @@
 
 The root sends the inputs' bytes to all, the next batch's while one is computed. Between parts a rank gets the channels
 that it needs of those that others have; or linear layers' results, each a sum of the columns' that a rank has, are
-added up over all ranks (Shoeybi et al. 2019, Megatron-LM; the convolutions' split is AlexNet's, of two GPUs).
+added up over all ranks (Shoeybi et al. 2019, Megatron-LM; the convolutions' split is AlexNet's, of two GPUs). Ranks of
+one host read features where the others wrote them; between hosts they are messages.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from charcnn.aliases import Array, Comm, Record
+from charcnn.offload.host_room import HostRoom, wanted
 from charcnn.offload.partition import Part, overlap
+from charcnn.offload.ranks import local_place
 from charcnn.offload.scheduler import finish
 from charcnn.runtime.timeline import OFF, Timeline
 
@@ -44,10 +48,15 @@ class Steps:
         """Seconds of the last run: of computing, and of all."""
         self.sent = 0
         """Bytes of features that this rank sent in it."""
+        self.room: HostRoom | None = None
+        """Where ranks of one host exchange features,"""
+        self.values = 0
+        """so many of a rank at most."""
 
     def did(self) -> Record:
         """For the report."""
-        return {"busy": self.busy, "elapsed": self.elapsed, "sent": self.sent, "link": self.link}
+        return {"busy": self.busy, "elapsed": self.elapsed, "sent": self.sent, "link": self.link,
+                "recorded": all(step.of is None for step in self.steps)}  # fmt: skip
 
     def __call__(self, rows: np.ndarray) -> None:
         """Every part alone, once, on as many inputs: on zeros but for the first."""
@@ -88,6 +97,7 @@ def tensor(
         return rows, None if mine is None else mine.Ibcast(rows)
 
     steps.busy, steps.sent, started = 0.0, 0, time.perf_counter()
+    room = None if mine is None or mine.size == 1 else _room(mine, steps, min(chunk, total))
     next_ = coming(0) if total else None
     for start in range(0, total, chunk):
         assert next_ is not None
@@ -98,7 +108,7 @@ def tensor(
         x, count = rows, len(rows)
         for number, (of, run, _) in enumerate(steps.steps):
             if number and of is not None:
-                x = _given(mine, x.reshape(count, len(of.has[rank]), -1), of, steps, timeline)
+                x = _given(mine, x.reshape(count, len(of.has[rank]), -1), of, steps, timeline, room)
                 rows = x.reshape(count, -1).view(np.uint8)
             if run is not None:
                 begun = time.perf_counter()
@@ -114,8 +124,56 @@ def tensor(
     return results
 
 
-def _given(comm: Comm, x: np.ndarray, of: Part, steps: Steps, timeline: Timeline) -> np.ndarray:
+def _room(comm: Comm, steps: Steps, chunk: int) -> HostRoom | None:
+    """Room for what ranks of one host exchange of so many inputs; None where they are on several, or exchange nothing.
+
+    It is kept for later runs.
+    """
+    parts = [step.of for step in steps.steps if step.of is not None and step.of.kind]
+    if not parts or local_place(comm)[1] != comm.size:
+        return None
+    values = chunk * max(max(map(len, of.has)) * math.prod(of.shape[1:]) for of in parts)
+    if steps.room is None or values > steps.values:
+        steps.room, steps.values, steps.link = HostRoom(comm, values), values, "host memory"
+    return steps.room
+
+
+def _shared(
+    comm: Comm, x: np.ndarray, of: Part, steps: Steps, timeline: Timeline, room: HostRoom
+) -> np.ndarray:  # fmt: skip
+    """`_given` of ranks on one host."""
+    rank, n, values = comm.rank, len(x), x.shape[2]
+    if of.kind == "sum":
+        room.write(x)
+        finish([comm.Ibarrier()], timeline, "sum")
+        y = room.read(0, x.shape).copy()
+        for other in range(1, comm.size):
+            y += room.read(other, x.shape)
+        steps.sent += 4 * n * of.values
+        return y
+    has, need, own = of.has[rank], of.need[rank], overlap(of.owns[rank], of.need[rank])
+    mine = wanted(of, rank)
+    room.write(x[:, mine.start - has.start : mine.stop - has.start] if mine else x[:, :0])
+    steps.sent += sum(4 * n * values * len(overlap(of.owns[rank], of.need[r])) for r in range(comm.size) if r != rank)
+    finish([comm.Ibarrier()], timeline, "exchange")
+    y = np.empty((n, len(need), values), np.float32)
+    y[:, own.start - need.start : own.stop - need.start] = x[:, own.start - has.start : own.stop - has.start]
+    for other in range(comm.size):
+        here = overlap(of.owns[other], need)
+        if other != rank and here:
+            theirs = wanted(of, other)
+            found = room.read(other, (n, len(theirs), values))
+            part = found[:, here.start - theirs.start : here.stop - theirs.start]
+            y[:, here.start - need.start : here.stop - need.start] = part
+    return y
+
+
+def _given(
+    comm: Comm, x: np.ndarray, of: Part, steps: Steps, timeline: Timeline, room: HostRoom | None
+) -> np.ndarray:  # fmt: skip
     """Features (n, what this rank has, values of a channel) as (n, what it needs, …)."""
+    if of.kind and room is not None:
+        return _shared(comm, x, of, steps, timeline, room)
     if of.kind == "sum":
         from mpi4py import MPI
 

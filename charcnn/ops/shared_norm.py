@@ -30,10 +30,10 @@ THREADS = block_size(256)
 """Of a block, each of which takes a pixel at a time."""
 
 
-class Pixels(NamedTuple):
+class FeaturePlaces(NamedTuple):
     """Where a channel of a pixel lies, in numbers: image * pixel // area + step * (pixel % area) + apart * channel."""
 
-    count: int
+    number: int
     """Of all images."""
     area: int
     image: int
@@ -50,7 +50,7 @@ class Reach(NamedTuple):
     low: int
     """Of its own, from the first on, those whose norms need others."""
     high: int
-    """Likewise, up to the last."""
+    """Its own up to the last one, those whose norms need others."""
 
     @classmethod
     def of(cls, own: range, channels: int, size: int) -> Reach:
@@ -154,8 +154,8 @@ def make_kernel(ptx_type: str, itemsize: int, size: int, power: Kernel, ranks: i
 
 
 def launch_borders(
-    group: Group, norm: LocalResponseNorm, owns: Sequence[range], x: int, y: int, edges: Sequence[int], at: Pixels,
-    of: NumberFormat, stream: Stream,
+    group: Group, norm: LocalResponseNorm, owns: Sequence[range], x: int, y: int, edges: Sequence[int],
+    at: FeaturePlaces, of: NumberFormat, stream: Stream,
 ) -> None:  # fmt: skip
     """Start to compute again the norms of this rank's outermost channels, with those of other ranks.
 
@@ -177,10 +177,11 @@ def launch_borders(
     kernel = make_kernel(of.ptx_type, of.itemsize, norm.size, inverse_power(norm.beta, norm.k), ranks, early)
     columns = (tuple(map(np.uint32, column)) for column in zip(*each, strict=True))
     numbers = map(np.uint32, (*at, len(own), *Reach.of(own, owns[-1].stop, norm.size)))
+    (this,) = map(np.uint32, (rank,))
     places = np.uint64(x), np.uint64(y), tuple(np.uint64(edges[other]) for other in behind)
     factors = map(np.float32, (norm.alpha / norm.size, norm.beta, norm.k))
-    blocks = max(1, min(group.blocks, -(-at.count // THREADS)))
+    blocks = max(1, min(group.blocks, -(-at.number // THREADS)))
     start(
-        kernel, blocks, THREADS, stream, *places, *columns, *numbers, *factors, group.regions, np.uint32(rank),
+        kernel, blocks, THREADS, stream, *places, *columns, *numbers, *factors, group.regions, this,
         *group.waiting, early=early,
     )  # fmt: skip

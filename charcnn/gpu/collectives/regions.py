@@ -9,11 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 from numba import cuda
@@ -21,11 +17,8 @@ from numba import cuda
 from charcnn.aliases import Array, Comm, DType, Value
 from charcnn.gpu import device
 from charcnn.gpu.device import SIMULATED, DeviceError
+from charcnn.host.shared import SharedMemory
 from charcnn.layers.layer import Shape
-
-SHARED = Path("/dev/shm")
-"""Where Linux has files that lie in memory."""
-
 
 SHARED_WHOLE = 2 << 20
 """Bytes of GPU memory that the driver shares together: a handle of fewer would open what lies beside them, too."""
@@ -117,51 +110,22 @@ class HostRegion:
 
     Args:
         nbytes: of them.
+
+    Raises:
+        DeviceError: there is not so much to share.
     """
 
     def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-        number, name = tempfile.mkstemp(prefix="charcnn-", dir=SHARED if SHARED.is_dir() else None)
-        self._path, self._maps = Path(name), list[mmap.mmap]()
         try:
-            self._make(number)
-            self.address = self._mapped(number)
-        except BaseException:
-            self._path.unlink()
-            raise
-        finally:
-            os.close(number)
-
-    def _make(self, number: int) -> None:
-        try:
-            os.posix_fallocate(number, 0, self.nbytes)
+            self._memory = SharedMemory(nbytes)
         except OSError as error:
-            need = f"{self.nbytes:,} bytes of memory shared by processes in {self._path.parent}"
-            raise DeviceError(f"{need}: {error.strerror}; in Docker, --shm-size") from error
-
-    def _mapped(self, number: int) -> int:
-        memory = mmap.mmap(number, self.nbytes)
-        self._maps.append(memory)
-        return pinned(ctypes.addressof(ctypes.c_char.from_buffer(memory)), self.nbytes)
+            raise DeviceError(str(error)) from error
+        self._nbytes, self._maps = nbytes, list[mmap.mmap]()
 
     def shared(self, comm: Comm) -> list[int]:
         """The regions' addresses by rank, as this process, or its GPU, reaches them."""
-        addresses = []
-        try:
-            for rank, path in enumerate(comm.allgather(str(self._path))):
-                if rank == comm.rank:
-                    addresses.append(self.address)
-                    continue
-                number = os.open(path, os.O_RDWR)
-                try:
-                    addresses.append(self._mapped(number))
-                finally:
-                    os.close(number)
-            comm.Barrier()
-        finally:
-            with suppress(FileNotFoundError):
-                self._path.unlink()
-        return addresses
+        self._maps = self._memory.shared(comm)
+        return [pinned(ctypes.addressof(ctypes.c_char.from_buffer(one)), self._nbytes) for one in self._maps]
 
     def close(self) -> None:
         """Nothing: the memory goes with the process, as GPUs may still reach it."""

@@ -22,8 +22,8 @@ from charcnn.layers import (
     Softmax,
 )  # fmt: skip
 from charcnn.layers.windows import Window
+from charcnn.networks.between import Gathered, SharedNorm, Summed
 from charcnn.networks.channels import ONE, Channels
-from charcnn.networks.exchanges import Gathered, SharedNorm, Summed
 from charcnn.networks.lowering import Op, Ops
 from charcnn.ops.common.pixel_tables import exact_tables
 from charcnn.ops.common.precision import HALF_PRECISIONS, choose

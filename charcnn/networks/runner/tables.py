@@ -169,7 +169,12 @@ def plan(network: Architecture, ops: Ops, batch: int) -> None:
 def parts(network: Architecture, report: Mapping[str, Any]) -> list[str]:
     """What each rank computed, sent and waited, where ranks have parts of the network; and the bubble of a pipeline."""
     mode, ranks, inputs = report["offload"], report["parts"], report["inputs"]
-    shares = [of / network.flops for of in flops(network, mode, len(ranks))]
+    measured = "begins" in ranks[0]  # stages on GPUs, cut by time
+    if measured:
+        times = [did["seconds"] for did in ranks]
+        shares, of = [one / sum(times) for one in times], "time of a batch"
+    else:
+        shares, of = [work / network.flops for work in flops(network, mode, len(ranks))], "FLOP"
     rows, found = [], []
     for rank, (did, share) in enumerate(zip(ranks, shares, strict=True)):
         if mode == "pipeline":
@@ -180,16 +185,15 @@ def parts(network: Architecture, report: Mapping[str, Any]) -> list[str]:
         rows.append([str(rank), f"{share:.1%}", busy, f"{sent:,.0f}"])
     if mode == "pipeline":
         batches = -(-inputs // ranks[0]["chunk"])
-        relayed = "begins" in ranks[0]
-        begins = [node[0].layer.label for node in partition.stages(network.nodes, len(ranks))]
-        stages = [did["begins"] for did in ranks] if relayed else begins
-        times = [did["seconds"] for did in ranks] if relayed else shares
+        begins = [did["begins"] for did in ranks] if measured else [
+            node[0].layer.label for node in partition.stages(network.nodes, len(ranks))
+        ]  # fmt: skip
         found = [
-            f"{batches} micro-batches of {ranks[0]['chunk']}; stages begin at {', '.join(stages)}",
+            f"{batches} micro-batches of {ranks[0]['chunk']}; stages begin at {', '.join(begins)}",
             f"bubble: {report['idle']:.1%} of the ranks' time was idle; {offload.bubble(len(ranks), batches):.1%} of "
-            f"equal stages, {offload.bubble_of(times, batches):.1%} of these",
+            f"equal stages, {offload.bubble_of(shares, batches):.1%} of these",
         ]
-    else:
+    elif not ranks[0]["recorded"]:  # else exchanges are part of computing
         found = [f"{report['idle']:.1%} of the ranks' time went to messages and waiting"]
-    found += [f"features go through {ranks[0]['link']}"] * ("link" in ranks[0])
-    return [*table(["rank", "of all FLOP", "busy", f"bytes sent {per}"], rows), *found]
+    found += [f"features go through {ranks[0]['link']}"] * ("link" in ranks[0] and len(ranks) > 1)
+    return [*table(["rank", f"of all {of}", "busy", f"bytes sent {per}"], rows), *found]
