@@ -146,7 +146,7 @@ class Job:
     reference: str
     """The file of what is right, there when it is this process's turn."""
     ranks: int = 1
-    """Those that the command was told, with which it named its levels."""
+    """Of the whole command, whose levels depend on it."""
 
     def task(self, batch: int, early: bool = False) -> Task:
         """The work at a batch size."""
