@@ -219,7 +219,7 @@ def measured(one: Contender, job: Job, batch: int, comm: Comm | None = None) -> 
     rows, targets = (array[own] for array in drawn)
 
     def agreed(seconds: float) -> float:
-        """The same on all ranks, which are to take as many steps."""
+        """What all ranks count with, so that they take as many steps."""
         return seconds if comm is None else float(comm.bcast(seconds))
 
     with closing(build(one.kind, task, *one.arguments)) as steps:
