@@ -89,3 +89,4 @@ class OffloadedTraining(SharedMixedTraining):
         self._backward(stream)
         if self._clip:
             self._pushed.norm(self._found, self._clip, stream)
+        self._pushed.join(stream)  # a graph ends with all that it began
