@@ -175,9 +175,8 @@ def work(job: Job) -> None:
     one, comm = next(one for one in every if one.name == job.name), offload.world()
     if one.early:
         for batch in job.batches:
-            with suppress(
-                *(() if comm else (Exception,))
-            ):  # fails again, and is told, in its turn; ranks wait for none
+            # What fails does so again, and is told, in its turn; but ranks would wait for one that failed.
+            with nullcontext() if comm else suppress(Exception):
                 task = job.task(batch, early=True)
                 with closing(build(one.kind, task, *one.arguments)) as steps:
                     steps.load(*draw(task.config, texts(task), batch))
