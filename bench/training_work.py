@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TextIO, cast
 
@@ -146,7 +146,7 @@ class Job:
     reference: str
     """The file of what is right, there when it is this process's turn."""
     ranks: int = 1
-    """Those that the command was told, with which it named its levels."""
+    """Of the whole command, whose levels depend on it."""
 
     def task(self, batch: int, early: bool = False) -> Task:
         """The work at a batch size."""
@@ -175,7 +175,8 @@ def work(job: Job) -> None:
     one, comm = next(one for one in every if one.name == job.name), offload.world()
     if one.early:
         for batch in job.batches:
-            with suppress(Exception):  # fails again, and is told, in its turn
+            # What fails does so again, and is told, in its turn; but ranks would wait for one that failed.
+            with nullcontext() if comm else suppress(Exception):
                 task = job.task(batch, early=True)
                 with closing(build(one.kind, task, *one.arguments)) as steps:
                     steps.load(*draw(task.config, texts(task), batch))
@@ -219,7 +220,7 @@ def measured(one: Contender, job: Job, batch: int, comm: Comm | None = None) -> 
     rows, targets = (array[own] for array in drawn)
 
     def agreed(seconds: float) -> float:
-        """The same on all ranks, which are to take as many steps."""
+        """What all ranks count with, so that they take as many steps."""
         return seconds if comm is None else float(comm.bcast(seconds))
 
     with closing(build(one.kind, task, *one.arguments)) as steps:

@@ -85,6 +85,51 @@ def test_all_stages_have_the_same_bits(stages, tmp_path):
     assert done.stdout.startswith("all right"), done.stderr
 
 
+OFFLOADED = """
+import numpy as np
+from charcnn import layers, offload
+from charcnn.layers import place
+from charcnn.runtime.mixed_training import MixedTraining
+from charcnn.runtime.offloaded_training import OffloadedTraining
+
+nodes = place(
+    (layers.OneHot(9), layers.Conv1d(64, 3, name="conv1"), layers.Relu(), layers.MaxPool1d(3),
+     layers.Flatten(), layers.Linear(64, name="fc1"), layers.Relu(), layers.Linear(4, name="fc2")), (9,))
+rng, comm = np.random.default_rng(0), offload.world()
+weights = {name: (rng.standard_normal(shape) / 8).astype(np.float32)
+           for node in nodes for name, shape in node.parameters.items()}
+ids, targets = rng.integers(0, 10, (4, 9), np.uint8), np.eye(4, dtype=np.float32)
+alone = MixedTraining(nodes, weights, 4, clip=0.1)
+own = slice(None) if comm is None else slice(comm.rank, None, comm.size)
+shared = OffloadedTraining(nodes, weights, 4, comm, stage=2, clip=0.1)
+for _ in range(2):
+    loss = alone.step(ids, targets).copy_to_host().mean()
+    assert abs(shared.mean(shared.step(ids[own], targets[own])) - loss) < 1e-4
+found, expected = shared.params, alone.params
+for name, array in expected.items():
+    assert np.linalg.norm(found[name] - array) < 0.02 * np.linalg.norm(array - weights[name]), name
+assert shared.steps == 2 and shared.memory["moments"] == shared.counted["masters"] == 0
+assert comm is None or len(set(comm.allgather(shared.digest()))) == 1
+halves, plain = shared._pushed.reads(shared._exchange, shared._stream)
+masters = shared._layout.flat(found)
+assert np.array_equal(plain, masters[: plain.size])
+nearest = (halves.astype(np.uint32) << 16).view(np.float32)
+assert np.all(abs(nearest - masters[plain.size :]) <= abs(masters[plain.size :]) / 256)
+shared.close()
+if comm is None or comm.rank == 0:
+    print("all right")
+"""
+
+
+@needs_mpi
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_host_moves_the_weights(ranks):
+    """Emulated: nearly those of a GPU that does all; float32's operations are contracted otherwise there."""
+    done = mpiexec(ranks, "-c", OFFLOADED, NUMBA_ENABLE_CUDASIM="1", timeout=600)
+    assert done.stdout.startswith("all right"), done.stderr
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_a_buffer_has_parts(ranks):
     weights, layout = params.init(TINY, 1), FlatParams(TINY.nodes, ranks)

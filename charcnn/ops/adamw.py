@@ -380,7 +380,7 @@ def _move_on_gpu(
     aligned = not any(place % 16 for place in places)
     blocks = -(-(-(-end // QUAD) - begin // QUAD) // THREADS)
     if end > begin:
-        more = *map(np.uint32, numbers), np.uint32(aligned)
+        more = map(np.uint32, (*numbers, aligned))
         start(_step_quads_kernel(shadowed), blocks, THREADS, on, *arrays, places, found, by, *more)
 
 

@@ -169,14 +169,16 @@ class FlatParams:
 
     Args:
         nodes: of the network.
-        ranks: that share the buffer's buckets, of each of which a rank has an equal part. With one rank all is one
-            bucket. Else the first bucket has what `plain_of` names, and the others are layers side by side.
+        ranks: that share the buffer's buckets, of each of which a rank has an equal part.
+        grouped: whether the first bucket has what `plain_of` names, and the others layers side by side; else all is one
+            bucket. None: where there are several ranks.
     """
 
-    def __init__(self, nodes: Sequence[Node], ranks: int = 1) -> None:
+    def __init__(self, nodes: Sequence[Node], ranks: int = 1, *, grouped: bool | None = None) -> None:
         self.shapes, self.ranks, self._begins, self.size = trained(nodes), ranks, dict[str, int](), 0
         self.buckets = list[Bucket]()
-        for names in [[*self.shapes]] if ranks == 1 else self._groups(nodes):
+        grouped = ranks > 1 if grouped is None else grouped
+        for names in self._groups(nodes) if grouped else [[*self.shapes]]:
             at = self.size
             for name in names:
                 self._begins[name] = at

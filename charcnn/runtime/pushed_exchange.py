@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -34,6 +35,21 @@ AT_ONCE = 1 << 20
 """Weights that AdamW moves before they leave, while it moves the next ones."""
 
 
+class Piece(NamedTuple):
+    """Neighbouring weights of a rank's part of a bucket."""
+
+    bucket: Bucket
+    begin: int
+    """In the part."""
+    at: slice
+    """In all of the rank's parts."""
+
+    @property
+    def size(self) -> int:
+        """Weights that it has."""
+        return int(self.at.stop - self.at.start)
+
+
 class PushedExchange(Around):
     """A rank's side.
 
@@ -44,8 +60,8 @@ class PushedExchange(Around):
         plain: by name, float32 weights that no product reads; from stage 1 on.
 
     Args:
-        group: the ranks, at least two, on one host.
-        layout: where parameters lie.
+        group: the ranks, on one host.
+        layout: where parameters lie, in groups.
         stage: of ZeRO, 0 to 3.
     """
 
@@ -127,14 +143,14 @@ class PushedExchange(Around):
 
     def _sums_table(self) -> tuple[Array, int]:
         rows, layout = list[tuple[int, ...]](), self._layout
-        inbox = self._at("inbox", self._rank, 0, (self._group.ranks - 1) * self._each)
+        inbox = self._addresses[self._rank] + self._begins["inbox"]
         for rank in range(self._group.ranks) if self._stage == 0 else [self._rank]:
             for number, bucket in enumerate(layout.buckets):
                 part, whole = layout.part(bucket), layout.whole(bucket)
                 in_row = part.start if self._stage else whole.start + rank * bucket.part
                 own = self.gradients[part] if self._stage >= 2 else self._sources[bucket][bucket.of(rank)]
                 out = self.total[part] if self._stage else own
-                places = (device.address(array) for array in (own, inbox[in_row : in_row + bucket.part], out))
+                places = device.address(own), inbox + FLOAT * in_row, device.address(out)
                 rows.append((*places, bucket.part * FLOAT // QUAD, number))
         return device.to_device(np.array(rows, np.uint64)), len(rows)
 
@@ -262,38 +278,56 @@ class PushedExchange(Around):
         """AdamW of this rank's weights, which then go to all ranks that read them."""
         if self._stage == 0:
             optimiser.move_part(slice(0, self._layout.size), self.gradients, self._copies, stream)
-        for bucket in sorted(self._layout.buckets, key=lambda one: -one.part) if self._stage else ():
-            for begin in range(0, bucket.part, AT_ONCE):
-                size, first = min(AT_ONCE, bucket.part - begin), self._layout.part(bucket).start + begin
-                at = slice(first, first + size)
-                shadow = None if bucket == self._plain else self._own_halves(bucket)[begin : begin + size]
-                optimiser.move_part(at, self.total[at], shadow, stream)
-                if bucket == self._plain or self._stage < 3:
-                    self._spread(bucket, begin, optimiser.weights[at] if shadow is None else shadow, stream)
-        if self._stage:
-            for rank in self._others():
-                self._flag(len(self._layout.buckets) + 1, rank)
+            self.join(stream)
+            return
+        for piece in sorted(self.pieces, key=lambda one: -one.bucket.part):
+            shadow = None if piece.bucket == self._plain else self._shadow(piece)
+            optimiser.move_part(piece.at, self.total[piece.at], shadow, stream)
+            self._spread(piece, optimiser.weights[piece.at] if shadow is None else shadow, stream)
+        self.moved(stream)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """Of this rank's parts, in the order in which a forward pass reads them."""
+        return [
+            Piece(bucket, begin, slice(first + begin, first + min(begin + AT_ONCE, bucket.part)))
+            for bucket in self._layout.buckets
+            for first in (self._layout.part(bucket).start,)
+            for begin in range(0, bucket.part, AT_ONCE)
+        ]
+
+    def take(self, piece: Piece, weights: Array, stream: Stream) -> None:
+        """Weights of a piece, float32, that were moved elsewhere, to all ranks that read them."""
+        if piece.bucket != self._plain:
+            round_to(weights, shadow := self._shadow(piece), stream)
+            weights = shadow
+        self._spread(piece, weights, stream)
+
+    def moved(self, stream: Stream) -> None:
+        """All pieces are: tell the other ranks, and wait for theirs."""
+        for rank in self._others():
+            self._flag(len(self._layout.buckets) + 1, rank)
         self.join(stream)
-        if self._stage:
-            self._start(pushed_sums.arrived_kernel, len(self._layout.buckets) + 1, stream)
+        self._start(pushed_sums.arrived_kernel, len(self._layout.buckets) + 1, stream)
 
-    def _own_halves(self, bucket: Bucket) -> Array:
-        if self._stage == 3:
-            at = self._layout.part(bucket).start - self._plain.part
-            return self._copies[at : at + bucket.part]
-        at = self._layout.whole(bucket).start - self._layout.whole(self._plain).stop
-        return self._copies[at : at + self._group.ranks * bucket.part][bucket.of(self._rank)]
+    def _shadow(self, piece: Piece) -> Array:
+        """Where a piece lies in bf16."""
+        layout, bucket = self._layout, piece.bucket
+        at = (layout.part(bucket).start if self._stage == 3 else layout.whole(bucket).start) + piece.begin
+        at -= self._plain.part if self._stage == 3 else layout.whole(self._plain).stop - bucket.of(self._rank).start
+        return self._copies[at : at + piece.size]
 
-    def _spread(self, bucket: Bucket, begin: int, values: Array, stream: Stream) -> None:
-        """Send weights of this rank's part of a bucket, from its value `begin` on, to where all ranks read them."""
+    def _spread(self, piece: Piece, values: Array, stream: Stream) -> None:
+        """Send weights of a piece to where all ranks read them; at stage 3, but for the first bucket, these come."""
+        layout, bucket, plain = self._layout, piece.bucket, piece.bucket == self._plain
+        if self._stage == 3 and not plain:
+            return
         self._fork(stream)
-        plain = bucket == self._plain
-        kind, dtype, behind = (
-            ("plain", np.float32, 0) if plain else ("halves", HALF.dtype, self._layout.whole(self._plain).stop)
-        )
-        at = self._layout.whole(bucket).start - behind + bucket.of(self._rank).start + begin
+        at = layout.whole(bucket).start + bucket.of(self._rank).start + piece.begin
+        at -= 0 if plain else layout.whole(self._plain).stop
         for rank in [*self._others(), *([self._rank] if plain else [])]:
-            graph.copy(self._at(kind, rank, at, values.size, dtype), values, self._beside)
+            place = ("plain", rank, at, values.size) if plain else ("halves", rank, at, values.size, HALF.dtype)
+            graph.copy(self._at(*place), values, self._beside)
 
     def write(self, flat: np.ndarray, stream: Stream) -> None:
         """Other weights: what products read, and what they do not; all ranks call it with the same."""

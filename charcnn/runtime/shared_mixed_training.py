@@ -82,7 +82,7 @@ class SharedMixedTraining(MixedTraining):
         stream: Stream = None,
     ) -> None:  # fmt: skip
         self._exchange, self._stage, self._clip = RankExchange(comm), stage, clip
-        self._group = _reached(comm)
+        self._group = self._reached(comm)
         self._pushed: PushedExchange | None = None
         hosted = self._exchange.ranks > 1 and self._group is None
         if hosted and stage:
@@ -95,8 +95,12 @@ class SharedMixedTraining(MixedTraining):
             self._staged = cuda.pinned_array((size,), np.float32)
             self._staged[:] = 0
 
+    def _reached(self, comm: Comm | None) -> Group | None:
+        """The ranks' group, where there are several on one host whose GPUs reach each other's memory."""
+        return None if comm is None or comm.size == 1 else group_of(comm)
+
     def _laid_out(self) -> FlatParams:
-        return FlatParams(self._nodes, 1 if self._group is None else self._exchange.ranks)
+        return FlatParams(self._nodes, self._exchange.ranks, grouped=self._group is not None)
 
     def _around(self) -> Around:
         return super()._around() if self._pushed is None else self._pushed
@@ -207,8 +211,8 @@ class SharedMixedTraining(MixedTraining):
         return self._layout.own(flat, self._exchange.rank) if self._stage and self._pushed is not None else flat
 
     def _whole_of(self, buffer: Array) -> np.ndarray:
-        """All ranks' parts of a buffer on the GPU, on the host."""
-        part = self.fetched(buffer)
+        """All ranks' parts of a buffer, on the host."""
+        part = self.fetched(buffer) if device.on_device(buffer) else buffer
         if part.size == self._layout.size:
             return part
         return self._layout.merged(self._exchange.gathered(part))
@@ -264,9 +268,9 @@ class SharedMixedTraining(MixedTraining):
             self._group.check()
 
 
-def _reached(comm: Comm | None) -> Group | None:
-    """The ranks' group, where there are several on one host whose GPUs reach each other's memory."""
-    if comm is None or comm.size == 1 or comm.size > RANKS or len(set(comm.allgather(platform.node()))) > 1:
+def group_of(comm: Comm) -> Group | None:
+    """The ranks' group for copies between GPUs, where they are on one host and reach each other's memory."""
+    if comm.size > RANKS or len(set(comm.allgather(platform.node()))) > 1:
         return None
     group = Group(comm, collectives=False, deadline=DEADLINE)
     if group.link == "GPU memory" or device.SIMULATED:

@@ -1,0 +1,92 @@
+"""ZeRO-Offload on Hopper GPUs: masters and moments lie on the host, whose cores do AdamW.
+
+A step's graph ends with the sums of gradients. They go to pinned memory a piece at a time, AdamW moves each piece as it
+comes, and its weights go back, to be rounded, while the next one is moved. The step waits for all of that: a later
+one computes with the weights of this one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numba import cuda
+
+from charcnn.aliases import Array, Comm, Stream
+from charcnn.gpu import device
+from charcnn.gpu.collectives import Group
+from charcnn.ops import adamw
+from charcnn.ops.adamw import AdamW, ParameterGroup
+from charcnn.runtime.exchange import Alone
+from charcnn.runtime.mixed_step import Held
+from charcnn.runtime.pushed_exchange import PushedExchange
+from charcnn.runtime.shared_mixed_training import SharedMixedTraining, group_of
+
+
+class OffloadedTraining(SharedMixedTraining):
+    """A rank's side: as `SharedMixedTraining` at stage 2, and of one rank, too.
+
+    Args:
+        nodes, params, rows, comm, **more: as of `SharedMixedTraining`, less the stage.
+    """
+
+    def _reached(self, comm: Comm | None) -> Group | None:
+        return group_of(Alone() if comm is None else comm)
+
+    def _hold(self, group: ParameterGroup, clip: float) -> Held:
+        assert self._group is not None  # stages above 0 need one
+        self._pushed = pushed = PushedExchange(self._group, self._layout, self._stage)
+        size, self.gradients = pushed.total.size, pushed.gradients
+        self.weights, self._slopes = (cuda.pinned_array((size,), np.float32) for _ in range(2))
+        self.optimiser = AdamW(self.weights, [replace(group, size=size)])
+        self._found, self._limits = device.to_device(np.ones(2, np.float32)), cuda.pinned_array((2,), np.float32)
+        self._pieces = [
+            (piece, cuda.event(**({} if device.SIMULATED else {"timing": False}))) for piece in pushed.pieces
+        ]
+        self._write(self._begun)
+        return Held(pushed.plain, pushed.slopes, pushed.halves)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes that are held on the GPU, by KINDS."""
+        return super().memory | {"masters": 0, "moments": 0}
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """Bytes that the layers say it needs there, by KINDS."""
+        return super().counted | {"masters": 0, "moments": 0}
+
+    def step(
+        self, x: Array, targets: Array, rate: float = 1.0, *, leak: float = 0.0, weights: np.ndarray | None = None
+    ) -> Array:
+        """See `MixedTraining.step`; returns when the weights are on their way back."""
+        losses, pushed, stream = super().step(x, targets, rate, leak=leak, weights=weights), self._pushed, self._stream
+        assert pushed is not None
+        self._found.copy_to_host(self._limits, stream=stream)
+        for piece, here in self._pieces:
+            pushed.total[piece.at].copy_to_host(self._slopes[piece.at], stream=stream)
+            here.record(stream)
+        self.optimiser.made += 1
+        group = self.optimiser.groups[0]
+        for piece, here in self._pieces:
+            here.synchronize()
+            parts = self.weights, self._slopes, self.optimiser.first, self.optimiser.second
+            mine, slopes, first, second = (array[piece.at] for array in parts)
+            adamw.move(mine, slopes, first, second, group, self.steps, float(self._limits[1]), rate)
+            pushed.total[piece.at].copy_to_device(mine, stream=stream)
+            pushed.take(piece, pushed.total[piece.at], stream)
+        pushed.moved(stream)
+        return losses
+
+    def _write(self, flat: np.ndarray) -> None:
+        assert self._pushed is not None
+        self.weights[:] = self._part(flat)
+        self._pushed.write(flat, self._stream)
+        self._exchange.total(0)  # all ranks have done so
+
+    def _whole(self, stream: Stream) -> None:
+        assert self._pushed is not None
+        self._backward(stream)
+        if self._clip:
+            self._pushed.norm(self._found, self._clip, stream)
+        self._pushed.join(stream)  # a graph ends with all that it began
