@@ -12,7 +12,6 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.moments import block_sum
 from charcnn.ops.softmax import loops, naive
 from charcnn.ops.softmax.naive import THREADS
-from charcnn.ops.softmax.naive import THREADS
 
 
 @njit(cache=True, nogil=True)
