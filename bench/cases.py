@@ -160,6 +160,20 @@ class Draw:
         _, channels, length = case.args[0].shape
         return self.backward(case, (channels, length // POOL_SIZE))
 
+    def tokens_backward(self) -> Case:
+        """Token ids, weights, and the gradient of what pooling behind them gives."""
+        c = self.config
+        channels, taps = max(8, c.channels), c.length - c.conv_lengths[0] + 1
+        parameters = self.floats(taps, c.alphabet, channels), self.floats(channels)
+        dy = self.floats(self.n, c.conv_lengths[0] // POOL_SIZE, channels)
+        return Case((dy, *self.one_hot().args, *parameters), (POOL_SIZE,), batched=2)
+
+    def normalised_backward(self, block: int) -> Case:
+        """What LayerNorm of block 1 or 6 reads, its parameters, and the gradient of what pooling behind it gives."""
+        length, channels = self.config.conv_lengths[block - 1], max(8, self.config.channels)
+        x, dy = self.floats(self.n, length, channels), self.floats(self.n, length // POOL_SIZE, channels)
+        return Case((dy, x, self.floats(length, channels), self.floats(length, channels)), (POOL_SIZE,), batched=2)
+
     def losses(self, backward: bool = False) -> Case:
         """Logits, and a label each as targets."""
         targets = np.eye(self.config.classes, dtype=np.float32)[np.arange(self.n) % self.config.classes]
@@ -244,6 +258,8 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "add_rownorm_backward": (Layer("BERT-base's", lambda d: d.backward(d.tokens_features(added=True), (128, 768))),),
     "embedding_backward": (Layer("BERT-base's", Draw.text_backward),),
     "attention_backward": (Layer("BERT-base's", lambda d: d.backward(d.heads(), (12, 128, 64), 3)),),
+    "one_hot_conv1d_relu_maxpool1d_backward_nlc": (Layer("conv1 to pool1", Draw.tokens_backward),),
+    "layernorm_relu_maxpool1d_backward_nlc": _blocks("norm", Draw.normalised_backward, 1, 6),
     "softmax_cross_entropy": (Layer("logits", Draw.losses),),
     "softmax_cross_entropy_backward": (Layer("logits", lambda d: d.losses(backward=True)),),
     **IMAGE_LAYERS,

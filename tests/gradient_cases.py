@@ -166,6 +166,22 @@ def maxpool1d_last(rng, normal, n, c, length, pool_size):
     return Case({"dy": dy, "x": (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)}, {"pool_size": pool_size})
 
 
+def layernorm_pooled_last(rng, normal, n, octets, length, pool_size):
+    """x in numbers of bf16, likewise."""
+    case = maxpool1d_last(rng, normal, n, 8 * octets, length, pool_size)
+    gamma, beta = values(rng, length, 8 * octets, normal=normal), values(rng, length, 8 * octets, normal=True)
+    return Case({**case.inputs, "gamma": gamma, "beta": beta}, case.options)
+
+
+def one_hot_pooled_last(rng, normal, n, depth, octets, length, k, pool_size):
+    """Sums that fp16 has, as they choose the maximum."""
+    case = make.one_hot_conv1d_relu_maxpool1d_nlc(rng, normal, n, length, k, depth, 8 * octets, pool_size)
+    ids, weight, bias = case.inputs.values()
+    weight, bias = (rng.integers(-40, 60, of.shape).astype(np.float32) / 8 for of in (weight, bias))
+    dy = values(rng, n, (length - k + 1) // pool_size, 8 * octets, normal=normal)
+    return Case({"dy": dy, "ids": ids, "weight": weight, "bias": bias}, case.options)
+
+
 def cross_entropy(rng, normal, n, c):
     return Case({"x": 4 * values(rng, n, c, normal=True), "targets": rng.random((n, c), np.float32)})
 
@@ -295,6 +311,29 @@ GRADIENTS = {
         ),
         large=({"n": 33, "c": 70, "length": 101, "pool_size": 3},),
         draw={"n": (0, 2, 33), "c": (1, 4, 40), "length": (3, 15, 130), "pool_size": (3, 3, 3)},
+    ),
+    "one_hot_conv1d_relu_maxpool1d_backward_nlc": Cases(
+        one_hot_pooled_last,
+        edges=(
+            {"n": 2, "depth": 7, "octets": 1, "length": 11, "k": 3, "pool_size": 3},
+            {"n": 0, "depth": 3, "octets": 1, "length": 9, "k": 3, "pool_size": 3},
+            {"n": 1, "depth": 1, "octets": 3, "length": 3, "k": 1, "pool_size": 3},
+        ),
+        large=({"n": 33, "depth": 70, "octets": 9, "length": 131, "k": 7, "pool_size": 3},),
+        draw={"n": (0, 2, 9), "depth": (1, 5, 100), "octets": (1, 2, 9), "length": (11, 12, 130), "k": (1, 5, 7)}
+        | {"pool_size": (3, 3, 3)},
+        fits=lambda s: s["length"] >= s["k"] + 2,
+        compiled_in=("k", "depth"),
+    ),
+    "layernorm_relu_maxpool1d_backward_nlc": Cases(
+        layernorm_pooled_last,
+        edges=(
+            {"n": 2, "octets": 3, "length": 11, "pool_size": 3},
+            {"n": 0, "octets": 1, "length": 5, "pool_size": 3},
+            {"n": 1, "octets": 1, "length": 3, "pool_size": 3},
+        ),
+        large=({"n": 33, "octets": 9, "length": 101, "pool_size": 3},),
+        draw={"n": (0, 2, 33), "octets": (1, 3, 40), "length": (3, 15, 130), "pool_size": (3, 3, 3)},
     ),
     "conv2d_backward": replace(CONV2D, make=conv2d, compiled_in=()),
     "maxpool2d_backward": replace(POOL2D, make=pool2d(POOL2D)),

@@ -125,6 +125,22 @@ def batchnorm2d_loops(dy, x, gamma, mean, variance):
     return dx, dgamma, dbeta
 
 
+def norm_pooled_loops(dy, x, gamma, beta, pool_size):
+    normal = np.array([(row - row.mean()) / math.sqrt(row.var() + 1e-5) for row in x]).reshape(x.shape)
+    slopes = LOOPS["relu_maxpool1d_backward_nlc"](dy, normal * gamma + beta, pool_size)
+    return layernorm_loops(slopes, x, gamma)
+
+
+def tokens_pooled_loops(dy, ids, weight, bias, pool_size):
+    taps, depth, _ = weight.shape
+    y = np.tile(bias, (len(ids), ids.shape[1] - taps + 1, 1)).astype(float)
+    for n, t, k in np.ndindex(*y.shape[:2], taps):
+        y[n, t] += weight[k, ids[n, t + k]] if ids[n, t + k] < depth else 0
+    slopes = LOOPS["relu_maxpool1d_backward_nlc"](dy, y, pool_size)
+    dweight, dbias = one_hot_conv1d_loops(slopes.swapaxes(1, 2), ids, weight.T)
+    return dweight.T, dbias
+
+
 def softmax_loops(dy, x):
     """By the derivative of each probability p_i by each logit: p_i ((i == j) - p_j)."""
     dx = np.zeros(x.shape)
@@ -242,6 +258,8 @@ LOOPS["relu_maxpool1d_backward"] = behind_relu(lambda *given, **how: (maxpool1d_
 LOOPS["relu_maxpool1d_backward_nlc"] = lambda dy, x, pool_size: LOOPS["relu_maxpool1d_backward"](
     dy.swapaxes(1, 2), x.swapaxes(1, 2), pool_size
 )[0].swapaxes(1, 2)
+LOOPS["one_hot_conv1d_relu_maxpool1d_backward_nlc"] = tokens_pooled_loops
+LOOPS["layernorm_relu_maxpool1d_backward_nlc"] = norm_pooled_loops
 LOOPS |= products(LOOPS)
 LOOPS |= {f"{name}_nlc": last(LOOPS[name]) for name in products(LOOPS)}
 
@@ -333,5 +351,11 @@ def torch_functions(torch):
     pooled = backward(lambda x, *size, **how: f.max_pool1d(x, *size, **how).relu())
     found["relu_maxpool1d_backward"] = pooled
     found["relu_maxpool1d_backward_nlc"] = lambda dy, x, pool_size: pooled(dy.mT, x.mT, kernel_size=pool_size).mT
+    found["one_hot_conv1d_relu_maxpool1d_backward_nlc"] = lambda dy, ids, *given, pool_size: backward(
+        lambda w, b: f.max_pool1d(one_hot_conv1d(ids, w.permute(2, 1, 0), b).relu(), pool_size).mT
+    )(dy, *given)
+    found["layernorm_relu_maxpool1d_backward_nlc"] = lambda dy, *given, pool_size: backward(
+        lambda x, g, b: f.max_pool1d(f.layer_norm(x, g.shape, g, b).relu().mT, pool_size).mT
+    )(dy, *given)
     found |= products(found)
     return found | {f"{name}_nlc": turned(found[name]) for name in products(found)}

@@ -120,7 +120,7 @@ def of_adamw(name: str, target: Target, recorder: Recorder) -> None:
             adamw.AdamW(weights, [adamw.ParameterGroup(4)], clip=1.0, shadow=shadow).step(weights)
 
 
-STARTING = columns, products
+STARTING = columns, products, maxpool1d_training, training, training_backward
 """Modules of variants' kernels that are started by no call."""
 
 

@@ -129,6 +129,30 @@ def test_pools_as_an_operator():
         ops.relu_maxpool1d_backward_nlc_vectorized(np.repeat(dy, 5, 1)[:, :5].copy(), x, 2)
 
 
+def test_norms_as_an_operator():
+    rng = np.random.default_rng(0)
+    x, dy, gamma, beta = (wide(drawn(rng, *shape, 16)).astype(np.float32) for shape in ((2, 11), (2, 3), (11,), (11,)))
+    found = ops.layernorm_relu_maxpool1d_backward_nlc_vectorized(dy, x, gamma, beta, 3)
+    exact = reference.layernorm_relu_maxpool1d_backward_nlc(*map(np.float64, (dy, x, gamma, beta)), 3)
+    for got, want in zip(found, exact, strict=True):
+        assert np.linalg.norm(got - want) <= 5e-3 * np.linalg.norm(want)
+    _, *none = ops.layernorm_relu_maxpool1d_backward_nlc_vectorized(dy[:0], x[:0], gamma, beta, 3)
+    assert all(array.shape == gamma.shape and not array.any() for array in none)
+
+
+def test_tokens_as_an_operator():
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 6, (2, 12), np.uint8)
+    weight, bias = (rng.integers(-20, 30, shape).astype(np.float32) / 8 for shape in ((3, 5, 8), (8,)))
+    dy = wide(drawn(rng, 2, 3, 8)).astype(np.float32)
+    found = ops.one_hot_conv1d_relu_maxpool1d_backward_nlc_warp_gather(dy, ids, weight, bias, 3)
+    exact = reference.one_hot_conv1d_relu_maxpool1d_backward_nlc(dy, ids, weight, bias, 3)
+    for got, want in zip(found, exact, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+    none = ops.one_hot_conv1d_relu_maxpool1d_backward_nlc_warp_gather(dy[:0], ids[:0], weight, bias, 3)
+    assert not any(array.any() for array in none)
+
+
 def test_nan_stays():
     y = np.zeros((1, 3, 8), np.uint16)
     y[0, 1] = 0x7FC0

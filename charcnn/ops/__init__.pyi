@@ -8078,6 +8078,88 @@ def relu_maxpool1d_backward_nlc_vectorized(
         DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
+# layernorm_relu_maxpool1d_backward_nlc
+
+def layernorm_relu_maxpool1d_backward_nlc_vectorized(
+    dy: Array,
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    pool_size: int,
+    *,
+    eps: float = 1e-05,
+    out: tuple[Array, Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array, Array]:
+    """`reference.layernorm_relu_maxpool1d_backward_nlc` by the technique `vectorized`.
+
+    Gradients of the maxima of pool_size positions each of relu(layernorm(x, gamma, beta)), by x, gamma and beta.
+
+    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    A thread has eight channels of a window; x, what is normalised, and gradients of features are bf16.
+
+    Args:
+        dy: float32 (N, L // pool_size, C), C-contiguous, the gradient of the result.
+        x: float32 (N, L, C), C-contiguous.
+        gamma: float32 (L, C), C-contiguous.
+        beta: float32 (L, C), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, a tuple, any of it None: dx (N, L, C), dgamma (L, C), dbeta (L, C), float32; made where
+            None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dx (N, L, C), dgamma (L, C), dbeta (L, C), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; pool_size is not 3, C is no multiple of 8,
+            gamma or beta begins at no multiple of 16 bytes, or an input of x in bf16 is larger than shared memory.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+# one_hot_conv1d_relu_maxpool1d_backward_nlc
+
+def one_hot_conv1d_relu_maxpool1d_backward_nlc_warp_gather(
+    dy: Array,
+    ids: Array,
+    weight: Array,
+    bias: Array,
+    pool_size: int,
+    *,
+    out: tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array]:
+    """`reference.one_hot_conv1d_relu_maxpool1d_backward_nlc` by the technique `warp_gather`.
+
+    Gradients of one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size) by weight and bias.
+
+    CUDA, as gather, each warp by itself, with sums, LayerNorm and features in the precision. All arrays are NumPy's, or
+    all lie on the device, and then nothing waits for the result.
+
+    Rows of weights are added up in fp16, and choose the maximum; sums of gradients, in bf16, are by character.
+
+    Args:
+        dy: float32 (N, L_out // pool_size, C_out), C-contiguous, the gradient of the result.
+        ids: uint8 (N, L), C-contiguous, an id of depth or more is blank.
+        weight: float32 (K, depth, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        out: where to write, a tuple, any of it None: dweight (K, depth, C_out), dbias (C_out,), float32; made where
+            None. Or a function that gives any of them, called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        dweight (K, depth, C_out), dbias (C_out,), float32, where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; pool_size is not 3, C_out is no multiple of
+            8, depth is above 255, or shared memory does not hold the rows of eight channels.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
 # batchnorm2d_backward
 
 def batchnorm2d_backward_loops(

@@ -184,6 +184,8 @@ OPERATORS = (
     )),
     Operator("maxpool1d_backward", FLOAT32, epilogue=""),
     *_both("nlc", Operator("relu_maxpool1d_backward", FLOAT32, "maxpool1d_backward", "relu")),
+    Operator("layernorm_relu_maxpool1d_backward", FLOAT32, results=NORM_GRADIENTS, axes="nlc"),
+    Operator("one_hot_conv1d_relu_maxpool1d_backward", FLOAT32, results=PRODUCT_GRADIENTS[1:], axes="nlc"),
     Operator("batchnorm2d_backward", FLOAT32, results=NORM_GRADIENTS),
     Operator("softmax_cross_entropy", FLOAT32),
     *(Operator(f"{of}_backward", FLOAT32, results=NORM_GRADIENTS) for of in ("rownorm", "add_rownorm")),
@@ -304,8 +306,11 @@ _BY_TECHNIQUE = (
     *_rows("relu_conv1d_backward", "naive", "conv1d.backward:launch_naive"),
     *_rows("relu_linear_backward", "naive", "linear.backward:launch_naive"),
     *_rows("relu_maxpool1d_backward", "naive", "maxpool1d_backward:launch_naive"),
-    *_rows("relu_maxpool1d_backward_nlc", "vectorized", "maxpool1d_backward_nlc:launch",
+    *_rows("one_hot_conv1d_relu_maxpool1d_backward_nlc", "warp_gather", "token_conv1d.pooled_backward:launch",
            tolerance=HALF_PRECISIONS["bf16"].tolerance, ampere=True),
+    *(row for name, home in (("relu_maxpool1d_backward_nlc", "maxpool1d_backward_nlc"),
+                             ("layernorm_relu_maxpool1d_backward_nlc", "layernorm.pooled_backward"))
+      for row in _rows(name, "vectorized", f"{home}:launch", tolerance=HALF_PRECISIONS["bf16"].tolerance, ampere=True)),
     *(row for technique, needs in (("mma", {"ampere": True}), ("wgmma", {"hopper": True}))
       for of, launch in (("conv1d", technique), ("linear", f"linear_{technique}"))
       for row in _rows(f"{of}_backward_nlc relu_{of}_backward_nlc", technique,

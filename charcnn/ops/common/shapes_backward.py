@@ -80,11 +80,30 @@ def maxpool1d_backward_nlc(dy: Array, x: Array, pool_size: int) -> Shape:
     return n, length, channels
 
 
+def layernorm_relu_maxpool1d_backward_nlc(
+    dy: Array, x: Array, gamma: Array, beta: Array, pool_size: int, eps: float = 1e-5
+) -> tuple[Shape, Shape, Shape]:
+    """dy (N, L // pool_size, C), x (N, L, C), gamma and beta (L, C) -> dx (N, L, C), dgamma (L, C), dbeta (L, C)."""
+    shape = maxpool1d_backward_nlc(dy, x, pool_size)
+    shapes.layernorm(x, gamma, beta, eps)
+    return shape, shape[1:], shape[1:]
+
+
 def one_hot_conv1d_backward(dy: Array, ids: Array, weight: Array) -> tuple[Shape, Shape]:
     """dy (N, C_out, L_out), ids (N, L), weight (C_out, depth, K) -> dweight (C_out, depth, K), dbias (C_out,)."""
     c_out, *_ = shapes.ranked("weight", weight, "C_out, depth, K")
     expect("dy", dy, shapes.one_hot_conv1d(ids, weight, _Like(c_out)))
     return shape_of("weight", weight), (c_out,)
+
+
+def one_hot_conv1d_relu_maxpool1d_backward_nlc(
+    dy: Array, ids: Array, weight: Array, bias: Array, pool_size: int
+) -> tuple[Shape, Shape]:
+    """dy (N, L_out // pool_size, C_out), ids (N, L), weight (K, depth, C_out), bias (C_out,) ->
+    dweight (K, depth, C_out), dbias (C_out,).
+    """
+    expect("dy", dy, shapes.one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size))
+    return shape_of("weight", weight), shape_of("bias", bias)
 
 
 def softmax_cross_entropy_backward(dy: Array, x: Array, targets: Array) -> Shape:

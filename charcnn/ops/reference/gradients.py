@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from charcnn.layers.layer import SLOPE
 from charcnn.ops.common import shapes, shapes_backward
-from charcnn.ops.reference.sequences import one_hot
+from charcnn.ops.reference.sequences import layernorm, one_hot, one_hot_conv1d_nlc
 from charcnn.ops.reference.values import Array, gelu, sigmoid, softmax
 
 
@@ -157,11 +157,30 @@ def relu_maxpool1d_backward_nlc(dy: Array, x: Array, pool_size: int) -> Array:
     return relu_maxpool1d_backward(dy.swapaxes(1, 2), x.swapaxes(1, 2), pool_size).swapaxes(1, 2)
 
 
+def layernorm_relu_maxpool1d_backward_nlc(
+    dy: Array, x: Array, gamma: Array, beta: Array, pool_size: int, *, eps: float = 1e-5
+) -> tuple[Array, Array, Array]:
+    """Gradients of the maxima of pool_size positions each of relu(layernorm(x, gamma, beta)), by x, gamma and beta."""
+    shapes_backward.layernorm_relu_maxpool1d_backward_nlc(dy, x, gamma, beta, pool_size, eps)
+    slopes = relu_maxpool1d_backward_nlc(dy, layernorm(x, gamma, beta, eps=eps), pool_size)
+    return layernorm_backward(slopes, x, gamma, eps=eps)
+
+
 def one_hot_conv1d_backward(dy: Array, ids: Array, weight: Array) -> tuple[Array, Array]:
     """Gradients of one_hot_conv1d(ids, weight, bias) by weight and bias: of weight only the shape counts."""
     shapes_backward.one_hot_conv1d_backward(dy, ids, weight)
     x = one_hot(ids, weight.shape[1], dtype=dy.dtype.type)
     return conv1d_backward(dy, x, weight)[1:]
+
+
+def one_hot_conv1d_relu_maxpool1d_backward_nlc(
+    dy: Array, ids: Array, weight: Array, bias: Array, pool_size: int
+) -> tuple[Array, Array]:
+    """Gradients of one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size) by weight and bias."""
+    shapes_backward.one_hot_conv1d_relu_maxpool1d_backward_nlc(dy, ids, weight, bias, pool_size)
+    slopes = relu_maxpool1d_backward_nlc(dy, one_hot_conv1d_nlc(ids, weight, bias), pool_size)
+    dweight, dbias = one_hot_conv1d_backward(slopes.swapaxes(1, 2), ids, weight.T)
+    return dweight.T, dbias
 
 
 def softmax_cross_entropy(x: Array, targets: Array) -> Array:
