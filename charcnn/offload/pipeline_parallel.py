@@ -2,9 +2,9 @@
 
 While a stage computes one micro-batch, the next one comes and the last one leaves: a rank has slots, as in
 `charcnn.offload.overlap`, each with a place for what comes and one for what leaves. A message is sent synchronously, so
-that a slow stage holds up those before it, and memory is bounded by the slots. On one host features lie in memory that
-the next rank reads, and messages only say so. The root has the first stage, and takes the results of the last. S stages and M micro-batches leave each rank idle for (S - 1) / (M + S - 1) of the time
-(Huang et al. 2019, GPipe).
+that a slow stage holds up those before it, and memory is bounded by the slots. On one host the next rank reads features
+where they lie, and messages only say so. The root has the first stage, and takes the last one's results. S stages and M
+micro-batches leave each rank idle for (S - 1) / (M + S - 1) of the time (Huang et al. 2019, GPipe).
 """
 
 from __future__ import annotations
