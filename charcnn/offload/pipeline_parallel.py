@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from charcnn.aliases import Array, Comm, Record
-from charcnn.host.shared import SharedMemory
+from charcnn.host.shared_memory import HostMemory
 from charcnn.offload.ranks import local_place
 from charcnn.offload.scheduler import POLL, Scheduler, Task
 from charcnn.runtime.pipeline import Pipeline, as_pipeline
@@ -162,7 +162,7 @@ class _Relay:
         """Have ranks of one host find each other's results."""
         comm, stage = self._comm, self._stage
         sizes = comm.allgather((slots, stage.chunk * stage.width))
-        memory = SharedMemory(4 * max(1, *(of * values for of, values in sizes))).shared(comm)
+        memory = HostMemory(4 * max(1, *(of * values for of, values in sizes))).shared(comm)
         for one, (of, values) in zip(memory, sizes, strict=True):
             self._rooms.append(np.frombuffer(one, np.float32)[: of * values].reshape(of, values))
         self._read, stage.link = comm.Dup(), "host memory"
