@@ -214,12 +214,16 @@ from charcnn.model.rounding import ROUNDINGS
 from charcnn.model.validation import in_sigmas
 from charcnn.networks import cpu, parts
 from charcnn.networks.reference import expected
-from charcnn.offload import partition, watch
+from charcnn.offload import partition, pipeline_parallel, tensor_parallel, watch
 from charcnn.runtime.monitor import Monitor
 def build(*arguments, **options):
     return cpu.build("cpu_gemm", *arguments, batch=2, **options)
 watch.follow(comm, "tensor")
-for name in TITLES:
+for turn, name in enumerate(TITLES):
+    if turn % 2:  # as between hosts
+        tensor_parallel.local_place = pipeline_parallel.local_place = lambda comm: (0, 1)
+    else:
+        tensor_parallel.local_place = pipeline_parallel.local_place = offload.local_place
     network = architecture(name)
     weights, images = drawn(network, 7)
     if comm.rank == 0:
@@ -236,6 +240,7 @@ for name in TITLES:
                 worst = in_sigmas(found, exact[:n], sigma[:n]).max()
                 assert worst < ROUNDINGS["fp32"].bound, (name, mode, n, worst)
         assert 0 <= run.busy <= run.elapsed
+        assert run.link == ("messages" if turn % 2 else "host memory"), (name, mode, run.link)
     print(name, "done", comm.rank)
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from charcnn.aliases import Comm
-from charcnn.host.shared import SharedMemory
+from charcnn.host.shared_memory import HostMemory
 from charcnn.layers import Shape
 from charcnn.offload.partition import Part, overlap
 
@@ -25,7 +25,7 @@ class HostRoom:
     """
 
     def __init__(self, comm: Comm, values: int) -> None:
-        memory = SharedMemory(2 * 4 * max(values, 1)).shared(comm)
+        memory = HostMemory(2 * 4 * max(values, 1)).shared(comm)
         self._places = [np.frombuffer(one, np.float32).reshape(2, -1) for one in memory]
         self._rank, self._turn = comm.rank, 0
 

@@ -2,9 +2,9 @@
 
 While a stage computes one micro-batch, the next one comes and the last one leaves: a rank has slots, as in
 `charcnn.offload.overlap`, each with a place for what comes and one for what leaves. A message is sent synchronously, so
-that a slow stage holds up those before it, and memory is bounded by the slots. On one host features lie in memory that
-the next rank reads, and messages only say so. The root has the first stage, and takes the results of the last. S stages and M micro-batches leave each rank idle for (S - 1) / (M + S - 1) of the time
-(Huang et al. 2019, GPipe).
+that a slow stage holds up those before it, and memory is bounded by the slots. On one host the next rank reads features
+where they lie, and messages only say so. The root has the first stage, and takes the last one's results. S stages and M
+micro-batches leave each rank idle for (S - 1) / (M + S - 1) of the time (Huang et al. 2019, GPipe).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from charcnn.aliases import Array, Comm, Record
-from charcnn.host.shared import SharedMemory
+from charcnn.host.shared_memory import HostMemory
 from charcnn.offload.ranks import local_place
 from charcnn.offload.scheduler import POLL, Scheduler, Task
 from charcnn.runtime.pipeline import Pipeline, as_pipeline
@@ -162,7 +162,7 @@ class _Relay:
         """Have ranks of one host find each other's results."""
         comm, stage = self._comm, self._stage
         sizes = comm.allgather((slots, stage.chunk * stage.width))
-        memory = SharedMemory(4 * max(1, *(of * values for of, values in sizes))).shared(comm)
+        memory = HostMemory(4 * max(1, *(of * values for of, values in sizes))).shared(comm)
         for one, (of, values) in zip(memory, sizes, strict=True):
             self._rooms.append(np.frombuffer(one, np.float32)[: of * values].reshape(of, values))
         self._read, stage.link = comm.Dup(), "host memory"

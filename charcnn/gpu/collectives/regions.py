@@ -17,7 +17,7 @@ from numba import cuda
 from charcnn.aliases import Array, Comm, DType, Value
 from charcnn.gpu import device
 from charcnn.gpu.device import SIMULATED, DeviceError
-from charcnn.host.shared import SharedMemory
+from charcnn.host.shared_memory import HostMemory
 from charcnn.layers.layer import Shape
 
 SHARED_WHOLE = 2 << 20
@@ -117,7 +117,7 @@ class HostRegion:
 
     def __init__(self, nbytes: int) -> None:
         try:
-            self._memory = SharedMemory(nbytes)
+            self._memory = HostMemory(nbytes)
         except OSError as error:
             raise DeviceError(str(error)) from error
         self._nbytes, self._maps = nbytes, list[mmap.mmap]()

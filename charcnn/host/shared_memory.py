@@ -14,7 +14,7 @@ SHARED = Path("/dev/shm")
 """Where Linux has files that lie in memory."""
 
 
-class SharedMemory:
+class HostMemory:
     """Zeros of this process, which the host's other processes map, too.
 
     Args:
