@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NoReturn
 
+from charcnn.gpu.errors import DeviceError
 from charcnn.host.install import pip_install
 
 MISSING = find_spec("numba_cuda") is None
@@ -21,8 +22,6 @@ MISSING = find_spec("numba_cuda") is None
 
 def refuse() -> NoReturn:
     """Raise the DeviceError that says what to install."""
-    from charcnn.gpu.device import DeviceError
-
     raise DeviceError(f"kernels for GPUs, also simulated ones, need numba-cuda: {pip_install('simulator')}")
 
 
@@ -82,4 +81,4 @@ class _Finder:
 def install() -> None:
     """Have the stand-ins found where numba-cuda is missing and no numba.cuda was imported before."""
     if MISSING and "numba.cuda" not in sys.modules:
-        sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder())
