@@ -41,7 +41,7 @@ PNG = rb"\x89PNG.{,200}Software\0charcnn"
 """How these begin."""
 
 
-def lock(file: IO[Any], *, wait: bool = True) -> None:
+def lock(file: IO[str] | IO[bytes], *, wait: bool = True) -> None:
     """Keep other processes that call this off a file until it is closed.
 
     Raises:

@@ -6,6 +6,9 @@ import os
 import shutil
 import subprocess
 import time
+from pathlib import Path
+
+import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -13,6 +16,14 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 def find():
     """The browser's path; None where there is none."""
     return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def npm_package(name):
+    """The folder of a package of npm, in one that NODE_PATH names; else the test is skipped."""
+    for folder in filter(None, os.environ.get("NODE_PATH", "").split(os.pathsep)):
+        if (Path(folder) / name).is_dir():
+            return Path(folder) / name
+    return pytest.skip(f"NODE_PATH names no folder with npm's {name}")
 
 
 class Page:

@@ -13,6 +13,7 @@ import pytest
 from commands import SLOW, TEXTS, command, left, rows, tree
 from conftest import CPU_LEVELS
 
+from charcnn import files
 from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE
 from charcnn.gpu import device
 from charcnn.text import output
@@ -174,7 +175,7 @@ def test_a_file_system_without_locks_is_told(charcnn, tmp_path, monkeypatch):
     def none(file, operation):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(output.fcntl, "flock", none)
+    monkeypatch.setattr(files.fcntl, "flock", none)
     status, _, err = charcnn("classify", source, "-o", out)
     assert (status, err) == (FAILED, f"charcnn classify: {out}.part: cannot be locked: No locks available\n")
     assert not out.exists()

@@ -22,17 +22,12 @@ class Quiet(SimpleHTTPRequestHandler):
 def folder(tmp_path_factory):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    named = os.environ.get("NODE_PATH", "").split(os.pathsep)
-    found = next(
-        (Path(one) / "onnxruntime-web" for one in named if one and (Path(one) / "onnxruntime-web").is_dir()), None
-    )
-    if found is None:
-        pytest.skip("NODE_PATH names no folder with npm's onnxruntime-web")
+    runtime = browser.npm_package("onnxruntime-web")
     spec = importlib.util.spec_from_file_location("build_demo", DEMO / "build.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     path = tmp_path_factory.mktemp("demo")
-    module.build(found, path)
+    module.build(runtime, path)
     return path
 
 

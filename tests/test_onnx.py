@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import npm_package
 
 from charcnn.config import TINY
 from charcnn.levels import l11
@@ -142,10 +143,7 @@ def test_the_pages_cpp(folder):
 @pytest.mark.parametrize("package", ["onnxruntime-web", "onnxruntime-node"])
 def test_the_pages_javascript(package, folder):
     node = shutil.which("node") or pytest.skip("no Node.js")
-    named = os.environ.get("NODE_PATH", "").split(os.pathsep)
-    modules = next((Path(one) for one in named if one and (Path(one) / package).is_dir()), None)
-    if modules is None:
-        pytest.skip(f"NODE_PATH names no folder with npm's {package}")
+    modules = npm_package(package).parent
     link = folder / "node_modules"
     link.unlink(missing_ok=True)
     link.symlink_to(modules)

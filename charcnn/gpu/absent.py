@@ -11,8 +11,9 @@ import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from charcnn.gpu.errors import DeviceError
 from charcnn.host.install import pip_install
 
 MISSING = find_spec("numba_cuda") is None
@@ -21,8 +22,6 @@ MISSING = find_spec("numba_cuda") is None
 
 def refuse() -> NoReturn:
     """Raise the DeviceError that says what to install."""
-    from charcnn.gpu.device import DeviceError
-
     raise DeviceError(f"kernels for GPUs, also simulated ones, need numba-cuda: {pip_install('simulator')}")
 
 
@@ -39,24 +38,24 @@ def _importing() -> bool:
 class _Absent:
     """Any name of numba.cuda: a function, a class, a decorator, or the kernel that a decorator gave."""
 
-    def __init__(self, *_: Any) -> None: ...  # with three arguments it is a class whose base is absent
+    def __init__(self, *_: object) -> None: ...  # with three arguments it is a class whose base is absent
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> _Absent:
         if name.startswith("__"):
             raise AttributeError(name)
         return _Absent()
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
+    def __call__(self, *_: object, **__: object) -> _Absent:
         return self if _importing() else refuse()
 
-    def __getitem__(self, _: Any) -> Any:
+    def __getitem__(self, _: object) -> _Absent:
         return self if _importing() else refuse()
 
-    def __instancecheck__(self, _: Any) -> bool:
+    def __instancecheck__(self, _: object) -> bool:
         return False
 
 
-def _attribute(name: str) -> Any:
+def _attribute(name: str) -> object:
     if name.startswith("__"):
         raise AttributeError(name)
     return (lambda *_: False) if name.startswith("is_") else _Absent()
@@ -65,7 +64,7 @@ def _attribute(name: str) -> Any:
 class _Finder:
     """Finds numba.cuda and all modules in it, as modules that hold whatever is asked of them."""
 
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
         """Python's import calls this: None for all other modules."""
         return ModuleSpec(name, self, is_package=True) if f"{name}.".startswith("numba.cuda.") else None  # type: ignore[arg-type]
 
@@ -82,4 +81,4 @@ class _Finder:
 def install() -> None:
     """Have the stand-ins found where numba-cuda is missing and no numba.cuda was imported before."""
     if MISSING and "numba.cuda" not in sys.modules:
-        sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder())

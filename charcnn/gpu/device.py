@@ -15,6 +15,7 @@ from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 from charcnn.aliases import Array, DType, Stream
 from charcnn.gpu import absent, unload
 from charcnn.gpu.described import described
+from charcnn.gpu.errors import DeviceError
 from charcnn.host.install import pip_install
 from charcnn.layers.layer import Shape
 
@@ -52,10 +53,6 @@ def block_size(threads: int) -> int:
 
 if not SIMULATED and not absent.MISSING:
     unload.mend()
-
-
-class DeviceError(RuntimeError):
-    """The machine cannot do what was asked: a message of one line that says what to do."""
 
 
 class SizeError(DeviceError, ValueError):
