@@ -1,6 +1,6 @@
 """Which engine trains: own kernels on a CPU, PyTorch on a GPU, or where it is asked for or they lack something.
 
-Without PyTorch own kernels train on a Hopper GPU, too.
+Without PyTorch own kernels train on a GPU since compute capability 8.0, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KNOWN = {
 """What may be asked for."""
 
 ON_GPUS = "a GPU is there, and so is PyTorch; engine own trains on it without"
-"""Why it trains there: own kernels' steps are checked on a GPU, whole trainings are not yet."""
+"""Why it trains there: which of them is faster is not measured yet."""
 
 
 def choose(
