@@ -125,16 +125,16 @@ def _add_training(how: argparse._ArgumentGroup) -> None:
     add(
         "--sparse",
         choices=(SPARSE,),
-        help="prune all weights of the model of --init, which has the same classes, but the first and last layer's: of "
-        "each four, the two that are largest stay and learn on, the others are 0",
+        help="prune the model of --init, which has the same classes, but for its first and last layer: of each four "
+        "weights, the two that are largest stay and learn on, and the others are 0",
     )
     add("--config", metavar="SIZES", help=f"{HELP}, which begins with random weights (default: by --preset)")
     add(
         "--engine",
         choices=("auto", "own", "torch"),
         default="auto",
-        help="what computes: own kernels, on a CPU or a Hopper GPU, or PyTorch (default: auto, own kernels on a CPU; "
-        "on a GPU, or for what they lack, mixup or the precision, PyTorch where it is installed)",
+        help="what computes: own kernels, on a CPU or a GPU since 8.0, or PyTorch (default: auto, own kernels on a "
+        "CPU; on a GPU, or for what they lack, mixup or the precision, PyTorch where it is installed)",
     )
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: auto, a GPU if there is one")
     add(

@@ -60,8 +60,9 @@ def _next(typing, taken):
 def _work(call, pieces, taken, source, to, size, piece):
     """Copy what no other thread has taken, piece by piece; 0, or the status with which the driver refused.
 
-    call: int64 (8,): addresses of _FUNCTIONS, context, room for a context, stream. pieces: int64 (p, 2): address and
-    event of each pinned one of this thread. taken: int64 (1,), how many pieces of the source all threads have taken.
+    call: int64 (8,): addresses of _FUNCTIONS, context, room for a context, stream.
+    pieces: int64 (p, 2): address and event of each pinned one of this thread.
+    taken: int64 (1,): how many pieces of the source all threads have taken.
     """
     status = call_at(call[_PUSH], (call[_CONTEXT],))
     if status != 0:

@@ -121,16 +121,18 @@ NORMS = "neighbours", "outermost", "whole"
 def tensor(nodes: Sequence[Node], ranks: int, norms: str = NORMS[0]) -> list[Part]:
     """Every product shared out over ranks: output channels of convolutions; rows, then columns of linear layers.
 
-    Features stay shared out for as long as the next layer can read them so: pointwise and pooling layers, a convolution
-    whose groups are those that a rank has, a linear layer by the columns of what a rank has, whose results are added
-    up. Local response normalisation needs some channels of the neighbours.
+    Features stay shared out for as long as the next layer can read them so. Pointwise and pooling layers can, and so
+    can a convolution whose groups are those that a rank has. A linear layer can by the columns of what a rank has; its
+    results are added up. Local response normalisation needs some channels of the neighbours.
 
     Args:
         nodes: the network.
         ranks: how many.
-        norms: "neighbours": each rank gets those channels, of all pixels, before it normalises; "outermost": the norm
-            itself exchanges them; "whole": the convolution before it computes them as well, where it reads all
-            channels, and else each rank gets all channels: one message less, for more work.
+        norms: how a rank gets those channels.
+            "neighbours": it gets them, of all pixels, before it normalises.
+            "outermost": the norm itself exchanges them.
+            "whole": one message less, for more work. The convolution before it computes them as well, where it reads
+            all channels; elsewhere each rank gets all channels.
 
     Raises:
         ValueError: a product has fewer channels or units than there are ranks.

@@ -1,6 +1,6 @@
 """Pipeline-parallel offload: each rank has a stage of the network, and micro-batches of inputs go from rank to rank.
 
-While a stage computes one micro-batch, the next one comes and the last one leaves: a rank has slots, as in
+While a stage computes one micro-batch, the next one comes and the last one leaves. So a rank has slots, as in
 `charcnn.offload.overlap`, each with a place for what comes and one for what leaves. A message is sent synchronously, so
 that a slow stage holds up those before it, and memory is bounded by the slots. On one host the next rank reads features
 where they lie, and messages only say so. The root has the first stage, and takes the last one's results. S stages and M

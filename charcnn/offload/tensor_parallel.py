@@ -1,9 +1,9 @@
 """Tensor-parallel offload: all ranks compute every batch together, each its share of every layer.
 
 The root sends the inputs' bytes to all, the next batch's while one is computed. Between parts a rank gets the channels
-that it needs of those that others have; or linear layers' results, each a sum of the columns' that a rank has, are
-added up over all ranks (Shoeybi et al. 2019, Megatron-LM; the convolutions' split is AlexNet's, of two GPUs). Ranks of
-one host read features where the others wrote them; between hosts they are messages.
+that it needs of those that others have. Where a linear layer has only a rank's columns, its results are added up over
+all ranks (Shoeybi et al. 2019, Megatron-LM). The convolutions' split is AlexNet's, of two GPUs. Ranks of one host read
+features where the others wrote them; between hosts they are messages.
 """
 
 from __future__ import annotations

@@ -8116,7 +8116,7 @@ def layernorm_relu_maxpool1d_backward_nlc_vectorized(
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; pool_size is not 3, C is no multiple of 8,
-            gamma or beta begins at no multiple of 16 bytes, or an input of x in bf16 is larger than shared memory.
+            or gamma or beta begins at no multiple of 16 bytes. Or an input of x in bf16 is larger than shared memory.
         DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 

@@ -67,9 +67,10 @@ def arrived_kernel(number, flags, ranks, rank, patience, fault):
 def make_sum_kernel(ranks: int) -> Kernel:
     """The kernel (table, number, flags, far, partial, rank, patience, fault): sums in the order of ranks.
 
-    The table has a row for each sum: addresses of this rank's values, of the first other rank's, and of where the sum
-    goes; quads; and which flag of each rank says that they are there. Ranks' values lie `far` bytes apart, from the one
-    behind this rank on. A row has blocks side by side; each leaves the sum of its squares: partial (rows, blocks).
+    The table has a row for each sum. It begins with three addresses: of this rank's values, of the first other rank's,
+    and of where the sum goes. Then come how many quads, and which flag of each rank says that they are there. Ranks'
+    values lie `far` bytes apart, from the one behind this rank on. A row has blocks side by side; each leaves the sum
+    of its squares: partial (rows, blocks).
     """
 
     @jit(launch_bounds=THREADS)
@@ -105,9 +106,9 @@ def make_norm_kernel(ranks: int, alone: bool) -> Kernel:
     """The kernel (partial, number, places, rank, most, tiny, found, patience, fault): the norm of all ranks' parts.
 
     Each rank's squares are added up in the same order, rounded to float32, and these by rank: all ranks get the same
-    bits. `alone` says that all parts are here: partial (ranks, n); else this rank's (1, n), and `places` are addresses
-    of 16 bytes on each rank for each, where ranks put their sums. found = (norm, the factor that makes it `most` at
-    most; 0 for no limit).
+    bits. `alone` says that all parts are here: partial (ranks, n). Else it is this rank's (1, n), and `places` are
+    addresses of 16 bytes on each rank for each, where ranks put their sums. found = (norm, the factor that makes it
+    `most` at most; 0 for no limit).
     """
 
     @jit()

@@ -1,8 +1,8 @@
 """ZeRO-Offload on Hopper GPUs: masters and moments lie on the host, whose cores do AdamW.
 
-A step's graph ends with the sums of gradients. They go to pinned memory a piece at a time, AdamW moves each piece as it
-comes, and its weights go back, to be rounded, while the next one is moved. The step waits for all of that: a later
-one computes with the weights of this one.
+A step's graph ends with the sums of gradients. They go to pinned memory a piece at a time, and AdamW moves each piece's
+weights as it comes. These go back, to be rounded, while the next piece is moved. The step waits for all of that: a
+later one computes with the weights of this one.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ MANY = 4
 def cuts(start: int, stop: int, size: int, length: int) -> Iterator[tuple[int, int]]:
     """Where batches begin and end that have at most `size` inputs of `length` bytes each.
 
-    While one is computed the next is copied, but the last one's computation hides behind nothing: where copies take
-    long, it is a half, a quarter and so on of a batch.
+    While one is computed the next is copied, but while the last one is computed nothing is left to copy. Where copies
+    take long, a run therefore ends in a half, a quarter and so on of a batch.
     """
     tapers = stop - start >= MANY * size
     while start < stop:

@@ -48,7 +48,7 @@ def choose(
         warn: takes a line on why a GPU is not used.
 
     Raises:
-        ValueError: there is no such engine, device or precision; a GPU or PyTorch is asked for, and missing; or own
+        ValueError: there is no such engine, device or precision; or a GPU or PyTorch is asked for, and missing. Or own
             kernels are asked for, or no others are there, and lack something. Names it.
     """
     for name, value in (("engine", engine), ("device", device), ("precision", precision)):

@@ -113,11 +113,11 @@ def make_exchange(
     """The kernel of a collective: all_reduce, two_shot, reduce_scatter or all_gather.
 
     In `all_reduce` each rank sends all of x to all, and adds up everything. In `two_shot` a rank adds up its part of
-    what a block takes in a step, and sends the sums to all. `epilogue` is a device function of a float32, of each sum.
+    what a block takes in a step, and sends the sums to all. `epilogue` is a device function, of each float32 sum.
 
-    The kernel's arguments: addresses of x and y, multiples of 16; the ranks' regions, this one's first, then those of
-    the ranks behind it; the rank; halves that one rank gives to another; vectors that a block takes in a step;
-    nanoseconds that it waits, and where it writes who did not come.
+    The kernel's arguments: addresses of x and y, multiples of 16. The ranks' regions, this one's first, then those of
+    the ranks behind it. The rank; halves that one rank gives to another; vectors that a block takes in a step.
+    Nanoseconds that it waits, and where it writes who did not come.
     """
     add, words = sums_of(ptx_type)
     of = PROTOCOLS[protocol](ranks)

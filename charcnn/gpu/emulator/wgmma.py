@@ -121,9 +121,9 @@ def wgmma_sparse(ptx_type: str, columns: int, accumulate: bool = True) -> Functi
 def sparse_places(words: np.ndarray, ptx_type: str) -> np.ndarray:
     """Which two of each four numbers in depth A has, (64, fours, 2) of 0 to 3, by the metadata of 128 threads.
 
-    A nibble is a four: bits 0 and 1 are the first one's place. In 16 bits, of the four lanes that have two rows, 8
-    apart, lanes 0 and 1 have the first 32 numbers, lanes 2 and 3 the others: each has 16 of both rows, the first row's
-    in its lower half. In e4m3 a word has 32 numbers of a row: lanes 1 and 3 of the second row, 2 and 3 of the second
+    A nibble is a four: bits 0 and 1 are the first one's place. Four lanes have two rows, 8 apart. In 16 bits, lanes 0
+    and 1 have the first 32 numbers, lanes 2 and 3 the others. Each has 16 of both rows, the first row's in its lower
+    half. In e4m3 a word has 32 numbers of a row. Lanes 1 and 3 have those of the second row, lanes 2 and 3 the second
     half of 64. PTX ISA, "wgmma: Sparse matrix storage".
 
     Args:

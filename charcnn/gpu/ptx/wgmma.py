@@ -155,8 +155,8 @@ def wgmma_sparse(ptx_type: str, columns: int, accumulate: bool = True) -> Intrin
     """multiply(acc, a, b, metadata): `wgmma` where of each four of A's numbers in depth two are 0 and not stored.
 
     Args of `multiply`: acc and b are as of `wgmma`. a is a `descriptor` of 64 rows of 64 bytes, with 64-byte swizzle:
-    the numbers that are kept, in order. metadata is a thread's uint32 `cuda.local.array`, of a word in 16 bits and of
-    two in e4m3, which says where they belong. `charcnn.ops.common.sparse.compressed` makes both of a matrix.
+    the numbers that are kept, in order. metadata says where they belong: a thread's uint32 `cuda.local.array`, one word
+    in 16 bits and two in e4m3. `charcnn.ops.common.sparse.compressed` makes both of a matrix.
 
     PTX: twice wgmma.mma_async.sp.sync.aligned.m64nNkK.f32.type.type, K 32 in 16 bits and 64 in e4m3, and
     wgmma.commit_group; sections "wgmma.mma_async.sp" and "Sparse matrix storage". Since compute capability 9.0

@@ -18,7 +18,7 @@ def launch(call: ResultsCall, dy: Array, x: Array, gamma: Array, beta: Array, po
     """A thread has eight channels of a window; x, what is normalised, and gradients of features are bf16.
 
     Raises:
-        ValueError: pool_size is not 3, C is no multiple of 8, gamma or beta begins at no multiple of 16 bytes, or an
+        ValueError: pool_size is not 3, C is no multiple of 8, or gamma or beta begins at no multiple of 16 bytes. Or an
             input of x in bf16 is larger than shared memory.
     """
     if pool_size != WINDOW:
