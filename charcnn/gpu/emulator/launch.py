@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
-from greenlet import getcurrent
 from numba import types
 from numba.cuda.simulator import kernel as simulator
 from numba.cuda.simulator.args import ArgHint, InOut
@@ -21,7 +20,19 @@ from charcnn.gpu.emulator.findings import UNINITIALISED, Finding, Findings
 from charcnn.gpu.emulator.order import Actor
 from charcnn.gpu.emulator.overlap import GlobalArray, Launches, results_of, written
 from charcnn.gpu.emulator.results import Results
-from charcnn.gpu.emulator.threads import LANES, Cluster, Dim3, Gate, LaunchConfig, Size, Thread, ThreadBlock, run, sizes
+from charcnn.gpu.emulator.threads import (
+    LANES,
+    Cluster,
+    Dim3,
+    Gate,
+    LaunchConfig,
+    Size,
+    Thread,
+    ThreadBlock,
+    getcurrent,
+    run,
+    sizes,
+)  # fmt: skip
 
 OTHERWISE = 0x3C
 """What each byte of shared memory holds before it is written, the second time: no NaN, and not 0."""
