@@ -16,23 +16,12 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKe
 
 from charcnn.aliases import Array, Function, Kernel, Stream, Value
 from charcnn.gpu.emulator import kernel_api, lockstep
+from charcnn.gpu.emulator.coroutines import getcurrent
 from charcnn.gpu.emulator.findings import UNINITIALISED, Finding, Findings
 from charcnn.gpu.emulator.order import Actor
 from charcnn.gpu.emulator.overlap import GlobalArray, Launches, results_of, written
 from charcnn.gpu.emulator.results import Results
-from charcnn.gpu.emulator.threads import (
-    LANES,
-    Cluster,
-    Dim3,
-    Gate,
-    LaunchConfig,
-    Size,
-    Thread,
-    ThreadBlock,
-    getcurrent,
-    run,
-    sizes,
-)  # fmt: skip
+from charcnn.gpu.emulator.threads import LANES, Cluster, Dim3, Gate, LaunchConfig, Size, Thread, ThreadBlock, run, sizes
 
 OTHERWISE = 0x3C
 """What each byte of shared memory holds before it is written, the second time: no NaN, and not 0."""

@@ -17,17 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from charcnn.aliases import Value
-from charcnn.gpu import absent
+from charcnn.gpu.emulator.coroutines import getcurrent, greenlet
 from charcnn.gpu.emulator.findings import EmulatorError, Findings, place_of
 from charcnn.gpu.emulator.memory import UNWRITTEN, SharedMemory
 from charcnn.gpu.emulator.order import Actor, History, Shadow, Where
 from charcnn.gpu.emulator.results import Results
 from charcnn.gpu.emulator.swizzle import Pieces
-
-try:
-    from greenlet import getcurrent, greenlet
-except ModuleNotFoundError:
-    absent.refuse()
 
 LANES = 32
 """Threads of a warp."""
