@@ -350,9 +350,11 @@ GRADIENTS = {
         make=attention,
         draw={**ATTENTION.draw, "n": (0, 2, 3), "heads": (1, 2, 3), "s": (1, 9, 50)},
         compiled_in=(),
-        examples=16,
     ),
     "linear_gelu_linear_backward": replace(TWO_LINEARS, make=two_linears),
     "softmax_cross_entropy": Cases(cross_entropy, **CLASSES),
     "softmax_cross_entropy_backward": Cases(cross_entropy_backward, **CLASSES),
 }
+EXAMPLES = 12
+"""Sizes drawn for compiled code: gradients are many, and their layers' operators have more."""
+GRADIENTS = {name: replace(cases, examples=min(cases.examples, EXAMPLES)) for name, cases in GRADIENTS.items()}

@@ -337,15 +337,8 @@ def test_training(engine):
     images = rng.integers(0, 100, (200, 12, 12), np.uint8)
     images[labels == 1, :, 4:8] += 120
     losses = []
-    found = train(
-        network,
-        params.init(network, 0),
-        images.reshape(200, -1),
-        labels,
-        epochs=25,
-        engine=engine,
-        told=lambda _, loss: losses.append(loss),
-    )
+    rows, told = images.reshape(200, -1), lambda _, loss: losses.append(loss)
+    found = train(network, params.init(network, 0), rows, labels, epochs=25, engine=engine, told=told)
     assert losses[-1] < 0.3 < losses[0]
     y = forms.run(network.nodes, images.reshape(200, -1), found)
     assert (y.argmax(axis=1) == labels).mean() > 0.95

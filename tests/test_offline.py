@@ -65,6 +65,7 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     (ADAMW, "_norm_kernel"),  # one block adds up the parts
     (ADAMW, "_rate_kernel"),
     (ADAMW, "_scalars_kernel"),  # one thread a group
+    ("one_hot_conv1d_relu_maxpool1d_backward_nlc_warp_gather", "_join_kernel"),  # parts of sums by character
     ("conv1d_stat_naive", "_merge_kernel"),
     ("layernorm_relu_naive", "_layernorm_relu_naive_kernel"),
     ("layernorm_relu_maxpool1d_naive", "_kernel"),

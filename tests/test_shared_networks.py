@@ -7,6 +7,7 @@ import json
 import pytest
 from test_mpi import mpiexec, needs_mpi
 
+from charcnn.gpu import device
 from charcnn.layers import Conv2d, LocalResponseNorm, MaxPool2d, Relu, place
 from charcnn.offload import partition
 from charcnn.ops.shared_norm import Reach, sent
@@ -135,3 +136,15 @@ def test_commands_on_two_gpus(mode, tmp_path):
     assert "validated passed: 3 of 3" in done.stdout, done.stdout + done.stderr
     assert "features go through host memory" in done.stdout
     assert {did["link"] for did in json.loads(report.read_text())["parts"]} == {"host memory"}
+
+
+@needs_mpi
+@pytest.mark.skipif(device.SIMULATED or device.gpu_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("technique", ["winograd", "mma"])
+@pytest.mark.parametrize(("mode", "batch"), [("tensor", 2), ("tensor", 100), ("pipeline", 2)])
+def test_two_gpus(technique, mode, batch):
+    """Both ways of norms, in CUDA graphs; more micro-batches than places."""
+    options = ["--as", technique, "--offload", mode, "--batch", batch, "--inputs", 300]
+    done = mpiexec(2, "-m", "charcnn.networks.alexnet", "--variant", "tiny", *options)
+    assert "validated passed" in done.stdout, done.stdout + done.stderr
+    assert "features go through " in done.stdout

@@ -32,13 +32,16 @@ def run(options: argparse.Namespace) -> int:
     if options.diff is not None:
         return _show_difference(options.diff)
     from charcnn.classify import engine
-    from charcnn.gpu import simulator
+    from charcnn.gpu import absent, simulator
+    from charcnn.host.install import pip_install
 
     gpu = simulator.gpu_present()
     rows = []
     for level in catalog.LEVELS:
         here = "emulated" if level.tensor_cores else "simulated"
-        if level.device == "cpu" or gpu:
+        if level.device == "cuda" and absent.MISSING:
+            here = "no"
+        elif level.device == "cpu" or gpu:
             here = "yes" if engine.obstacle(engine.Choice(level, level.precision())) is None else "no"
         rows.append(
             {
@@ -58,7 +61,9 @@ def run(options: argparse.Namespace) -> int:
         print("  ".join(f"{row[name]:<{wide[name]}}" for name in names).rstrip())
     if any(row["runs here"] == "no" for row in rows):
         print("\nno: it needs a newer GPU, or a processor with AVX-512 VNNI, which this machine lacks")
-    if not gpu:
+    if absent.MISSING:
+        print(f"a level of the GPU needs numba-cuda: {pip_install('simulator')}")
+    elif not gpu:
         print("\nsimulated: without a visible NVIDIA GPU it runs in Numba's simulator, at a tiny size")
         print("emulated: as simulated, with tensor cores and TMA emulated")
     return DONE

@@ -8062,6 +8062,8 @@ def relu_maxpool1d_backward_nlc_vectorized(
 
     A thread has eight channels of a window, in bf16: of values that are the same there, the first is the maximum.
 
+    Where a window has NaN, its gradient goes to the last position.
+
     Args:
         dy: float32 (N, L // pool_size, C), C-contiguous, the gradient of the result.
         x: float32 (N, L, C), C-contiguous.

@@ -17,6 +17,8 @@ from charcnn.ops.conv1d.products import WIDTH
 def launch(call: Call, dy: Array, x: Array, pool_size: int) -> None:
     """A thread has eight channels of a window, in bf16: of values that are the same there, the first is the maximum.
 
+    Where a window has NaN, its gradient goes to the last position.
+
     Raises:
         ValueError: pool_size is not 3.
     """

@@ -35,7 +35,7 @@ AT_ONCE = 1 << 20
 """Weights that AdamW moves before they leave, while it moves the next ones."""
 
 
-class Piece(NamedTuple):
+class OwnPiece(NamedTuple):
     """Neighbouring weights of a rank's part of a bucket."""
 
     bucket: Bucket
@@ -287,16 +287,16 @@ class PushedExchange(Around):
         self.moved(stream)
 
     @property
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[OwnPiece]:
         """Of this rank's parts, in the order in which a forward pass reads them."""
         return [
-            Piece(bucket, begin, slice(first + begin, first + min(begin + AT_ONCE, bucket.part)))
+            OwnPiece(bucket, begin, slice(first + begin, first + min(begin + AT_ONCE, bucket.part)))
             for bucket in self._layout.buckets
             for first in (self._layout.part(bucket).start,)
             for begin in range(0, bucket.part, AT_ONCE)
         ]
 
-    def take(self, piece: Piece, weights: Array, stream: Stream) -> None:
+    def take(self, piece: OwnPiece, weights: Array, stream: Stream) -> None:
         """Weights of a piece, float32, that were moved elsewhere, to all ranks that read them."""
         if piece.bucket != self._plain:
             round_to(weights, shadow := self._shadow(piece), stream)
@@ -310,14 +310,14 @@ class PushedExchange(Around):
         self.join(stream)
         self._start(pushed_sums.arrived_kernel, len(self._layout.buckets) + 1, stream)
 
-    def _shadow(self, piece: Piece) -> Array:
+    def _shadow(self, piece: OwnPiece) -> Array:
         """Where a piece lies in bf16."""
         layout, bucket = self._layout, piece.bucket
         at = (layout.part(bucket).start if self._stage == 3 else layout.whole(bucket).start) + piece.begin
         at -= self._plain.part if self._stage == 3 else layout.whole(self._plain).stop - bucket.of(self._rank).start
         return self._copies[at : at + piece.size]
 
-    def _spread(self, piece: Piece, values: Array, stream: Stream) -> None:
+    def _spread(self, piece: OwnPiece, values: Array, stream: Stream) -> None:
         """Send weights of a piece to where all ranks read them; at stage 3, but for the first bucket, these come."""
         layout, bucket, plain = self._layout, piece.bucket, piece.bucket == self._plain
         if self._stage == 3 and not plain:

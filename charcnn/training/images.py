@@ -31,7 +31,7 @@ MOMENTUM = 0.1
 Params = Mapping[str, np.ndarray]
 
 
-class Steps(ABC):
+class ImageSteps(ABC):
     """What computes the steps of a training, and holds its weights."""
 
     engine: str
@@ -46,7 +46,7 @@ class Steps(ABC):
         """A copy, float32 by name, batch normalisation's running statistics among them."""
 
 
-class OwnSteps(Steps):
+class OwnSteps(ImageSteps):
     """By plain loops of own kernels on a CPU.
 
     Args:
@@ -65,11 +65,11 @@ class OwnSteps(Steps):
         self._eye = np.eye(math.prod(network.nodes[-1].out_shape), dtype=np.float32)
 
     def step(self, x: np.ndarray, labels: np.ndarray, rate: float) -> float:
-        """See `Steps.step`."""
+        """See `ImageSteps.step`."""
         return float(self._training.step(x, self._eye[labels], rate).mean(dtype=np.float64))
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See `Steps.weights`."""
+        """See `ImageSteps.weights`."""
         return {name: array.copy() for name, array in (self._training.params | self._training.running).items()}
 
 
@@ -110,7 +110,9 @@ def train(
     """
     first, rng = {name: _first(name, value, network) for name, value in params.items()}, np.random.default_rng(seed)
     own = engine_of(engine) == "own"
-    made: Steps = (OwnSteps if own else with_torch.module("images_torch", "engine torch").TorchSteps)(network, first)
+    made: ImageSteps = (OwnSteps if own else with_torch.module("images_torch", "engine torch").TorchSteps)(
+        network, first
+    )
     shape, each = network.nodes[0].out_shape, -(-len(rows) // BATCH)
     for epoch in range(epochs):
         total, order = 0.0, rng.permutation(len(rows))

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 
 from charcnn.layers import BatchNorm2d, Flatten, Network, Softmax
 from charcnn.model.pytorch import function
-from charcnn.training.images import DECAY, MOMENTUM, Steps
+from charcnn.training.images import DECAY, MOMENTUM, ImageSteps
 
 
-class TorchSteps(Steps):
+class TorchSteps(ImageSteps):
     """PyTorch's autograd and AdamW; arguments as of `charcnn.training.images.OwnSteps`."""
 
     engine = "torch"
@@ -25,7 +25,7 @@ class TorchSteps(Steps):
         self._optimiser = torch.optim.AdamW(learned, weight_decay=DECAY)
 
     def step(self, x: np.ndarray, labels: np.ndarray, rate: float) -> float:
-        """See `Steps.step`."""
+        """See `ImageSteps.step`."""
         self._optimiser.param_groups[0]["lr"] = rate
         logits = self._forward(torch.from_numpy(np.ascontiguousarray(x)))
         loss = F.cross_entropy(logits, torch.from_numpy(labels.astype(np.int64)))
@@ -35,7 +35,7 @@ class TorchSteps(Steps):
         return loss.item()
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See `Steps.weights`."""
+        """See `ImageSteps.weights`."""
         return {name: value.detach().numpy().copy() for name, value in self._held.items()}
 
     def _forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
-from greenlet import getcurrent
 from numba import types
 from numba.cuda.simulator import kernel as simulator
 from numba.cuda.simulator.args import ArgHint, InOut
@@ -17,6 +16,7 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKe
 
 from charcnn.aliases import Array, Function, Kernel, Stream, Value
 from charcnn.gpu.emulator import kernel_api, lockstep
+from charcnn.gpu.emulator.coroutines import getcurrent
 from charcnn.gpu.emulator.findings import UNINITIALISED, Finding, Findings
 from charcnn.gpu.emulator.order import Actor
 from charcnn.gpu.emulator.overlap import GlobalArray, Launches, results_of, written

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from greenlet import getcurrent, greenlet
 
 from charcnn.aliases import Value
+from charcnn.gpu.emulator.coroutines import getcurrent, greenlet
 from charcnn.gpu.emulator.findings import EmulatorError, Findings, place_of
 from charcnn.gpu.emulator.memory import UNWRITTEN, SharedMemory
 from charcnn.gpu.emulator.order import Actor, History, Shadow, Where
