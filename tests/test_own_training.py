@@ -369,7 +369,7 @@ def test_a_model_is_pruned_by_the_command(tmp_path):
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [([], "prunes a trained model, and needs one: init"), (["--init", "fast"], "has the classes")],
+    [([], "sparse 2:4 prunes a trained model: need init"), (["--init", "fast"], "has the classes")],
 )
 def test_what_cannot_be_pruned(tmp_path, capsys, more, said):
     write_rows(tmp_path / "rows.csv")

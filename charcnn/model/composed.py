@@ -13,7 +13,7 @@ OPERATORS: dict[type[Layer], str] = {
     layers.Embedding: "embedding", layers.RowNorm: "rownorm", layers.Projection: "linear",
     layers.SelfAttention: "attention", layers.Residual: "add",
 }  # fmt: skip
-"""Of an encoder's layer; attention's and the sum's are the last of several."""
+"""The operator of an encoder's layer; for attention and the sum it is the last of several."""
 
 Params = Mapping[str, Array]
 Operators = Callable[[str], Function]

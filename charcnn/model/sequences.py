@@ -58,7 +58,7 @@ class Rounded(Exact):
 
 
 def _variance(grid: Grid, x: np.ndarray, axis: int) -> np.ndarray:
-    """Of the error of rounding each x, which has a scale for all terms of a sum where the grid has one by channel."""
+    """The variance of each x's rounding error; a scale is for all terms of a sum where the grid has one by channel."""
     if grid.peak is None or not grid.by_channel:
         return grid.variance(x, np)
     peak = abs(x).max(axis=axis, keepdims=True, initial=0)

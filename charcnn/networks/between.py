@@ -14,14 +14,14 @@ from charcnn.offload.partition import Ranges, overlap
 
 @dataclass(frozen=True)
 class Gathered(Layer):
-    """Of the channels that ranks have, those that this one needs."""
+    """Gathers the channels that this rank needs of those that all ranks have."""
 
     has: Ranges
-    """By rank, the channels of its array,"""
+    """By rank, the channels of its array."""
     owns: Ranges
-    """of which so many are right,"""
+    """By rank, those of them that are right."""
     needs: Ranges
-    """and those that it needs."""
+    """By rank, the channels that it needs."""
     place: tuple[int, int]
     """This rank's number, and how many they are."""
     local: bool = False

@@ -40,7 +40,7 @@ class HostRoom:
 
 
 def wanted(of: Part, source: int) -> range:
-    """Of a rank's channels, from the first to the last that another rank needs."""
+    """A rank's channels from the first to the last that another rank needs."""
     others = [overlap(of.owns[source], need) for rank, need in enumerate(of.need) if rank != source]
     some = [one for one in others if one]
     return range(min(one.start for one in some), max(one.stop for one in some)) if some else range(0)

@@ -31,7 +31,7 @@ SLOTS = 2
 """Micro-batches that lie between two stages at once."""
 
 RUNS = 5
-"""Of a stage that is timed, by one graph."""
+"""How often a stage that is timed runs, by one graph."""
 
 
 def timed(layers: Sequence[Sequence[Stage]], batch: int, length: int) -> list[tuple[float, ArraySpec]]:

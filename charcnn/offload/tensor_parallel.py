@@ -49,9 +49,9 @@ class Steps:
         self.sent = 0
         """Bytes of features that this rank sent in it."""
         self.room: HostRoom | None = None
-        """Where ranks of one host exchange features,"""
+        """Where ranks of one host exchange features."""
         self.values = 0
-        """so many of a rank at most."""
+        """How many features a rank has there at most."""
 
     def did(self) -> Record:
         """For the report."""

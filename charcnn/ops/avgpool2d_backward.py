@@ -15,7 +15,7 @@ from charcnn.ops.common import shapes2d
 
 
 def _gradient(dy, row, column, height, width, size, stride, padding, area):
-    """Of one pixel of an image: the shares of all windows (P, Q) that it is in; area is 0 if padding does not count."""
+    """One pixel's gradient: the shares of all windows (P, Q) that it is in; area is 0 if padding does not count."""
     total, below, behind = float32(0), row + padding[0], column + padding[2]
     for p in range(max(0, (below - size[0] + stride[0]) // stride[0]), min(below // stride[0] + 1, dy.shape[0])):
         part, top = float32(0), p * stride[0] - padding[0]  # of a row of windows apart
@@ -61,7 +61,7 @@ def _operands(dy: Array, dx: Array, window: Window, counted: bool = True) -> Seq
 
 
 def _window(x: Array, *how: KernelArgument) -> Window:
-    """Of the pooling; of all of an image where nothing says how it moves."""
+    """The pooling's window; all of an image where nothing says how it moves."""
     height, width = map(int, tuple(x.shape)[2:])
     return shapes2d.pool2d_window(height, width, *how) if how else Window((height, width))
 

@@ -17,7 +17,7 @@ from charcnn.ops.common.calls import ResultsCall
 from charcnn.ops.common.moments import block_sum
 
 THREADS = device.block_size(256)
-"""Of a block that sums a channel."""
+"""Threads of a block that sums a channel."""
 
 
 @njit(cache=True, nogil=True)

@@ -30,7 +30,7 @@ FLAG = 16
 
 @cuda.jit(device=True)
 def _wait(at, wanted, source, patience, fault):
-    """Until a flag has this number, of 32 bits, or a later one; where none comes, the host is told whose it is."""
+    """Wait until a flag has this number, of 32 bits, or a later one. If none comes, tell the host whose it is."""
     since, looks = uint64(0), 0
     while ptx.ld_acquire_sys_b32(at) < wanted:
         looks += 1

@@ -34,7 +34,7 @@ class FeaturePlaces(NamedTuple):
     """Where a channel of a pixel lies, in numbers: image * pixel // area + step * (pixel % area) + apart * channel."""
 
     number: int
-    """Of all images."""
+    """Pixels of all images."""
     area: int
     image: int
     step: int
@@ -42,19 +42,19 @@ class FeaturePlaces(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Of a rank: the channels that its norms read of other ranks, and the results that take them."""
+    """The channels that a rank's norms read of other ranks, and the results that take them."""
 
     before: int
     """Channels below its own that it needs."""
     after: int
     low: int
-    """Of its own, from the first on, those whose norms need others."""
+    """Its own from the first on, those whose norms need others."""
     high: int
     """Its own up to the last one, those whose norms need others."""
 
     @classmethod
     def of(cls, own: range, channels: int, size: int) -> Reach:
-        """Of a norm of this size, over so many channels on all ranks."""
+        """The reach of a norm of this size, over so many channels on all ranks."""
         below, above = size // 2, (size - 1) // 2
         before, after = min(below, own.start), min(above, channels - own.stop)
         low = min(below, len(own)) if before else 0

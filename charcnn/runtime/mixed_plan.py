@@ -201,7 +201,7 @@ class FlatParams:
         return [plain, *groups]
 
     def place(self, name: str) -> slice:
-        """Of a parameter in the buffer."""
+        """Where a parameter lies in the buffer."""
         at = self._begins[name]
         return slice(at, at + math.prod(self.shapes[name]))
 
@@ -214,7 +214,7 @@ class FlatParams:
         return slice(begin := bucket.begin // self.ranks, begin + bucket.part)
 
     def own(self, flat: np.ndarray, rank: int) -> np.ndarray:
-        """Of a buffer on the host a rank's parts, one behind another."""
+        """A rank's parts of a buffer on the host, one behind another."""
         return np.concatenate([flat[self.whole(bucket)][bucket.of(rank)] for bucket in self.buckets])
 
     def merged(self, parts: np.ndarray) -> np.ndarray:
@@ -222,7 +222,7 @@ class FlatParams:
         return np.concatenate([parts[:, self.part(bucket)].ravel() for bucket in self.buckets])
 
     def parts(self, buffer: Array, names: Iterable[str] | None = None, begin: int = 0) -> dict[str, Array]:
-        """Of a buffer the part of each parameter, in the axes that it has there.
+        """Each parameter's part of a buffer, in the axes that it has there.
 
         Args:
             buffer: of all, or of those behind `begin`.

@@ -288,7 +288,7 @@ class PushedExchange(Around):
 
     @property
     def pieces(self) -> list[OwnPiece]:
-        """Of this rank's parts, in the order in which a forward pass reads them."""
+        """The pieces of this rank's parts, in the order in which a forward pass reads them."""
         return [
             OwnPiece(bucket, begin, slice(first + begin, first + min(begin + AT_ONCE, bucket.part)))
             for bucket in self._layout.buckets

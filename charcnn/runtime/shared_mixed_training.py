@@ -152,7 +152,7 @@ class SharedMixedTraining(MixedTraining):
         return self.mean(self._step.losses[: len(x)]), found
 
     def digest(self) -> str:
-        """Of all weights, and of what steps on this GPU read."""
+        """The digest of all weights, and of what steps on this GPU read."""
         self.settle()
         masters, read = self._whole_of(self.weights), hashlib.sha256()
         if self._pushed is not None:
@@ -207,7 +207,7 @@ class SharedMixedTraining(MixedTraining):
             self._group = None
 
     def _part(self, flat: np.ndarray) -> np.ndarray:
-        """Of a buffer on the host what this rank holds."""
+        """What this rank holds of a buffer on the host."""
         return self._layout.own(flat, self._exchange.rank) if self._stage and self._pushed is not None else flat
 
     def _whole_of(self, buffer: Array) -> np.ndarray:

@@ -91,7 +91,7 @@ def check_whole(model: params.Params | None, config: Config, classes: tuple[str,
         ValueError: there is no model, or it has other sizes or classes; says so.
     """
     if model is None:
-        raise ValueError(f"sparse {sparse}: prunes a trained model, and needs one: init")
+        raise ValueError(f"sparse {sparse} prunes a trained model: need init, which names it")
     for what, has, need in (("classes", model.classes, classes), ("sizes", model.config, config)):
         if has != need:
             raise ValueError(f"sparse {sparse}: init {model.metadata['name']} has the {what} {has}: need {need}")

@@ -34,7 +34,7 @@ def _rows(call: ResultsCall, features: Array, length: int, of: NumberFormat) -> 
 def _gradients(
     product: type[TrainingProduct], call: ResultsCall, dy: Array, x: Array, weight: Array, precision: str, epilogue: str
 ) -> None:  # fmt: skip
-    """Of dy (N, L_out, C_out), x (N, L, C_in), weight (K, C_in, C_out) into the call's results."""
+    """Compute them from dy (N, L_out, C_out), x (N, L, C_in), weight (K, C_in, C_out) into the call's results."""
     of, stream, length = choose(precision, HALF_PRECISIONS), call.stream, x.shape[1]
     features, slopes = _rows(call, x, length, of), _rows(call, dy, length, of)
     taps, c_in, c_out = weight.shape[0], features.shape[1], slopes.shape[1]
@@ -58,7 +58,7 @@ def _gradients(
 
 
 def _of_one_position(product: type[TrainingProduct], call: ResultsCall, *arrays: Array, **how: str) -> None:
-    """Of a linear layer, which is a convolution of inputs of one position."""
+    """Those of a linear layer, which is a convolution of inputs of one position."""
     dy, x, weight = arrays
     dy, x = (array.reshape((array.shape[0], 1, array.shape[1])) for array in (dy, x))
     _gradients(product, call, dy, x, weight.reshape((1, *weight.shape)), **how)
