@@ -80,7 +80,7 @@ class Group:
         self._fault.host[:] = 0
         self._comm, self._shared = comm, list[GpuRegion | HostRegion]()
         self.nbytes = 0
-        """Of this rank's memory that others write to."""
+        """Bytes of this rank's memory that others write to."""
         addresses = self.share(Mailboxes(self.ranks).nbytes) if collectives else ()
         behind = ((self.rank + away) % self.ranks for away in range(self.ranks)) if collectives else ()
         self.regions: tuple[np.uint64, ...] = tuple(np.uint64(addresses[rank]) for rank in behind)
