@@ -273,7 +273,8 @@ def test_tolerances():
     for row in OPERATORS:
         assert row.tolerance in (catalog.EXACT, catalog.FLOAT32)
     for row in VARIANTS:
-        own = TENSOR_PRECISIONS.get(row.label.rpartition("_")[2])
+        rounded = row.operator.endswith("maxpool1d_backward_nlc") and row.device == "cuda"  # maxima are of bf16
+        own = TENSOR_PRECISIONS.get("bf16" if rounded else row.label.rpartition("_")[2])
         filtered = 2 * catalog.FLOAT32 if row.operator in IMAGES and row.technique == "winograd" else None
         assert catalog.tolerance(row) == (filtered or (own.tolerance if own else operator(row.operator).tolerance))
 
