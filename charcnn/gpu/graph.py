@@ -101,9 +101,9 @@ def copy_up(to: Array, source: np.ndarray, offset: int, stream: Stream) -> None:
 
 
 def branch() -> Stream:
-    """A new stream for work beside what is recorded, which lasts as long as the process.
+    """A new stream for copies beside what is recorded, which lasts as long as the process.
 
-    As the recording's own, it does not wait for the default stream.
+    As the recording's own, it does not wait for the default stream, where kernels' arguments may be on their way.
     """
     if not AVAILABLE:
         return cuda.stream()

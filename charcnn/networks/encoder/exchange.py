@@ -10,7 +10,7 @@ from __future__ import annotations
 from numba import cuda
 
 from charcnn.aliases import Array, Stream
-from charcnn.gpu import device, graph
+from charcnn.gpu import device
 from charcnn.gpu.collectives import Group
 from charcnn.gpu.collectives.regions import array_at
 from charcnn.ops.common.conv import PreparedConv
@@ -40,7 +40,7 @@ class Exchange:
         self._parts = group.share(group.ranks * self._part_bytes)
         self._features = group.share(2 * rows * self._row)
         untimed = {} if device.SIMULATED else {"timing": False}
-        self._beside, self._begun, self._ended = graph.branch(), cuda.event(**untimed), cuda.event(**untimed)
+        self._beside, self._begun, self._ended = cuda.stream(), cuda.event(**untimed), cuda.event(**untimed)
 
     def features(self, number: int, rows: int) -> Array:
         """Room for so many rows of features, 0 or 1: bytes."""
