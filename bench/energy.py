@@ -1,4 +1,7 @@
-"""Joules by the driver's counter of a GPU, while something runs for seconds; `tensor_energy.py` and others read it."""
+"""Joules by the driver's counter of a GPU, while something runs for seconds; `tensor_energy.py` and others read it.
+
+While the host reads the counter, the GPU computes the next call: it is never idle.
+"""
 
 from __future__ import annotations
 
@@ -56,19 +59,34 @@ class Counter:
             raise RuntimeError(f"{name}: NVML's error {status}")
 
 
+def marked() -> Callable[[], object]:
+    """What waits until all is done that the current GPU was given so far."""
+    event = cuda.event()
+    event.record()  # on the default stream, and so behind all others
+    waits: Callable[[], object] = event.synchronize
+    return waits
+
+
 def drawn(
-    call: Callable[[], object], counter: Any, *, warm: float, seconds: float,
+    start: Callable[[], Callable[[], object]], counter: Any, *, warm: float, seconds: float,
     now: Callable[[], float] = time.perf_counter,
 ) -> Drawn:  # fmt: skip
-    """Call again and again, at first unmeasured.
+    """Call again and again, at first unmeasured; each call is started before the one before it is waited for.
 
     Args:
-        call: some milliseconds of work, which it waits for.
+        start: starts some milliseconds of work, and gives what waits for it, such as `marked`.
         counter: `Counter`.
         warm: seconds before.
         seconds: at least so many are measured.
         now: the time in seconds.
     """
+    under_way = start()
+
+    def call() -> None:
+        nonlocal under_way
+        before, under_way = under_way, start()
+        before()
+
     begin = now()
     while now() - begin < warm:
         call()
@@ -88,4 +106,5 @@ def drawn(
         clocks.append(counter.mhz())
         end, last = now(), counter.millijoules()
         if edge and end - begin >= seconds:
+            under_way()
             return Drawn(end - begin, (last - first) / 1000, calls, statistics.fmean(clocks))

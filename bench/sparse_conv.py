@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -233,12 +234,12 @@ def measure(batch: int, features: str) -> list[dict[str, Any]]:
     for _ in range(ROUNDS):
         for one, row in zip(ready, rows, strict=True):
 
-            def call(one: Ready = one) -> None:
+            def start(one: Ready = one) -> Callable[[], object]:
                 for _ in range(CALLS):
                     one.call()
-                cuda.synchronize()
+                return energy.marked()
 
-            drawn = energy.drawn(call, counter, warm=WARM, seconds=SECONDS)
+            drawn = energy.drawn(start, counter, warm=WARM, seconds=SECONDS)
             joules = drawn.joules / (drawn.calls * CALLS)
             row["rounds"].append({"mJ": 1e3 * joules, "W": drawn.joules / drawn.seconds, "MHz": drawn.mhz})
     return rows

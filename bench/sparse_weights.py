@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import energy
 import numpy as np
 import raw
-from numba import cuda
 
 from charcnn import catalog
 from charcnn.gpu import device
@@ -86,15 +85,15 @@ class Running:
         }
         self.rounds: list[dict[str, float]] = []
 
-    def call(self) -> None:
-        """Some batches, waited for."""
+    def start(self) -> Callable[[], object]:
+        """Some batches; gives what waits for them."""
         for _ in range(CALLS):
             self._run.on_device(self._batch)
-        cuda.synchronize()
+        return energy.marked()
 
     def measure(self, counter: energy.Counter) -> None:
         """A round."""
-        drawn = energy.drawn(self.call, counter, warm=WARM, seconds=SECONDS)
+        drawn = energy.drawn(self.start, counter, warm=WARM, seconds=SECONDS)
         inputs = drawn.calls * CALLS * BATCH
         self.rounds.append({
             "inputs/s": inputs / drawn.seconds,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import combinations, product
 from pathlib import Path
@@ -51,6 +51,9 @@ ROUNDS, WARM, SECONDS = 2, 0.2, 1.0
 
 MILLISECONDS = 8
 """That a kernel is to take."""
+
+TRIALS = 5
+"""Calls by the fastest of which that is set: the first compiles, and finds a GPU whose clock is low."""
 
 
 class Product(NamedTuple):
@@ -236,19 +239,25 @@ class Measured:
     def __init__(self, one: Product) -> None:
         self.product, self.operands, self.loops = one, operands_of(one), 1000
         self.rounds: list[dict[str, float]] = []
-        self.call()
-        begin = energy.time.perf_counter()
-        self.call()
-        self.loops = max(1, int(self.loops * MILLISECONDS / 1e3 / (energy.time.perf_counter() - begin)))
+        self.loops = max(1, int(self.loops * MILLISECONDS / min(self._milliseconds() for _ in range(TRIALS))))
 
-    def call(self) -> None:
-        """All multiprocessors, waited for."""
+    def _milliseconds(self) -> float:
+        """Of a call, by the GPU's clock."""
+        begin, end = cuda.event(), cuda.event()
+        begin.record()
+        self.start()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end))
+
+    def start(self) -> Callable[[], object]:
+        """All multiprocessors; gives what waits for them."""
         self.operands.start(device.multiprocessors(), self.loops)
-        cuda.synchronize()
+        return energy.marked()
 
     def measure(self, counter: energy.Counter) -> None:
         """A round."""
-        drawn = energy.drawn(self.call, counter, warm=WARM, seconds=SECONDS)
+        drawn = energy.drawn(self.start, counter, warm=WARM, seconds=SECONDS)
         executed = drawn.calls * self.loops * device.multiprocessors() * self.product.operations
         self.rounds.append({
             "TFLOP/s": executed / drawn.seconds / 1e12,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from test_mpi import mpiexec, needs_mpi
@@ -9,6 +11,7 @@ from test_mpi import mpiexec, needs_mpi
 from charcnn import SMALL, TINY
 from charcnn.model import params
 from charcnn.runtime.mixed_plan import FlatParams, counted, plain_of
+from charcnn.runtime.pushed_exchange import PushedExchange
 from charcnn.runtime.sharding import STAGES
 
 RANKS = """
@@ -83,6 +86,14 @@ def test_all_stages_have_the_same_bits(stages, tmp_path):
     """Emulated: the gradients of one GPU that has all rows, the bytes that are counted, and steps of a checkpoint."""
     done = mpiexec(2, "-c", RANKS, tmp_path, *stages, NUMBA_ENABLE_CUDASIM="1", timeout=900)
     assert done.stdout.startswith("all right"), done.stderr
+
+
+def test_other_ranks_are_told_once_all_weights_are_moved():
+    """Copies run beside the stream: what tells them waits for AdamW, also of a piece that nobody was sent."""
+    started = mock.MagicMock(**{"_others.return_value": [1], "_layout.buckets": [None]})
+    PushedExchange.moved(started, 0)
+    calls = [name for name, *_ in started.method_calls if name != "_others"]
+    assert calls == ["_fork", "_flag", "join", "_start"]
 
 
 OFFLOADED = """

@@ -84,6 +84,7 @@ images = np.resize(images, (5, network.length))
 exact, sigma = expected(images, weights, network, row.rounding())
 build = parts.relayed(row, lambda *given, batch=2, **how: row.build(sys.argv[1], *given, batch=batch, **how))
 relay = build(weights, network, place=(comm.rank, comm.size), monitor=Monitor(), gpus=[0], batch=2)
+assert relay.place(0) % 16 == relay.place(1) % 16 == 0  # vectors are read there
 for n in (5, 0, 3):
     source = images[:n] if comm.rank == 0 else None
     found = offload.pipeline(comm, source, relay, network.length, network.classes, chunk=2)

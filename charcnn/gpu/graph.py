@@ -100,6 +100,18 @@ def copy_up(to: Array, source: np.ndarray, offset: int, stream: Stream) -> None:
     _driven(driver.cuMemcpyHtoDAsync(begin, source.ctypes.data, source.nbytes, int(stream)))
 
 
+def branch() -> Stream:
+    """A new stream for copies beside what is recorded, which lasts as long as the process.
+
+    As the recording's own, it does not wait for the default stream, where kernels' arguments may be on their way.
+    """
+    if not AVAILABLE:
+        return cuda.stream()
+    from cuda.bindings import driver
+
+    return cuda.external_stream(int(_driven(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))))
+
+
 def event() -> int:
     """A new event of the current GPU, which lasts as long as the process; whoever waits for it sleeps."""
     from cuda.bindings import driver

@@ -83,7 +83,7 @@ class PushedExchange(Around):
         self.kinds = {"weights": sizes["halves"] + sizes["plain"], "workspace": ends[-1]}
         self.kinds["workspace"] -= self.kinds["weights"]
         untimed = {} if device.SIMULATED else {"timing": False}
-        self._beside, self._begun, self._ended = cuda.stream(), cuda.event(**untimed), cuda.event(**untimed)
+        self._beside, self._begun, self._ended = graph.branch(), cuda.event(**untimed), cuda.event(**untimed)
         self._number = device.to_device(np.zeros(1, np.uint32))
         self._sent = {bucket: cuda.event(**untimed) for bucket in layout.buckets}
         self._hold_gradients()
@@ -305,6 +305,7 @@ class PushedExchange(Around):
 
     def moved(self, stream: Stream) -> None:
         """All pieces are: tell the other ranks, and wait for theirs."""
+        self._fork(stream)  # at stage 3 the last piece may be one that nothing was sent behind
         for rank in self._others():
             self._flag(len(self._layout.buckets) + 1, rank)
         self.join(stream)

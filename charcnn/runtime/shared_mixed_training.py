@@ -148,6 +148,8 @@ class SharedMixedTraining(MixedTraining):
     ) -> tuple[float, dict[str, np.ndarray]]:
         """The mean loss of all ranks' inputs and copies of its gradients, by name."""
         self._compute(x, targets, leak, weights)
+        if self._pushed is not None:
+            self._pushed.join(self._stream)  # the next round's number must not go out in place of this one's
         found = self._layout.named(self._whole_of(self.gradients if self._pushed is None else self._pushed.total))
         return self.mean(self._step.losses[: len(x)]), found
 

@@ -211,6 +211,7 @@ class Group:
         """Let go of the other ranks' memory; all ranks call it, once none computes any more."""
         for region in self._shared:
             region.close()
+        self._comm.Barrier()  # a rank may free its memory once no other one has it open
 
 
 def tiled(nbytes: int) -> str:

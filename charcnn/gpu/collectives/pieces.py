@@ -69,7 +69,9 @@ def make_kernel(unit: int, ranks: int, early: bool) -> Kernel:
                     a, b, c, d = ptx.ld_cg(source, 1)
                     ptx.st_global_v4_b32(to, a, b, c, d)
                 elif unit == 4:
-                    ptx.st_global_b32(to, ptx.ld_global_b32(source))
+                    # In halves: a load of 32 bits here is of what was there before the kernel began.
+                    high = ptx.ld_global_b16(source + uint64(2), 1) << 16
+                    ptx.st_global_b32(to, ptx.ld_global_b16(source, 1) | high)
                 else:
                     ptx.st_global_b16(to, ptx.ld_global_b16(source, 1))
         posted(regions, block, rank, step)
