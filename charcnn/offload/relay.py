@@ -113,14 +113,9 @@ class Relay:
         monitor.hold(gpu, self._sequence.nbytes + group.nbytes)
         largest, scratch = self._sequence.room(batch, *self._reads.shape)
         pinned = max(self.length if self._first else 1, 4 * self.width if self._last else 1)
-<<<<<<< HEAD
         self._buffers = StreamBuffers(gpu, 0, monitor, pinned=1, features=largest, scratch=scratch)
         self._pinned = [cuda.pinned_array(batch * pinned, np.uint8) for _ in range(SLOTS)]
-        each = [batch * spec.nbytes for spec in reads]
-=======
-        self._buffers = StreamBuffers(gpu, 0, monitor, pinned=batch * pinned, features=largest, scratch=scratch)
         each = [-(-batch * spec.nbytes // ALIGNED) * ALIGNED for spec in reads]
->>>>>>> ed431c0a2cd193bebffa69240e908fac6b58a819
         self._places = group.share(SLOTS * max(each))
         self._counts = group.share(3 * APART)  # what came, what the next rank has read, and one for nobody
         self._each = each
