@@ -139,7 +139,7 @@ def test_what_techniques_of_a_cpu_take():
     )]  # fmt: skip
     assert takes == [
         [True, True], [True, True], [True, False], [True, False],
-        [True, False], [True, False], [False, False], [False, False], [False, False],
+        [True, False], [True, False], [True, False], [False, False], [False, False],
     ]  # fmt: skip
     with pytest.raises(
         ValueError, match=r"^pattern=\[Linear.*: need Conv1d or Conv2d, ReLU or nothing, .* CpuWinograd"

@@ -36,7 +36,7 @@ def drawn(config=TINY, n=5, seed=0):
 
 def mixed(row):
     """Whether it computes in bf16 here."""
-    return row.tensor_cores or (row.mixed and device.has_tensor_cores(hopper=True))
+    return row.tensor_cores or (row.mixed and device.sees_hopper())
 
 
 def smallest(row):

@@ -91,6 +91,17 @@ def gpu_count() -> int:
     return count
 
 
+def sees_hopper() -> bool:
+    """Whether the current GPU is a Hopper GPU that can be used; False where there is none, and in the emulator."""
+    if SIMULATED:
+        return False
+    try:
+        gpu_count()
+    except DeviceError:
+        return False
+    return has_tensor_cores(hopper=True)
+
+
 def require_compiler() -> None:
     """Raise DeviceError where numba-cuda or the CUDA compiler is not installed; the simulator needs no compiler."""
     if absent.MISSING:

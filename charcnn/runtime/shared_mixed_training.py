@@ -40,20 +40,10 @@ def computes_here(comm: Comm | None = None) -> bool:
     Raises:
         ValueError: some do, and others do not.
     """
-    answers = [_sees()] if comm is None else comm.allgather(_sees())
+    answers = [device.sees_hopper()] if comm is None else comm.allgather(device.sees_hopper())
     if any(answers) and not all(answers):
         raise ValueError(f"{sum(answers)} of {len(answers)} ranks see a Hopper GPU: need all, or none")
     return all(answers)
-
-
-def _sees() -> bool:
-    if device.SIMULATED:
-        return False
-    try:
-        device.gpu_count()
-    except device.DeviceError:
-        return False
-    return device.has_tensor_cores(hopper=True)
 
 
 class SharedMixedTraining(MixedTraining):

@@ -32,7 +32,7 @@ ENCODED_AHEAD = 65536
 
 def config_of(size: str, level: catalog.Program) -> Config:
     """The network of one of CONFIGS: the tiny one has the channels that a level's tensor cores need."""
-    matrices = level.tensor_cores or (level.mixed and device.has_tensor_cores(hopper=True))
+    matrices = level.tensor_cores or (level.mixed and device.sees_hopper())
     return SMALL if size == "small" else TINY_MATRICES if matrices else TINY
 
 
