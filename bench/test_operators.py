@@ -44,9 +44,9 @@ def test_operator(variant: catalog.Variant, layer: str, plan: Any, benchmark: An
     exact = [array[sample] if i < case.batched else array for i, array in enumerate(exact)]
     expected = operator.reference(*exact, *case.extra, **case.options)
 
-    args, kinds = list(case.args), (case.dtype, *[np.float32 if summed else np.float64] * 2)
-    out = [_poison(array, len(array) if summed else batch, kind)
-           for array, kind in zip(cases.arrays(expected), kinds, strict=False)]  # fmt: skip
+    args, right = list(case.args), cases.arrays(expected)
+    kinds = case.dtype, *[np.float32 if summed else np.float64] * (len(right) - 1)
+    out = [_poison(array, len(array) if summed else batch, kind) for array, kind in zip(right, kinds, strict=True)]
     if variant.device == "cuda":
         args, out = [device.to_device(array) for array in args], [device.to_device(array) for array in out]
     options = {**case.options, "out": tuple(out) if isinstance(expected, tuple) else out[0]}

@@ -67,7 +67,8 @@ for source in sources[:begin]:
         names["check"] = lambda found, exact: "stood in"
     elif "def run" in source:
         exec(source.partition('\\nrun("l0"')[0], names)
-        names["validation"] = SimpleNamespace(expected=lambda *_: (0, 1), in_sigmas=lambda logits, *_: np.zeros_like(logits[:1]))  # what was never written may be NaN
+        right = lambda logits, *_: np.zeros_like(logits[:1])  # what was never written may be NaN
+        names["validation"] = SimpleNamespace(expected=lambda *_: (0, 1), in_sigmas=right)
         run = names["run"]
         names["run"] = lambda name, count: run(name, count // 16)  # as many as a batch, or fewer
 for name in sys.argv[2:]:
