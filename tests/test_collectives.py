@@ -209,7 +209,11 @@ encoder.main("bert", sys.argv[1:])
 
 @pytest.mark.parametrize(
     ("way", "technique", "precision"),
-    [("sums", "naive", "fp32"), ("sums", "mma", "bf16"), ("exchange", "wgmma", "fp16")],
+    [
+        ("sums", "naive", "fp32"),
+        pytest.param("sums", "mma", "bf16", marks=pytest.mark.exhaustive),
+        ("exchange", "wgmma", "fp16"),
+    ],
 )
 def test_encoders_whose_layers_are_shared(way, technique, precision):
     """Two ranks compute each batch together; results are those of the reference to within rounding."""
