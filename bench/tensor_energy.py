@@ -1,9 +1,9 @@
 """Energy of products of Hopper's tensor cores, dense and 2:4 sparse: W, pJ an operation, and how many a second.
 
 Each multiprocessor multiplies what lies in its shared memory, for seconds; nothing is copied meanwhile. First the
-sparse product is compared with NumPy, exactly: whole numbers, and at each place all six pairs of four. "dense, zeros"
-are the sparse weights with their zeros in place. Operations are those that are executed: a sparse product has half as
-many. Rounds take turns, and each row has all of them.
+sparse product is compared with NumPy, exactly. Numbers are whole, and each place has all six pairs of four. "dense,
+zeros" are the sparse weights with their zeros in place. Operations are those that are executed: a sparse product has
+half as many. Rounds take turns, and each row has all of them.
 
 It needs a Hopper GPU. It adds to results/designs/MACHINE-sparse.json.
 
@@ -83,8 +83,8 @@ def products() -> list[Product]:
 def make_kernel(ptx_type: str, sparse: bool, columns: int) -> Kernel:
     """The kernel (a, b, metadata, d, loops): d = loops a b^T, by blocks of whole warpgroups, which all do the same.
 
-    a and b are uint32, tiles as they lie in shared memory, those of the first warpgroup first; metadata is uint32
-    (warpgroups, STAGES, 128, words); d is float32 (warpgroups * 64, columns).
+    a and b are uint32, tiles as they lie in shared memory, those of the first warpgroup first. metadata is uint32
+    (warpgroups, STAGES, 128, words), and d is float32 (warpgroups * 64, columns).
     """
     acc_size, stages, words = columns // 2, STAGES, WORDS[ptx_type]
     a_bytes, b_bytes = uint32(ROWS * (64 if sparse else 128)), uint32(columns * 128)

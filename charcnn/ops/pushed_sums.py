@@ -105,7 +105,7 @@ def make_sum_kernel(ranks: int) -> Kernel:
 def make_norm_kernel(ranks: int, alone: bool) -> Kernel:
     """The kernel (partial, number, places, rank, most, tiny, found, patience, fault): the norm of all ranks' parts.
 
-    Each rank's squares are added up in the same order, rounded to float32, and these by rank: all ranks get the same
+    Each rank's squares are added up in the same order, rounded to float32, and these by rank. So all ranks get the same
     bits. `alone` says that all parts are here: partial (ranks, n). Else it is this rank's (1, n), and `places` are
     addresses of 16 bytes on each rank for each, where ranks put their sums. found = (norm, the factor that makes it
     `most` at most; 0 for no limit).

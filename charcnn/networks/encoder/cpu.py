@@ -146,7 +146,7 @@ def _dot_product(weight: np.ndarray, bias: np.ndarray, precision: str, activated
     def product(x: np.ndarray) -> np.ndarray:
         narrow: np.ndarray = np.empty(x.shape, of.dtype)
         scales = np.empty(len(x), np.float32)
-        threads.launch(*((rows.to_u8, x, narrow, scales) if integer else (rows.to_bf16, x, narrow)))
+        threads.launch(*((rows.scale_rows, x, narrow, scales) if integer else (rows.round_rows, x, narrow)))
         y = made(narrow, np.empty((len(x), len(bias)), np.float32))
         if integer:
             threads.launch(rows.from_u8, y, scales, bias, activated)

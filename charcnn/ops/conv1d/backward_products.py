@@ -1,7 +1,7 @@
 """conv1d_backward_nlc and linear_backward_nlc by tensor cores: the products of training, from and to float32.
 
 Features are (rows, channels) in 16 bits, channels padded to a multiple of 8. dy has zeros behind an input's last
-result, so that no product needs to know where an input ends. Where ReLU gave x, the product by features has its mask.
+result. So no product needs to know where an input ends. Where ReLU gave x, the product by features has its mask.
 """
 
 from __future__ import annotations

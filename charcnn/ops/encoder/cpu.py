@@ -62,14 +62,14 @@ def pool(x, offsets, normalized, least, y):
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def to_bf16(x, y):
+def round_rows(x, y):
     """float32 (T, C) to bits of bf16."""
     for n in prange(len(x)):
         store(x[n], y[n])
 
 
 @njit(cache=True, nogil=True, parallel=True, error_model="numpy")
-def to_u8(x, y, scales):
+def scale_rows(x, y, scales):
     """float32 (T, C) to u8 of which ZERO is 0, and each row's step (T,): NaN of a row with a NaN."""
     for n in prange(len(x)):
         row, to, peak = x[n], y[n], float32(0)
