@@ -150,6 +150,7 @@ def test_a_late_rank_ends_the_wait():
 ODD = (
     BEGIN
     + """
+import platform
 group = Group(comm)
 for call in (
     lambda: group.all_reduce(np.ones(4)),
@@ -160,6 +161,7 @@ for call in (
     lambda: Group(comm, deadline=float("inf")),
     lambda: group.all_reduce(np.ones(4, np.float32), shots=3),
     lambda: group.all_reduce([1.0]),
+    lambda: setattr(platform, "node", lambda: str(comm.rank)) or Group(comm),
 ):
     try:
         call()
@@ -180,6 +182,7 @@ def test_arguments_that_do_not_fit():
         "deadline=inf: need seconds above 0",
         "shots=3: need 1 or 2",
         "x is a list: need an array",
+        "ranks on 2 hosts: GPUs share layers on one host, whose memory all of them reach; start ranks on one, or use",
     ):
         assert said.count(part) == 2, said
 
