@@ -48,8 +48,8 @@ LABELLING = (
 """Files whose tests label texts on the CPU, most of them; they share models and classifiers."""
 
 ON_CPU = (
-    "test_conv2d_cpu.py", "test_cpu_direct.py", "test_cpu_dot.py", "test_cpu_gemm.py", "test_house.py",
-    "test_winograd_rows.py",
+    "test_attention.py", "test_conv2d_cpu.py", "test_cpu_direct.py", "test_cpu_dot.py", "test_cpu_gemm.py",
+    "test_cpu_training.py", "test_house.py", "test_own_training.py", "test_winograd_rows.py",
 )  # fmt: skip
 """Files whose tests share a few functions, or counts, which processes that begin together would each make."""
 
@@ -120,6 +120,17 @@ def repeats(item: pytest.Item) -> bool:
         and not mark.kwargs["case"](**{name: given[name] for name in inspect.signature(mark.kwargs["case"]).parameters})
         for mark in item.iter_markers("quick")
     )
+
+
+MARKS = re.compile(r"exhaustive|quick\(|sampled\(|operator_rows|each_tile")
+"""What a file has some of whose tests are exhaustive; the last two are marked in other files."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With -m exhaustive, files that have none of these tests: each process would import them."""
+    if config.getoption("-m") != "exhaustive" or not collection_path.match("test_*.py"):
+        return None
+    return None if MARKS.search(collection_path.read_text(encoding="utf-8")) else True
 
 
 @cache
