@@ -271,8 +271,8 @@ def test_the_page(monkeypatch, tmp_path):
     machine = {"gpus": ["NVIDIA H200"], "cores": 16, "cpu": None}
     out = {"name": "jax", "batch": 4096, "reason": "no memory", "wrong": False}
     runs = [
-        {"rows": rows, "left_out": [], "steps": 20, "machine": machine, "ranks": None},
-        {"rows": [row("t3", 4096, 280000.0, level=True, bytes=None)], "left_out": [out], "steps": 20, "ranks": None},
+        {"rows": rows, "left_out": [], "steps": 20, "machine": machine, "ranks": 1},
+        {"rows": [row("t3", 4096, 280000.0, level=True, bytes=None)], "left_out": [out], "steps": 20, "ranks": 1},
     ]
     monkeypatch.setattr(block, "trainings", lambda: {tmp_path / "nvidia-h200.json": runs})
     assert block.training_steps(tmp_path / "page.md").split("\n") == [

@@ -26,13 +26,13 @@ Row = dict[str, Any]
 
 def training_steps(document: Path) -> str:
     """Two tables for each machine; nothing where no steps were measured."""
-    alone = {file: [run for run in runs if run.get("ranks") is None] for file, runs in trainings().items()}
+    alone = {file: [run for run in runs if run.get("ranks", 1) == 1] for file, runs in trainings().items()}
     return "\n".join(_machine(document, file, runs) for file, runs in alone.items() if runs)
 
 
 def training_ranks(document: Path) -> str:
     """A table for each run of several ranks: rates relative to one GPU's, times relative to t5's, bytes of a rank."""
-    runs = [(file, run) for file, runs in trainings().items() for run in runs if run.get("ranks")]
+    runs = [(file, run) for file, runs in trainings().items() for run in runs if run.get("ranks", 1) > 1]
     return "\n".join(_ranks(run) + sources(document, [file]) for file, run in runs)
 
 
