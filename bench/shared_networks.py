@@ -96,8 +96,7 @@ class Bench:
     def share(self) -> tuple[Any, list[tuple[str, float]]]:
         """This rank's share; and seconds of each of its parts, where all ranks repeat it alone."""
         case, place = self.case, (self.comm.rank, self.comm.size)
-        norms = parts.norms_of(case.batch, case.precision)
-        own, held = parts.gpu_share(self.network, norms, place, self.held)
+        own, held = parts.gpu_share(self.network, case.batch, case.precision, place, self.held)
         how = {"batch": case.batch, "group": self.group, **self.how}
         self.comm.Barrier()
         run = self.row.build(case.technique, held, own, streams=1, gpus=[device.current()], **how)

@@ -7,8 +7,10 @@ import json
 import pytest
 from test_mpi import mpiexec, needs_mpi
 
+from charcnn.catalog import network
 from charcnn.gpu import device
 from charcnn.layers import Conv2d, LocalResponseNorm, MaxPool2d, Relu, place
+from charcnn.networks.between import GatheredInputs
 from charcnn.offload import partition
 from charcnn.ops.shared_norm import Reach, sent
 
@@ -22,6 +24,25 @@ def test_what_norms_need_of_other_ranks():
     assert [sent(owns, 5, source, 1) for source in (0, 2)] == [(0, 2, 0), (0, 2, 2)]
     assert [sent(owns, 5, source, 2) for source in (0, 1)] == [(1, 1, 0), (0, 1, 1)]
     assert [sent(owns, 5, source, 0) for source in (1, 2)] == [(0, 1, 0), (0, 1, 1)]
+
+
+def test_inputs_of_each_rank():
+    assert [GatheredInputs.own(3, rank, 2) for rank in range(2)] == [slice(0, 2), slice(1, 3)]
+    given = [of[0] for of in GatheredInputs.pieces(3, 2, 10)]
+    assert given == [(0, 20, 0), (10, 10, 20)], "the second input, which both have, comes from the first rank"
+    assert [of[0].size for of in GatheredInputs.pieces(2, 3, 10)] == [10, 10, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "layers"),
+    [("2012", 1, ["flatten1", "fc7"]), ("2012", 1024, ["flatten1", "softmax1"]), ("1024", 16, ["pixels1", "fc2"]),
+     ("1024", 4096, [])],
+)  # fmt: skip
+def test_which_layers_are_shared_by_units(name, batch, layers):
+    """Of AlexNet the linear layers, for one image the first two; of a feed-forward block all, or none of many rows."""
+    nodes = network("alexnet" if name == "2012" else "ffn").architecture(name).nodes
+    begin, end = partition.by_units(nodes, batch, few=batch <= 64)
+    assert [node.layer.name for node in nodes[begin:end]][:: max(1, end - begin - 1)] == layers
 
 
 def test_norms_of_the_outermost_channels_need_no_message_before():
@@ -60,8 +81,8 @@ network = Architecture("any", "tiny", (
 ))
 weights, images = drawn(network, 2)
 weights = type(weights)({name: 3 * value for name, value in weights.items()}, network)
-for name, precision, few in (one.split(":") for one in sys.argv[1:]):
-    parts.FEW = int(few)
+for name, precision, few, shared in (one.split(":") for one in sys.argv[1:]):
+    parts.FEW, parts.BY_CHANNELS = int(few), [precision] if shared == "channels" else []
     row = network_technique(name)
     exact, sigma = expected(images, weights, network, row.rounding(precision))
     build = parts.shared(row, lambda *given, **how: row.build(name, *given, **how))
@@ -70,7 +91,7 @@ for name, precision, few in (one.split(":") for one in sys.argv[1:]):
     for n in (2, 1):
         found = run.steps[0].run(images[:n])
         worst = in_sigmas(found, exact[:n], sigma[:n]).max()
-        assert worst < row.rounding(precision).bound, (name, precision, few, n, worst)
+        assert worst < row.rounding(precision).bound, (name, precision, few, shared, n, worst)
         assert in_sigmas(np.roll(found, 1, 1), exact[:n], sigma[:n]).min() > row.rounding(precision).bound
 print("all right")
 """
@@ -98,20 +119,23 @@ print("all right")
 """
 )
 
-WAYS = ["naive:fp32:0", "naive:fp32:9", "winograd:fp32:0", "winograd:fp32:9"]
+CHANNELS = [f"{name}:fp32:{few}:channels" for name in ("naive", "winograd") for few in (0, 9)]
+INPUTS = [f"{name}:fp32:{few}:inputs" for name, few in (("naive", 0), ("winograd", 9))]
 
 
 @needs_mpi
 @pytest.mark.parametrize(
     ("ranks", "ways"),
     [
-        (2, WAYS),
-        (3, WAYS[:1]),
-        pytest.param(2, ["mma:fp16:0", "mma:bf16:9", "mma:tf32:0"], marks=pytest.mark.exhaustive),
+        (2, CHANNELS + INPUTS),
+        (3, [CHANNELS[0], INPUTS[0]]),
+        pytest.param(
+            2, ["mma:fp16:0:channels", "mma:bf16:9:inputs", "mma:tf32:0:channels"], marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_a_share_of_any_network(ranks, ways):
-    """Norms reach over ranks, channels are shared out unevenly; each way of norms, and layouts of either order."""
+    """Norms reach over ranks, channels and inputs are shared out unevenly; each way of norms, layouts of either order."""
     done = mpiexec(ranks, "-c", ANY, *ways, **EMULATED)
     assert done.stdout.count("all right") == ranks, done.stderr
 

@@ -184,6 +184,34 @@ def tensor(nodes: Sequence[Node], ranks: int, norms: str = NORMS[0]) -> list[Par
     return parts
 
 
+def by_units(nodes: Sequence[Node], batch: int, *, few: bool) -> tuple[int, int]:
+    """The first layer that ranks of GPUs share by its units, and the one behind the last; before, they share inputs.
+
+    It is the first linear layer of more weights than its features have values, in and out (Krizhevsky 2014). The last
+    one may be left out, which every rank then computes whole.
+
+    Args:
+        nodes: the network.
+        batch: inputs.
+        few: whether an exchange takes longer than half of a linear layer: only pairs are shared, by one sum each.
+    """
+    linear = [i for i, node in enumerate(nodes) if isinstance(node.layer, Linear)]
+    values = {i: batch * (nodes[i].in_shape[0] + nodes[i].out_shape[0]) for i in linear}
+    first = next((place for place, i in enumerate(linear) if values[i] < _weights(nodes[i])), len(linear))
+    shared = linear[first:]
+    if few:
+        shared = shared[: len(shared) // 2 * 2]
+    if not shared:
+        return len(nodes), len(nodes)
+    begin = shared[0] - isinstance(nodes[shared[0] - 1].layer, Flatten)
+    end = len(nodes) if shared[-1] == linear[-1] else shared[-1] + 1
+    return begin if any(node.flops for node in nodes[:begin]) else 0, end
+
+
+def _weights(node: Node) -> int:
+    return sum(math.prod(shape) for shape in node.parameters.values())
+
+
 def _next_norm(rest: Sequence[Node]) -> int:
     """How far the normalisation reaches that comes next, behind pointwise layers alone; 0 of none."""
     after = next((node.layer for node in rest if not node.layer.epilogue), None)
