@@ -255,10 +255,11 @@ class Relay:
         """Compile what a micro-batch of as many inputs takes; nothing is sent."""
         if len(rows):
             own, stream = self._counts[self.group.rank] + 2 * APART, self._buffers.stream
-            signal(own, 0, stream)
-            wait(self.group, own, 0, self.group.rank, stream)
-            self.prepare(min(len(rows), self.batch))
-            self._buffers.stream.synchronize()
+            with cuda.gpus[self._buffers.gpu]:
+                signal(own, 0, stream)
+                wait(self.group, own, 0, self.group.rank, stream)
+                self.prepare(min(len(rows), self.batch))
+                stream.synchronize()
 
     def did(self) -> Record:
         """For the report."""
