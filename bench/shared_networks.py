@@ -197,8 +197,9 @@ class Bench:
             error = self.check("stages", right if results is None else results, right)
             if not timing:
                 continue
-            alone = comm.allgather(relay.alone(micro))
             count = STREAM if micro == batch else batch // micro
+            comm.Barrier()
+            alone = comm.allgather(relay.alone(micro, count))  # as long as a run, by all GPUs: clocks fall with heat
             if comm.rank == 0:
                 for slot in range(2):
                     relay.bring(x[:micro], slot)
@@ -211,7 +212,7 @@ class Bench:
                 name, seconds, micro * count, micro_batches=count, allowed_share=allowed / statistics.median(seconds),
                 stage_microseconds=[1e6 * one for one in alone], idle=idle,
                 bubble=offload.bubble(comm.size, count), bubble_of_stages=offload.bubble_of(alone, count),
-                begins=comm.allgather(relay.begins), sent_bytes=comm.bcast(micro * relay.gives.nbytes), **error,
+                begins=comm.allgather(relay.begins), sent_bytes=comm.bcast(relay.sent(micro)), **error,
             )  # fmt: skip
 
     def streamed(self, relay: Relay, micro: int, count: int) -> float:

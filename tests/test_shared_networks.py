@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from test_mpi import mpiexec, needs_mpi
 
@@ -12,6 +13,8 @@ from charcnn.gpu import device
 from charcnn.layers import Conv2d, LocalResponseNorm, MaxPool2d, Relu, place
 from charcnn.networks.between import GatheredInputs
 from charcnn.offload import partition
+from charcnn.offload.relay import Border
+from charcnn.ops.common.layer import ArraySpec
 from charcnn.ops.shared_norm import Reach, sent
 
 EMULATED = {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": "tests"}
@@ -100,12 +103,17 @@ STAGES = (
     ANY[: ANY.index("\nfor name")]
     + """
 
+from charcnn.offload import partition, pipeline_parallel, relay as stages
+
+pipeline_parallel.FILLING = stages.TOGETHER = 1
+if sys.argv[2] == "shared":  # neighbours share an op, by halves
+    partition.begins = lambda work, count, *, inside: [(i * len(work) // count, 0.5 * (i > 0)) for i in range(count)]
 row = network_technique(sys.argv[1])
 images = np.resize(images, (5, network.length))
 exact, sigma = expected(images, weights, network, row.rounding())
 build = parts.relayed(row, lambda *given, batch=2, **how: row.build(sys.argv[1], *given, batch=batch, **how))
 relay = build(weights, network, place=(comm.rank, comm.size), monitor=Monitor(), gpus=[0], batch=2)
-assert relay.place(0) % 16 == relay.place(1) % 16 == 0  # vectors are read there
+assert relay.place(0) % 16 == relay.place(1) % 16 == relay.place(1, shared=True) % 16 == 0  # vectors are read there
 for n in (5, 0, 3):
     source = images[:n] if comm.rank == 0 else None
     found = offload.pipeline(comm, source, relay, network.length, network.classes, chunk=2)
@@ -140,14 +148,29 @@ def test_a_share_of_any_network(ranks, ways):
     assert done.stdout.count("all right") == ranks, done.stderr
 
 
+def test_where_stages_begin():
+    assert partition.begins([1, 6, 2, 1], 2, inside=True) == [(0, 0.0), (1, 4 / 6)]
+    assert partition.begins([1, 6, 2, 1], 2, inside=False) == [(0, 0.0), (2, 0.0)]
+    assert partition.begins([0, 8, 0], 3, inside=True) == [(0, 0.0), (1, 0.0), (2, 0.0)], "one piece for three stages"
+    # Of 20 inputs of 4 or 6 bytes the stage before has computed 8 of about 9.
+    border = Border(ArraySpec((1,)), ArraySpec((3,), np.uint16), 0.45)
+    assert (border.first(20), border.sent(20), border.room(20)) == (8, 8 * 4 + 12 * 6, (256, 512))
+
+
 @needs_mpi
 @pytest.mark.parametrize(
-    ("ranks", "technique"),
-    [(2, "naive"), *(pytest.param(*of, marks=pytest.mark.exhaustive) for of in ((3, "winograd"), (2, "mma")))],
+    ("ranks", "technique", "ops"),
+    [
+        (2, "naive", "shared"),
+        *(
+            pytest.param(*of, marks=pytest.mark.exhaustive)
+            for of in ((2, "naive", "whole"), (3, "winograd", "shared"), (2, "mma", "whole"))
+        ),
+    ],
 )
-def test_stages_of_any_network(ranks, technique):
-    """More micro-batches than places, an uneven last one, and several runs."""
-    done = mpiexec(ranks, "-c", STAGES, technique, **EMULATED)
+def test_stages_of_any_network(ranks, technique, ops):
+    """More micro-batches than places, an uneven last one, and several runs; cut between ops, and inside."""
+    done = mpiexec(ranks, "-c", STAGES, technique, ops, **EMULATED)
     assert done.stdout.count("all right") == ranks, done.stderr
 
 

@@ -23,7 +23,7 @@ from charcnn.layers import BatchNorm2d, Conv2d, Layer, Linear, LocalResponseNorm
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.between import Gathered, GatheredInputs, SharedNorm, Summed
 from charcnn.offload import partition
-from charcnn.offload.relay import Relay, timed
+from charcnn.offload.relay import Border, Relay, timed
 from charcnn.ops.common.features import STORED
 from charcnn.ops.common.layer import ArraySpec
 from charcnn.ops.common.precision import choose
@@ -222,11 +222,19 @@ def stage_on(
         raise ValueError(f"{ranks} ranks: need 1 to {len(ops)}, of the layers that a stage may have")
     found = timed([prepared((op,)) for op in ops], batch, config.length) if rank == 0 else None
     seconds, specs = zip(*comm.bcast(found), strict=True)
-    cuts = partition.cut(seconds, ranks)
-    reads = [ArraySpec((config.length,), np.uint8), *(specs[own.start - 1] for own in cuts[1:])]
-    mine = ops[cuts[rank].start : cuts[rank].stop]
-    times = [sum(seconds[own.start : own.stop]) for own in cuts]
-    return Relay(group, prepared(mine), reads, specs[cuts[rank].stop - 1], batch, gpu, monitor, times, mine[0].label)
+    specs = ArraySpec((config.length,), np.uint8), *specs  # what each op reads, and the last one gives
+    ends = [*partition.begins(seconds, ranks, inside=batch >= DIVIDED), (len(ops), 0.0)]
+    borders = [Border(specs[op + bool(share)], specs[op], share) for op, share in ends]
+    reached = [sum(seconds[:op]) + share * sum(seconds[op : op + 1]) for op, share in ends]
+    (first, entered), (last, left) = ends[rank : rank + 2]
+    own = first + bool(entered)
+    each = [prepared(of) for of in (ops[first:own], ops[own:last], ops[last : last + bool(left)])]
+    took = reached[rank + 1] - reached[rank]
+    return Relay(group, each, borders, batch, gpu, monitor, took, ops[first].label)
+
+
+DIVIDED = 64
+"""Inputs of a micro-batch from which a stage may begin inside an op, whose time is about in proportion to its inputs."""
 
 
 def flops(whole: Architecture, mode: str, ranks: int) -> list[int]:

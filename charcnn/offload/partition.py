@@ -53,6 +53,25 @@ def cut(work: Sequence[float], count: int) -> list[range]:
     return [range(a, b) for a, b in itertools.pairwise([0, *best[len(work)][1]])]
 
 
+def begins(work: Sequence[float], count: int, *, inside: bool) -> list[tuple[int, float]]:
+    """Where each stage of pieces of work begins: in which piece, and which share of that is the stage's before.
+
+    Args:
+        work: of each piece, in order.
+        count: stages.
+        inside: whether a stage may begin inside a piece; two of them then begin in different ones.
+    """
+    sums = [0.0, *itertools.accumulate(work)]
+    found = [(0, 0.0)]
+    for place in range(1, count):
+        at = sums[-1] * place / count
+        piece = next(i for i in range(len(work)) if at < sums[i + 1])
+        found.append((piece, (at - sums[piece]) / work[piece]))
+    if inside and len(dict(found)) == count:
+        return found
+    return [(own.start, 0.0) for own in cut(work, count)]
+
+
 def channels(count: int, groups: int, ranks: int, label: str) -> Ranges:
     """Output channels shared out: a rank has whole groups, or a part of one.
 
