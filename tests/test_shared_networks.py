@@ -38,11 +38,11 @@ def test_inputs_of_each_rank():
 
 @pytest.mark.parametrize(
     ("name", "batch", "layers"),
-    [("2012", 1, ["flatten1", "fc7"]), ("2012", 1024, ["flatten1", "softmax1"]), ("1024", 16, ["pixels1", "fc2"]),
-     ("1024", 4096, [])],
+    [("2012", 1, ["flatten1", "fc7"]), ("2012", 128, ["flatten1", "softmax1"]), ("2012", 1024, []),
+     ("1024", 16, ["pixels1", "fc2"]), ("1024", 4096, [])],
 )  # fmt: skip
 def test_which_layers_are_shared_by_units(name, batch, layers):
-    """Of AlexNet the linear layers, for one image the first two; of a feed-forward block all, or none of many rows."""
+    """Of AlexNet the linear layers, for one image the first two; of a feed-forward block all; none of many inputs."""
     nodes = network("alexnet" if name == "2012" else "ffn").architecture(name).nodes
     begin, end = partition.by_units(nodes, batch, few=batch <= 64)
     assert [node.layer.name for node in nodes[begin:end]][:: max(1, end - begin - 1)] == layers
@@ -70,6 +70,7 @@ from charcnn.catalog import network_technique
 from charcnn.layers import *
 from charcnn.model.validation import in_sigmas
 from charcnn.networks import parts
+from charcnn.offload import partition
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.reference import expected
 from charcnn.runtime.monitor import Monitor
@@ -85,7 +86,7 @@ network = Architecture("any", "tiny", (
 weights, images = drawn(network, 2)
 weights = type(weights)({name: 3 * value for name, value in weights.items()}, network)
 for name, precision, few, shared in (one.split(":") for one in sys.argv[1:]):
-    parts.FEW, parts.BY_CHANNELS = int(few), [precision] if shared == "channels" else []
+    parts.FEW, parts.BY_CHANNELS, partition.SLOWER = int(few), [precision] if shared == "channels" else [], 1
     row = network_technique(name)
     exact, sigma = expected(images, weights, network, row.rounding(precision))
     build = parts.shared(row, lambda *given, **how: row.build(name, *given, **how))
@@ -103,7 +104,7 @@ STAGES = (
     ANY[: ANY.index("\nfor name")]
     + """
 
-from charcnn.offload import partition, pipeline_parallel, relay as stages
+from charcnn.offload import pipeline_parallel, relay as stages
 
 pipeline_parallel.FILLING = stages.TOGETHER = 1
 if sys.argv[2] == "shared":  # neighbours share an op, by halves
@@ -143,7 +144,7 @@ INPUTS = [f"{name}:fp32:{few}:inputs" for name, few in (("naive", 0), ("winograd
     ],
 )
 def test_a_share_of_any_network(ranks, ways):
-    """Norms reach over ranks, channels and inputs are shared out unevenly; each way of norms, layouts of either order."""
+    """Norms reach over ranks, channels and inputs are shared unevenly; each way of norms, layouts of either order."""
     done = mpiexec(ranks, "-c", ANY, *ways, **EMULATED)
     assert done.stdout.count("all right") == ranks, done.stderr
 

@@ -87,8 +87,8 @@ FEW = 64
 """Inputs of a batch, up to which a message less is worth more work."""
 
 BY_CHANNELS = ["fp32"]
-"""Precisions in which ranks share the channels of convolutions, not a batch's inputs: a rank has whole groups then, each
-of which Winograd's filtering takes as a convolution. In others what takes the time is to move features."""
+"""Precisions in which ranks share channels of convolutions, not a batch's inputs. A rank has whole groups then, which
+Winograd's filtering takes as convolutions. In other precisions memory traffic takes the time."""
 
 
 def norms_of(batch: int, precision: str) -> str:
@@ -234,7 +234,7 @@ def stage_on(
 
 
 DIVIDED = 64
-"""Inputs of a micro-batch from which a stage may begin inside an op, whose time is about in proportion to its inputs."""
+"""Inputs of a micro-batch from which a stage may begin inside an op: its time is about in proportion to them."""
 
 
 def flops(whole: Architecture, mode: str, ranks: int) -> list[int]:

@@ -2,8 +2,8 @@
 
 A rank has two places for what comes and two for what leaves. It copies a micro-batch to the next GPU while it computes
 the next one, and writes a count behind it; the other writes how many it has read. All of that is on streams: the host
-only starts work ahead, and waits for nobody but at the ends. Two neighbours may share the op between them: the first one
-computes it of some inputs, and sends what it reads of the others.
+only starts work ahead, and waits for nobody but at the ends. Neighbours may share the op between them: the first one
+computes it for some inputs, and sends what it reads of the others.
 """
 
 from __future__ import annotations
