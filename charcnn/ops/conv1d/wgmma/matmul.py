@@ -125,7 +125,7 @@ def make_start(columns: int) -> Function:
 
 def make_stage(case: Case, ptx_type: str) -> Function:
     """The device function stage."""
-    read_four = make_read_four(case.scaled, case.pointwise)
+    read_four = make_read_four(case.scaled, case.pointwise, narrow=True)
     of_16_bits, of_8_bits = (
         None if ptx_type == "e4m3" else make_read_words(read_four, ptx_type, case.rectified),
         make_read_sixteen(read_four, case.rectified),
