@@ -112,7 +112,13 @@ def test_the_product(precision, machine):
 @needs_hopper
 @pytest.mark.parametrize(
     ("options", "own"),
-    [({}, True), ({"precision": "bf16"}, True), ({"precision": "fp8"}, True), ({"results": "float32"}, False), ({"precision": "fp16x3"}, False)],
+    [
+        ({}, True),
+        ({"precision": "bf16"}, True),
+        ({"precision": "fp8"}, True),
+        ({"results": "float32"}, False),
+        ({"precision": "fp16x3"}, False),
+    ],
 )
 def test_when_it_is_taken(options, own, machine):
     weight = np.zeros((64, 16), np.float32)

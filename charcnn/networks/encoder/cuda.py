@@ -8,10 +8,8 @@ attention and what is added up stay fp16.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,17 +17,17 @@ import numpy as np
 from numba import cuda
 
 from charcnn import ops
-from charcnn.aliases import Array, DType, Stream
+from charcnn.aliases import Array
 from charcnn.catalog import encoder_technique
 from charcnn.gpu import device
 from charcnn.gpu import graph as recording
 from charcnn.gpu.collectives import Group
 from charcnn.gpu.launch import Call
 from charcnn.layers import SelfAttention
-from charcnn.layers.layer import Shape
 from charcnn.networks.encoder import EncoderNetwork, EncoderStep, scales, shares, steps
 from charcnn.networks.encoder.cpu import Params, product_weights
 from charcnn.networks.encoder.exchange import FROM, Exchange
+from charcnn.networks.encoder.packed import PackedBatch
 from charcnn.networks.encoder.workers import PackedGraphWorker, PackedSizes, PackedWorker
 from charcnn.ops.attention import mma
 from charcnn.ops.attention.wgmma_layer import WgmmaAttention
@@ -46,59 +44,6 @@ from charcnn.ops.encoder import packing, pool, rows
 from charcnn.ops.encoder.reduced_rows import launch_reduce_add
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import Compute, GpuPipeline, StreamBuffers, StreamWorker
-
-
-@dataclass
-class PackedBatch:
-    """A batch under way: where its inputs begin, and room for features, on a stream."""
-
-    sizes: PackedSizes
-    offsets: Array
-    lengths: Array
-    buffers: StreamBuffers
-    narrow: list[Array]
-    """Two for rows that are read again behind others, by turns."""
-    heads: list[Array]
-    """Three for heads apart, and one for results."""
-    results: Array
-    """Of the inputs."""
-    exchange: Exchange | None = None
-    """What many rows go through whose layers several GPUs share."""
-    eighths: Array | None = None
-    """Of fp8: room for normalised rows as products read them."""
-
-    @property
-    def stream(self) -> Stream:
-        """What all is started on."""
-        return self.buffers.stream
-
-    def wide(self, units: int, dtype: DType) -> Array:
-        """Room for rows of so many features: what was given before stays as it is."""
-        return self.buffers.device((self.sizes.rows, units), dtype)
-
-    def kept(self, units: int, dtype: DType) -> Array:
-        """Room for rows that the next but one such takes again."""
-        self.narrow.reverse()
-        return _view(self.narrow[0], (self.sizes.rows, units), dtype)
-
-    def in_eighths(self, units: int, unit: float) -> rows.Eighths | None:
-        """Of fp8: where normalised rows are stored for the next product."""
-        if self.eighths is None:
-            return None
-        return rows.Eighths(_view(self.eighths, (self.sizes.rows, units), np.uint8), unit)
-
-    def read(self, x: Array, kept: Array) -> Array:
-        """What a product reads of a step's result: of fp8, normalised rows as they were stored for it."""
-        return x if self.eighths is None or x is not kept else _view(self.eighths, x.shape, np.uint8)
-
-    def apart(self, heads: int, depth: int, dtype: DType) -> list[Array]:
-        """Room for heads apart: of queries, keys, values and results."""
-        shape = self.sizes.inputs, heads, self.sizes.most, depth
-        return [_view(one, shape, dtype) for one in self.heads]
-
-
-def _view(array: Array, shape: Shape, dtype: DType) -> Array:
-    return array[: math.prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
 
 
 Function = Callable[[PackedBatch, Array, Array], Array]
@@ -230,7 +175,9 @@ class PreparedEncoder:
         """Of an attention, values come divided by `unit`."""
         weight, bias = product_weights(step, self._params)
         if unit != 1:
-            weight, bias = (np.concatenate([*np.split(one, 3)[:2], np.split(one, 3)[2] / unit]) for one in (weight, bias))
+            weight, bias = (
+                np.concatenate([*np.split(one, 3)[:2], np.split(one, 3)[2] / unit]) for one in (weight, bias)
+            )
         if self.group is not None:
             weight, bias = shares.share(step, weight, bias, self.group.rank, self.group.ranks)
         units, dtype = len(bias), self.of.dtype

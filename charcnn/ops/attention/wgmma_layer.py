@@ -91,7 +91,9 @@ class WgmmaAttention(NoScratch):
         shape, of = shapes.attention(q, k, v, lengths), self.precision.dtype
         if (shape[1], shape[3]) != (self.heads, self.depth):
             raise ValueError(f"q has shape {shape}: need {self.heads} heads of {self.depth} features")
-        call = Call(out, stream, shape, self.results.dtype, dtypes=dict.fromkeys("qkv", of) | {"lengths": np.int32}, **given)
+        call = Call(
+            out, stream, shape, self.results.dtype, dtypes=dict.fromkeys("qkv", of) | {"lengths": np.int32}, **given
+        )
         q, k, v, counts, *_ = (*call.inputs, None)
         self.start(call, q, k, v, call.out, counts)
         self._replay.keep(call, arrays, (), out)
