@@ -45,7 +45,6 @@ from charcnn.ops.encoder.reduced_rows import launch_reduce_add
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import Compute, GpuPipeline, StreamBuffers, StreamWorker
 
-
 Function = Callable[[PackedBatch, Array, Array], Array]
 """Starts a step on rows, and those that were kept; gives its result."""
 

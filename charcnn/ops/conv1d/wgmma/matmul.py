@@ -168,8 +168,8 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
     """The kernel (map_x, weight, bias, map_y, scale, k_blocks, m_tiles, n_tiles, band).
 
     Its arguments: addresses of the tensor map of x, of the packed weights, of the bias, padded to whole n tiles, and of
-    the tensor map of y, whose boxes are a warp's, in words of 16 bits; what accumulators are multiplied by; k blocks; tiles of rows, a
-    cluster's as one, and of columns; rows of tiles of a band.
+    the tensor map of y, whose boxes are a warp's, in words of 16 bits; what accumulators are multiplied by; k blocks;
+    tiles of rows, a cluster's as one, and of columns; rows of tiles of a band.
 
     Args:
         operands: of features and weights, of one term, not promoted.
