@@ -64,9 +64,10 @@ def units(
     """
     held = {name: np.asarray(params[name], np.float64) for node in config.nodes for name in node.parameters}
     peaks = []
-    for row, length in zip(ids, lengths(ids), strict=True):
-        features(config.nodes, row[:length], held, by := _Peaks())
-        peaks.append(by.found)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for row, length in zip(ids, lengths(ids), strict=True):
+            features(config.nodes, row[:length], held, by := _Peaks())
+            peaks.append(by.found)
     largest = iter(np.max(peaks, axis=0))
     found: list[float] = []
     for step in steps:
