@@ -57,19 +57,23 @@ def of_level(name: str, target: Target, recorder: Recorder) -> None:
             record(BuiltLevel(*row, replace(SMALL, layernorm=layernorm)), target, launched, sizes)
 
 
-ENCODERS = {"encoder fp32": "naive", "encoder fp16": "mma", "encoder bf16": "wgmma"}
+ENCODERS = {"encoder fp32": "naive", "encoder fp16": "mma", "encoder bf16": "wgmma", "encoder fp8": "wgmma"}
 """The kernels of `charcnn.ops.encoder` in each precision, by a technique that launches them."""
+
+IN_EIGHTHS = "attention.", "conv1d.wgmma.matmul"
+"""Of fp8 also those that no variant launches: results are e4m3."""
 
 
 def of_encoder(name: str, target: Target, recorder: Recorder) -> None:
     """Hand over what one of ENCODERS launches."""
-    recorder.variant = name
+    recorder.variant, precision = name, name.split()[1]
+    wanted = ("encoder.", *(IN_EIGHTHS if precision == "fp8" else ()))
 
     def launched(kernel: Kernel, kinds: tuple[NumbaType, ...]) -> None:
-        if title(kernel).startswith("encoder."):
+        if title(kernel).startswith(wanted):
             recorder.launch(kernel, kinds)
 
-    record(BuiltEncoder("bert", ENCODERS[name], name.split()[1]), target, launched, [3])
+    record(BuiltEncoder("bert", ENCODERS[name], precision), target, launched, [3] if precision != "fp8" else [256])
 
 
 COLLECTIVES = "collectives"
