@@ -36,6 +36,20 @@ def largest(values: np.ndarray) -> np.ndarray:
     return found.reshape(values.shape)
 
 
+def pruned(values: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The numbers with all but the `largest` two of each four 0.
+
+    Args:
+        values: in groups of four along an axis.
+        axis: that one.
+
+    Raises:
+        ValueError: it is not a multiple of 4 long.
+    """
+    kept = np.moveaxis(largest(np.moveaxis(values, axis, -1)), -1, axis)
+    return np.where(kept, values, values.dtype.type(0))
+
+
 def compressed(values: np.ndarray) -> SparseTiles:
     """Only the numbers that may differ from 0, and where each belongs.
 
@@ -68,6 +82,18 @@ def compressed(values: np.ndarray) -> SparseTiles:
     nibbles = nibbles.reshape(tiles[0], tiles[2], 128, words, 8)
     shifts = np.arange(0, 32, 4, dtype=np.uint32)
     return SparseTiles(np.ascontiguousarray(kept), np.bitwise_or.reduce(nibbles << shifts, 4))
+
+
+def swizzled(tiles: np.ndarray) -> np.ndarray:
+    """Tiles as shared memory holds them, where 16-byte pieces of 8 rows are swapped: uint32, flat.
+
+    Args:
+        tiles: (..., rows, numbers), rows of 64 or 128 bytes.
+    """
+    rows, pieces = tiles.shape[-2], tiles.shape[-1] * tiles.itemsize // 16
+    found = np.ascontiguousarray(tiles).view(np.uint8).reshape(-1, rows, pieces, 16)
+    order = np.arange(pieces) ^ (np.arange(rows) * pieces // 8 % pieces)[:, None]
+    return np.take_along_axis(found, order[None, :, :, None], 2).view(np.uint32).ravel()
 
 
 def _fours(values: np.ndarray) -> np.ndarray:
