@@ -26,10 +26,9 @@ from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.host.arguments import HelpFormatter
 from charcnn.model import params, shipped
-from charcnn.ops.common.sparse import SPARSE
 from charcnn.text import encodings
 from charcnn.text.texts import read_texts
-from charcnn.training import sparsity
+from charcnn.model import sparsity
 from charcnn.training.measure import interval
 
 LEVEL, BATCH, PRECISIONS = catalog.level("l19"), 4096, ("fp16", "fp8")
@@ -48,13 +47,13 @@ def models(paths: Sequence[str]) -> dict[str, params.Params]:
         OSError: it cannot be read.
     """
     dense = shipped.load("accurate")
-    arrays, _ = sparsity.begun(dense, dense.config, SPARSE)
-    found = {"dense": dense, "pruned": params.Params(arrays, dense.config, dense.encoding, dense.classes)}
+    found = {"dense": dense, "pruned": sparsity.pruned(dense)}
     for path in paths:
         model = params.load(path)
-        for name, mask in sparsity.masks(model, model.config).items():
-            if model[name][~mask].any():
-                raise ValueError(f"{path}: {name} has more than two of four weights: need what --sparse 2:4 wrote")
+        try:
+            sparsity.check(model, model.config)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
         found[Path(path).stem] = model
     return found
 
