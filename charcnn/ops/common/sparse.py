@@ -12,6 +12,10 @@ SPARSE = f"{KEPT}:{FOUR}"
 """What it is called."""
 
 
+_ZEROS = (np.arange(1 << FOUR)[:, None] >> np.arange(FOUR) & 1).astype(bool)
+"""By a number of four bits, which of four are 0."""
+
+
 class SparseTiles(NamedTuple):
     """A matrix as `ptx.wgmma_sparse` takes it, a tile of 64 rows and 128 bytes of depth after another."""
 
@@ -66,11 +70,12 @@ def compressed(values: np.ndarray) -> SparseTiles:
         raise ValueError(f"values have shape {values.shape}: need (M, K), multiples of {ROWS} and {depth}")
     fours = _fours(values)
     zero = fours.view(f"u{values.itemsize}") << 1 == 0  # of either sign
-    more = (~zero).sum(2) > KEPT
+    which = zero @ (1 << np.arange(FOUR, dtype=np.uint8))
+    more = _ZEROS.sum(1)[which] < FOUR - KEPT
     if more.any():
         row, four = np.argwhere(more)[0].tolist()
         raise ValueError(f"values[{row}, {FOUR * four}:{FOUR * four + FOUR}]: need two zeros of each four")
-    places = np.sort(np.argsort(zero, 2, kind="stable")[..., :KEPT], 2)
+    places = np.sort(np.argsort(_ZEROS, 1, kind="stable")[:, :KEPT], 1)[which]
     tiles = values.shape[0] // ROWS, ROWS, values.shape[1] // depth, depth // KEPT
     kept = np.take_along_axis(fours, places, 2).reshape(tiles).transpose(0, 2, 1, 3)
     nibbles = (places[..., 0] | places[..., 1] << 2).astype(np.uint32)
