@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensor_energy
@@ -134,17 +136,27 @@ def test_convolution(kind, precision):
 
 
 @hopper_or_simulated
-def test_weights_that_stay_and_that_come_with_features(monkeypatch):
+def test_tiles_give_the_same_bits(monkeypatch):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((8, 9, 128)).astype(np.float16)
     weight, bias = pruned(rng.standard_normal((3, 128, 64), np.float32), 1), np.zeros(64, np.float32)
+    resident = SparseTile(3, 3, 2, 1, 2, True)
     found = []
-    for resident in (True, False):
+    for tile in (resident, replace(resident, staggered=True), replace(resident, resident=False, cluster=2)):
         conv = of_kind(SparseConv, "relu", weight, bias)
-        tile = SparseTile(3, 3, 2, 1, 2, resident)
         monkeypatch.setattr(conv, "_tile", lambda written, tile=tile: tile)
         found.append(conv.apply(device.to_device(x)).copy_to_host())
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+@hopper_or_simulated
+def test_a_cluster_shares_the_rows_of_a_linear_layer():
+    rng = np.random.default_rng(0)
+    x, bias = rng.standard_normal((13, 1, 192)).astype(np.float16), np.zeros(256, np.float32)
+    weight = pruned(rng.standard_normal((1, 192, 256), np.float32), 1)
+    y = of_kind(SparseConv, "line", weight, bias).apply(device.to_device(x)).copy_to_host()
+    assert error(y, np.maximum(x.astype(np.float64) @ weight[0], 0)) < 2e-3
 
 
 @hopper_or_simulated

@@ -120,7 +120,9 @@ def sparse_level(document: Path) -> str:
         sparse = max(value for (level, of, _), value in rate.items() if (level, of) == ("l22", precision))
         ratio = sparse / rate["l19", precision, "dense"]
         found.append(f"in {precision} {ratio:.2f} × ({goal} × were asked for)")
-    rows = _weights(part, lambda row: f"{row['level']}, {row['precision']}, {row['model']}", "level, precision, weights")
+    rows = _weights(
+        part, lambda row: f"{row['level']}, {row['precision']}, {row['model']}", "level, precision, weights"
+    )
     said = f"l22 computes as many inputs/s as l19 with dense weights, times: {', '.join(found)}."
     return f"{said}\n\n{rows}\n{_source(document, part)}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from charcnn.gpu import device
 from charcnn.ops.common.conv import POOL
@@ -52,10 +52,18 @@ class SparseTile:
     resident: bool
     linear: bool = False
     """Whether inputs are rows of one position, of which eight lie beside each other."""
+    cluster: int = 1
+    """Blocks that copy parts of a stage to each other: of weights, which stay in none; if `linear`, of features."""
+    staggered: bool = False
+    """Whether the second warpgroup begins half a tile later, so that one multiplies while the other stores."""
 
     @classmethod
-    def of(cls, taps: int, written: int, k_blocks: int, words: int, *, pooled: bool, linear: bool) -> SparseTile:
-        """The tile for so many written positions of a sequence, or rows of a linear layer.
+    def of(
+        cls, taps: int, written: int, k_blocks: int, words: int, m_tiles: int, *, pooled: bool, linear: bool
+    ) -> SparseTile:
+        """The tile for so many written positions of a sequence, or rows of a linear layer, and tiles of channels.
+
+        A linear layer's weights come with features: a block has too few rows of it to use them twice.
 
         Raises:
             SizeError: shared memory does not hold what so many taps read.
@@ -68,8 +76,9 @@ class SparseTile:
             return -(-wanted // positions) * (columns + FIXED_COLUMNS)
 
         for positions in sorted(steps, key=cost):
-            for resident in (True, False):
-                one = cls(taps, positions, k_blocks, words, 2, resident, linear)
+            for resident in (False,) if linear else (True, False):
+                cluster = 1 if resident or (linear and m_tiles % 2) else 2
+                one = cls(taps, positions, k_blocks, words, 2, resident, linear, cluster)
                 if one.smem_bytes <= device.shared_limit():
                     return one.deepest()
         raise device.SizeError(f"weight has {taps} taps: shared memory does not hold what so many read of a tile")
@@ -78,9 +87,7 @@ class SparseTile:
         """This one with as many stages as fit."""
         rest = device.shared_limit() - self.smem_bytes
         stages = min(MOST_STAGES, self.stages + rest // self.stage_bytes)
-        return SparseTile(
-            self.taps, self.positions, self.k_blocks, self.words, stages, self.resident, self.linear
-        )
+        return replace(self, stages=stages)
 
     @property
     def columns(self) -> int:

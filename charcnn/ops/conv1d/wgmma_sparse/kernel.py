@@ -44,7 +44,12 @@ def make_products(ptx_type: str, tile: SparseTile) -> Any:
 
     A tap's metadata have registers of their own, which are loaded before the first product starts.
     """
-    multiply, descriptor, taps, words = ptx.wgmma_sparse(ptx_type, tile.columns), make_descriptor(), tile.taps, tile.words
+    multiply, descriptor, taps, words = (
+        ptx.wgmma_sparse(ptx_type, tile.columns),
+        make_descriptor(),
+        tile.taps,
+        tile.words,
+    )
     x_step, weight_step = uint32(INPUTS * 128), uint32(WARPGROUPS * KEPT_BYTES)
     metadata_step = uint32(WARPGROUPS * tile.metadata_bytes)
 
@@ -82,11 +87,12 @@ def make_products(ptx_type: str, tile: SparseTile) -> Any:
 
 @cache
 def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue) -> Kernel:
-    """The kernel (x, weight, bias, y, moments, scale, k_blocks, c_out, m_tiles, inputs, length, parts, tiles).
+    """The kernel (x, weight, bias, y, moments, scale, k_blocks, c_out, m_groups, inputs, length, parts, tiles).
 
     Its arguments: the tensor map; addresses of packed weights, of the bias, padded to whole tiles, of y and of partial
-    moments; what sums are multiplied by; k blocks, output channels and tiles of them; inputs, or rows of a linear
-    layer; positions of an input that are written, and tiles of those; tiles of inputs and positions in all.
+    moments; what sums are multiplied by; k blocks, output channels and tiles of them, of a linear layer's cluster one;
+    inputs, or rows of a linear layer; positions of an input that are written, and tiles of those; tiles of inputs and
+    positions in all, of another's cluster one.
 
     Args:
         operands: of features and weights.
@@ -96,7 +102,9 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue) ->
     x_bytes, weight_bytes, stage_bytes = (uint32(n) for n in (tile.x_bytes, tile.weight_bytes, tile.stage_bytes))
     stages_at, full_at = uint32(tile.stages_at), uint32(tile.barriers_at)
     empty_at, resident_at = full_at + uint32(64), full_at + uint32(128)
-    init, advance = ring.make_init(tile.stages, 4 * WARPGROUPS), ring.make_advance(tile.stages)
+    cluster, clustered, staggered = tile.cluster, tile.cluster > 1, tile.staggered
+    init, advance = ring.make_init(tile.stages, 4 * WARPGROUPS * cluster), ring.make_advance(tile.stages)
+    share_x, share_weights = clustered and tile.linear, clustered and not tile.linear
     products, wait_all = make_products(operands.ptx_type, tile), ptx.wgmma_wait_group(0)
     dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
     store = make_epilogue(tile, epilogue)
@@ -107,21 +115,35 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue) ->
     thread_bytes = uint32(4 * tile.words)
     resident_bytes = uint32(tile.stages_at)
     first_position = written * epilogue.pool_size
+    bulk_multicast, tma_multicast = ptx.bulk_load_multicast(cluster), ptx.tma_load_2d_multicast(cluster)
+    weight_share, x_share, share_columns = (
+        uint32(tile.weight_bytes // cluster),
+        uint32(tile.x_bytes // cluster),
+        columns // cluster,
+    )
+    math_threads, most_lag = 128 * WARPGROUPS, tile.stages - 1
+    late, early = ptx.named_barrier_sync(1, math_threads), ptx.named_barrier_arrive(1, math_threads)
 
     @jit(launch_bounds=(THREADS, 1))
-    def kernel(x, weight, bias, y, moments, scale, k_blocks, c_out, m_tiles, inputs, length, parts, tiles):
+    def kernel(x, weight, bias, y, moments, scale, k_blocks, c_out, m_groups, inputs, length, parts, tiles):
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
         base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         warpgroup, warp, lane = thread >> 7, thread >> 5, thread & 31
         full, empty, held = base + full_at, base + empty_at, base + resident_at
-        m_tile, first, stride = block_idx_x() % m_tiles, block_idx_x() // m_tiles, grid_dim_x() // m_tiles
+        rank, number = block_idx_x() % cluster, block_idx_x() // cluster
+        m_tile, first, stride = number % m_groups, number // m_groups, grid_dim_x() // cluster // m_groups
+        if share_x:
+            m_tile = m_tile * cluster + rank
         if thread == 0:
             init(full, empty)
             if resident:
                 ptx.mbarrier_init(held, 1)
             ptx.fence_mbarrier_init()
-        cuda.syncthreads()
+        if clustered:
+            ptx.cluster_sync()
+        else:
+            cuda.syncthreads()
 
         # Producer.
         if warpgroup == warpgroups:
@@ -140,22 +162,33 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue) ->
                         barrier, to = ring.barrier(full, stage), base + stages_at + stage.slot * stage_bytes
                         ring.wait(empty, stage)
                         ptx.mbarrier_arrive_expect_tx(barrier, stage_bytes)
-                        if linear:
-                            ptx.tma_load_2d(to, x, barrier, k_block * k_block_size, t * columns)
+                        own, channel = t * cluster + rank if share_weights else t, k_block * k_block_size
+                        if share_x:
+                            row = t * columns + rank * share_columns
+                            tma_multicast(to + rank * x_share, x, barrier, channel, row)
+                        elif linear:
+                            ptx.tma_load_2d(to, x, barrier, channel, t * columns)
                         else:
-                            position = t % parts * first_position
-                            ptx.tma_load_3d(to, x, barrier, k_block * k_block_size, t // parts * eight, position)
-                        if not resident:
-                            at = uint64(k_block) * uint64(weight_bytes)
+                            ptx.tma_load_3d(to, x, barrier, channel, own // parts * eight, own % parts * first_position)
+                        at = uint64(k_block) * uint64(weight_bytes)
+                        if share_weights:
+                            share = rank * weight_share
+                            bulk_multicast(to + x_bytes + share, source + at + uint64(share), weight_share, barrier)
+                        elif not resident:
                             ptx.bulk_load(to + x_bytes, source + at, weight_bytes, barrier)
                         stage = advance(stage)
+            if clustered:
+                cuda.syncwarp()
+                ptx.cluster_sync()
             return
         alloc()
 
         # Main loop.
         if resident:
             ptx.mbarrier_wait(held, uint32(0))
-        stage = ring.to_read()
+        lag, stage = min(k_blocks // 2, uint32(most_lag)), ring.to_read()
+        if staggered and warpgroup > 0 and lag > 0 and first < tiles:
+            late()
         for t in range(first, tiles, stride):
             for i in range(acc_size):
                 acc[i] = float32(0)  # the bias comes later: a value that many registers begin with makes spills
@@ -163,12 +196,23 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue) ->
                 ring.wait(full, stage)
                 x_at = base + stages_at + stage.slot * stage_bytes
                 weights = base + uint32(k_block) * weight_bytes if resident else x_at + x_bytes
-                products(acc, (), x_at, weights + warpgroup * group_bytes, weights + metadata_at + thread * thread_bytes)
+                products(
+                    acc, (), x_at, weights + warpgroup * group_bytes, weights + metadata_at + thread * thread_bytes
+                )
                 wait_all()
                 cuda.syncwarp()
-                if lane == 0:  # each warp has read its metadata
+                if clustered:  # each warp has read its metadata
+                    if lane < cluster:
+                        ptx.mbarrier_arrive_cluster(ptx.mapa(ring.barrier(empty, stage), lane))
+                elif lane == 0:
                     ring.arrive(empty, stage)
+                if staggered and warpgroup == 0 and t == first and k_block + 1 == lag:
+                    early()
                 stage = advance(stage)
-            store(acc, bias, y, moments, scale, m_tile * channels + warp * 16, c_out, inputs, length, parts, t, lane)
+            own = t * cluster + rank if share_weights else t
+            store(acc, bias, y, moments, scale, m_tile * channels + warp * 16, c_out, inputs, length, parts, own, lane)
+        if clustered:  # no block ends before all have arrived at its mbarriers
+            cuda.syncwarp()
+            ptx.cluster_sync()
 
     return kernel

@@ -71,7 +71,10 @@ class SparseConv(PreparedConv):
         self._weight, self._bias = device.to_device(laid), device.to_device(padded)
         self.nbytes = int(self._weight.nbytes + self._bias.nbytes)
         self._scale = np.float32(w_unit * x_unit / y_unit)
-        self._linear = self.taps == 1 and self.epilogue.kind not in ("pool", "stat")  # of whose rows none has neighbours
+        self._linear = self.taps == 1 and self.epilogue.kind not in (
+            "pool",
+            "stat",
+        )  # of whose rows none has neighbours
         self._tile(1)  # raises where shared memory does not hold one
         self._maps: dict[tuple[Any, ...], Array] = {}
 
@@ -85,7 +88,7 @@ class SparseConv(PreparedConv):
 
     def _tile(self, written: int) -> SparseTile:
         pooled, words = bool(self.epilogue.pool), 3 - self.precision.itemsize
-        return _tile(self.taps, written, self._k_blocks, words, pooled=pooled, linear=self._linear)
+        return _tile(self.taps, written, self._k_blocks, words, self._m_tiles, pooled=pooled, linear=self._linear)
 
     def parts(self, written: int) -> tuple[int, int]:
         """A warp's channels of a tile's positions; and of all."""
@@ -102,14 +105,22 @@ class SparseConv(PreparedConv):
         tile = self._tile(inputs if self._linear else length * self.epilogue.pool_size)
         written = tile.positions // self.epilogue.pool_size
         parts = 1 if self._linear else -(-length // written)
-        tiles = -(-inputs // (tile.columns if self._linear else INPUTS)) * parts
+        tiles, m_groups, cluster = (
+            -(-inputs // (tile.columns if self._linear else INPUTS)) * parts,
+            self._m_tiles,
+            tile.cluster,
+        )
+        if self._linear:
+            m_groups //= cluster
+        else:
+            tiles = -(-tiles // cluster)
         moments = y if partial_moments is None else partial_moments
         arrays = self._map(x, tile), self._weight, self._bias, y, moments
-        numbers = self._k_blocks, self.c_out, self._m_tiles, inputs, length, parts, tiles
-        blocks = min(tiles, max(1, device.multiprocessors() // self._m_tiles)) * self._m_tiles
+        numbers = self._k_blocks, self.c_out, m_groups, inputs, length, parts, tiles
+        clusters = min(tiles, max(1, device.multiprocessors() // cluster // m_groups)) * m_groups
         arguments = *(np.uint64(device.address(one)) for one in arrays), self._scale, *map(np.uint32, numbers)
         kernel = make_kernel(self.precision, tile, self.epilogue)
-        call.launch(kernel, blocks, THREADS, *arguments, shared=tile.smem_bytes)
+        call.launch(kernel, clusters, THREADS, *arguments, shared=tile.smem_bytes, cluster=cluster)
 
     def _map(self, x: Array, tile: SparseTile) -> Array:
         """The tensor map, kept: channels and rows; or channels, inputs, positions."""
@@ -118,7 +129,9 @@ class SparseConv(PreparedConv):
             n, length, channels = x.shape
             row = self.precision.itemsize * channels
             if self._linear:
-                self._maps[key] = tensor_map.encode(x, (row // 2, n * length), (row,), (K_BLOCK, tile.columns))
+                self._maps[key] = tensor_map.encode(
+                    x, (row // 2, n * length), (row,), (K_BLOCK, tile.columns // tile.cluster)
+                )
             else:
                 shape, strides = (row // 2, n, length), (length * row, row)
                 box = K_BLOCK, INPUTS, tile.positions + self.taps - 1
