@@ -73,6 +73,15 @@ def pruned(params: Params) -> Params:
     return Params(arrays, params.config, params.encoding, params.classes, params.metadata)
 
 
+def fits(params: Params) -> bool:
+    """Whether `check` lets them pass."""
+    try:
+        check(params, params.config)
+    except ValueError:
+        return False
+    return True
+
+
 def check(arrays: Mapping[str, np.ndarray], config: Config) -> None:
     """Raise ValueError where more than two of four weights count, or as of `masks`; names the layer."""
     for layer, weight in _turned(arrays, config):

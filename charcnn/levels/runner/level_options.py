@@ -137,6 +137,7 @@ def prepare(level: catalog.Program, options: argparse.Namespace) -> Job:
         read.labels,
         answers,
         random=options.params is None,
+        pruned=options.params is None and level.sparse,
     )
 
 
