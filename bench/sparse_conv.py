@@ -1,6 +1,7 @@
 """conv3 with 2:4 sparse weights, relative to the tuned dense kernel: rates, W and joules, 4,096 inputs in fp16.
 
-Dense kernels (`WgmmaConv`) and sparse ones (`SparseConv`) are checked against the float64 reference, and take turns. It needs a Hopper GPU, and adds to results/designs/MACHINE-sparse.json.
+Dense kernels (`WgmmaConv`) and sparse ones (`SparseConv`) are checked against the float64 reference, and take turns.
+It needs a Hopper GPU, and adds to results/designs/MACHINE-sparse.json.
 
 Exit status: 0 measured, 1 a result is wrong, 2 unusable machine.
 """

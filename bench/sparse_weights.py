@@ -4,7 +4,8 @@
 
 The model that ships, the same one pruned (the two largest weights of each four stay), and models that `charcnn train
 --sparse 2:4` wrote go through level 19, which multiplies by zeros; those with zeros through level 22, which leaves them
-out. Rates and joules are of batches of the rows on the GPU, by turns. It needs a Hopper GPU, and adds to results/designs/MACHINE-sparse.json.
+out. Rates and joules are of batches of the rows on the GPU, by turns. It needs a Hopper GPU, and adds to
+results/designs/MACHINE-sparse.json.
 
 Exit status: 0 measured, 2 unusable machine, files or options.
 """
@@ -25,10 +26,9 @@ from charcnn import catalog
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.host.arguments import HelpFormatter
-from charcnn.model import params, shipped
+from charcnn.model import params, shipped, sparsity
 from charcnn.text import encodings
 from charcnn.text.texts import read_texts
-from charcnn.model import sparsity
 from charcnn.training.measure import interval
 
 BATCH, PRECISIONS, LEVELS = 4096, ("fp16", "fp8"), ("l19", "l22")

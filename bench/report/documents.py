@@ -48,8 +48,8 @@ _BLOCKS = (
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted, bert,
     gemm, amx, attention, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
-    few_rows, collectives, whole, training_memory, training_steps, host_bytes, sparse_conv3, sparse_level, sparse_products,
-    sparse_weights,
+    few_rows, collectives, whole, training_memory, training_steps, host_bytes, sparse_conv3, sparse_level,
+    sparse_products, sparse_weights,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

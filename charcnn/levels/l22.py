@@ -59,7 +59,8 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
             fc = [by_batch(small_fc, fc, upto=upto.linear)]
         yield "network", [*blocks_1_2, *blocks_3_6, *fc]
 
-    return gpu_pipeline(network, params, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=True)
+    how = {"batch": batch, "streams": streams, "gpus": gpus, "monitor": monitor, "held_as": precision}
+    return gpu_pipeline(network, params, config, graph=True, **how)
 
 
 if __name__ == "__main__":

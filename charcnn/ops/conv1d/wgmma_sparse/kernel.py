@@ -192,10 +192,10 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue) ->
         for t in range(first, tiles, stride):
             for i in range(acc_size):
                 acc[i] = float32(0)  # the bias comes later: a value that many registers begin with makes spills
-            for k_block in range(k_blocks):
+            for k in range(k_blocks):
                 ring.wait(full, stage)
                 x_at = base + stages_at + stage.slot * stage_bytes
-                weights = base + uint32(k_block) * weight_bytes if resident else x_at + x_bytes
+                weights = base + uint32(k) * weight_bytes if resident else x_at + x_bytes
                 products(
                     acc, (), x_at, weights + warpgroup * group_bytes, weights + metadata_at + thread * thread_bytes
                 )
@@ -206,7 +206,7 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue) ->
                         ptx.mbarrier_arrive_cluster(ptx.mapa(ring.barrier(empty, stage), lane))
                 elif lane == 0:
                     ring.arrive(empty, stage)
-                if staggered and warpgroup == 0 and t == first and k_block + 1 == lag:
+                if staggered and warpgroup == 0 and t == first and k + 1 == lag:
                     early()
                 stage = advance(stage)
             own = t * cluster + rank if share_weights else t

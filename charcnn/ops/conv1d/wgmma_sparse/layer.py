@@ -12,12 +12,11 @@ from charcnn.aliases import Array, Stream
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
 from charcnn.layers import Conv1d, Linear
-from charcnn.layers.layer import Shape
 from charcnn.ops.common.conv import PreparedConv
 from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
 from charcnn.ops.common.precision import FP32, choose
 from charcnn.ops.conv1d.toom_cook.pack import unit
-from charcnn.ops.conv1d.wgmma.config import K_BLOCK, ROW_BYTES
+from charcnn.ops.conv1d.wgmma.config import K_BLOCK
 from charcnn.ops.conv1d.wgmma_sparse.config import CHANNELS, INPUTS, THREADS, SparseTile
 from charcnn.ops.conv1d.wgmma_sparse.epilogue import PART_CHANNELS
 from charcnn.ops.conv1d.wgmma_sparse.kernel import make_kernel
