@@ -51,9 +51,9 @@ ZEROS = {"no zeros": 0.0, "25 % zeros": 0.25, "50 % zeros": 0.5, "75 % zeros": 0
 DEPTH, WORDS = {"f16": 64, "bf16": 64, "tf32": 32, "e4m3": 128}, {"f16": 1, "bf16": 1, "tf32": 1, "e4m3": 2}
 """Numbers of 128 bytes, and words of metadata a thread for them; TF32 has none, as its products are all dense."""
 
-ROUNDS, WARM, SECONDS = 2, 0.2, 1.0
+ROUNDS, WARM = 2, 0.2
 
-MILLISECONDS = 8
+MILLISECONDS = 20
 """That a kernel is to take."""
 
 TRIALS = 5
@@ -270,9 +270,9 @@ class Measured:
         self.operands.start(device.multiprocessors(), self.loops)
         return energy.marked()
 
-    def measure(self, counter: energy.Counter) -> None:
+    def measure(self, counter: energy.Counter, seconds: float) -> None:
         """A round."""
-        drawn = energy.drawn(self.start, counter, warm=WARM, seconds=SECONDS)
+        drawn = energy.drawn(self.start, counter, warm=WARM, seconds=seconds)
         executed = drawn.calls * self.loops * device.multiprocessors() * self.product.operations
         self.rounds.append({
             "TFLOP/s": executed / drawn.seconds / 1e12,
@@ -291,6 +291,7 @@ class Measured:
 def main() -> int:
     """Check, measure, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    energy.add_option(parser.add_argument)
     where = "default: bench/results/designs, with --zeros bench/results"
     parser.add_argument("--results-dir", metavar="DIR", type=Path, help=where)
     parser.add_argument("--check", action="store_true", help="only compare products with NumPy")
@@ -307,13 +308,13 @@ def main() -> int:
     if bad:
         return 1
     print("products are NumPy's", flush=True)
-    if options.check:
+    if options.check or not options.joules:
         return 0
-    meter = energy.meter(SECONDS)
+    meter = energy.meter(options.joules)
     counter, measured = energy.Counter(), [Measured(one) for one in (with_zeros() if options.zeros else products())]
     for _ in range(ROUNDS):
         for one in measured:
-            one.measure(counter)
+            one.measure(counter, options.joules)
             print(*one.product, {name: round(value, 3) for name, value in one.rounds[-1].items()}, flush=True)
     here = machine.describe()
     part = {"machine": here, "commit": machine.commit(), "idle_watts": meter.idle, "rows": [one.row() for one in measured]}
