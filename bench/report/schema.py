@@ -99,6 +99,8 @@ class Results:
     """What bench/bert.py wrote, by file."""
     gemm: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/gemm.py wrote, by file."""
+    costs: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/tensor_energy.py --zeros and bench/byte_energy.py wrote, by file."""
     collectives: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/collectives.py wrote, by file."""
     shared_layers: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -136,6 +138,7 @@ def results() -> Results:
         "attention": found.attention,
         "bert": found.bert,
         "gemm": found.gemm,
+        "costs": found.costs,
         "collectives": found.collectives,
         "shared_layers": found.shared_layers,
         "shared_networks": found.shared_networks,
@@ -186,6 +189,7 @@ SCHEMAS = (
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
     "compare", "amx", "models", "wgmma_trace", "calls", "attention",
     "attention_trace", "bert", "gemm", "collectives", "shared_layers", "shared_networks", "whole", "training", "sparse",
+    "costs",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits, cores and dot; pictures the traces."""
 
