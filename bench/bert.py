@@ -141,9 +141,7 @@ def own(drawn: Drawn, precision: str) -> Iterator[Ready]:
         error = drawn.check(name, from_host, precision)
         start = on_gpu(run, rows)
         drawn.check(name, torch.as_tensor(start().copy_to_host()).to(GPU), precision)
-        yield Ready(
-            f"{name} {precision}", start, drawn.flop, row_of(name, precision, error), run, items=drawn.case.n
-        )
+        yield Ready(f"{name} {precision}", start, drawn.flop, row_of(name, precision, error), run, items=drawn.case.n)
 
 
 def on_gpu(run: Any, rows: np.ndarray) -> Callable[[], Any]:

@@ -61,7 +61,7 @@ def read_kernel(begin, mask, steps, sums):
 
 @jit(launch_bounds=(THREADS, 1))
 def shared_kernel(x, mask, steps, sums):
-    """The same of x float32, (mask + 1) * 4 numbers in each block's shared memory, by the block's threads."""
+    """sums as of `read_kernel`, of x float32, (mask + 1) * 4 numbers, in each block's shared memory."""
     smem = cuda.shared.array(0, float32, alignment=ALIGNMENT)
     for i in range(thread_idx_x(), x.size, block_dim_x()):
         smem[i] = x[i]

@@ -23,7 +23,7 @@ SM_CLOCK = 1
 """NVML_CLOCK_SM"""
 
 ROUNDS, WARM, SECONDS = 3, 0.1, 1.0
-"""Of each row; seconds before a round, and of it."""
+"""A row's; seconds before a round, and of it."""
 
 CALL, LONG_CALL = 0.02, 0.2
 """Seconds that a call is to take, as reading the counter takes milliseconds; and one that leaves nothing queued."""

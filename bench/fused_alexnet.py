@@ -273,8 +273,7 @@ def measure(cell: tuple[str, str, int], peers: bool, compiled: bool, meter: ener
         kept.append(made)
     for name in PEERS[cell[1]] if peers else ():
         for how, part in (("", "front"), ("", "network"), *([(" compiled", "front")] if compiled else [])):
-            found = peer(Spec(*cell, name + how, part))
-            every += [found] if found else []
+            every += filter(None, [peer(Spec(*cell, name + how, part))])
     rows = by_turns(every, meter=meter)
     for row in rows:
         row["images_per_second"] = cell[2] / row["microseconds"] * 1e6

@@ -121,7 +121,9 @@ class Drawn:
         count = calls_of(self.shape, self.precision)
         recorded = graph.Graph(calls, stream)
         row = row_of(name, self.precision, error)
-        return Ready(f"{self.shape} {name} {self.precision}", recorded.launch, count * self.shape.flop, row, stream, items=count)
+        return Ready(
+            f"{self.shape} {name} {self.precision}", recorded.launch, count * self.shape.flop, row, stream, items=count
+        )
 
 
 def calls_of(shape: Shape, precision: str) -> int:

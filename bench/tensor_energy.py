@@ -1,12 +1,11 @@
 """Energy of products of Hopper's tensor cores, dense and 2:4 sparse: W, pJ an operation, and how many a second.
 
-Each multiprocessor multiplies what lies in its shared memory, for seconds; nothing is copied meanwhile. First
-products are compared with NumPy, exactly, the sparse ones with all six pairs of four at each place. "dense, zeros" are
-the sparse weights with their zeros in place. Operations are those that are executed: a sparse product has half as many.
-Rounds take turns, and each row has all of them.
+Each multiprocessor multiplies what lies in its shared memory; nothing is copied meanwhile. First products are compared
+with NumPy, exactly, sparse ones with all six pairs of four at each place. "dense, zeros" are the sparse weights with
+their zeros in place. Operations are those that are executed: a sparse product has half as many. Rounds take turns.
 
-It needs a Hopper GPU. It adds to results/designs/MACHINE-sparse.json. With --zeros, dense products in each type that
-wgmma has here, whose features have shares of zeros at random places, go to results/MACHINE-costs.json instead.
+It needs a Hopper GPU, and adds to results/designs/MACHINE-sparse.json; with --zeros, dense products in each type, by
+share of zeros in the features, to results/MACHINE-costs.json.
 
 Exit status: 0 measured, 1 a product is wrong, 2 unusable machine.
 """
@@ -317,9 +316,16 @@ def main() -> int:
             one.measure(counter, options.joules)
             print(*one.product, {name: round(value, 3) for name, value in one.rounds[-1].items()}, flush=True)
     here = machine.describe()
-    part = {"machine": here, "commit": machine.commit(), "idle_watts": meter.idle, "rows": [one.row() for one in measured]}
+    part = {
+        "machine": here,
+        "commit": machine.commit(),
+        "idle_watts": meter.idle,
+        "rows": [one.row() for one in measured],
+    }
     if options.zeros:
-        raw.add((options.results_dir or raw.RESULTS) / f"{machine.name(here)}-costs.json", "costs", {"operations": part})
+        raw.add(
+            (options.results_dir or raw.RESULTS) / f"{machine.name(here)}-costs.json", "costs", {"operations": part}
+        )
     else:
         folder = options.results_dir or raw.RESULTS / "designs"
         raw.add(folder / f"{machine.name(here)}-sparse.json", "sparse", {"products": part})

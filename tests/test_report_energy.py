@@ -51,7 +51,10 @@ def shown(monkeypatch, tmp_path, block, kind, raw):
 
 
 def test_networks_say_joules_in_each_cell(monkeypatch, tmp_path):
-    rows = [{"network": "alexnet", **row("wgmma", True, **drawn(1500.0))}, {"network": "alexnet", **row("PyTorch eager")}]
+    rows = [
+        {"network": "alexnet", **row("wgmma", True, **drawn(1500.0))},
+        {"network": "alexnet", **row("PyTorch eager")},
+    ]
     text = networks.networks_beside(shown(monkeypatch, tmp_path, networks, "networks", {"networks": rows}))
     assert "| alexnet, N = 32 | 100.0 (`wgmma`, 1,500 J) | 100.0 (`PyTorch eager`) | 1.00 × |" in text
     assert SAID.format("inputs") in text
@@ -116,8 +119,8 @@ def costs(monkeypatch, tmp_path):
          "rounds": [{"pJ": 0.99 * pj}, {"pJ": 1.01 * pj}]}
         for one in tensor_energy.with_zeros() for pj in [{"tf32": 1.5, "e4m3": 0.4}.get(one.ptx_type, 0.8)]
     ]  # fmt: skip
-    memories = [{"memory": name, "held": held, **drawn(pj / 1e6)} for name, held, pj in (
-        ("DRAM", 1 << 31, 110.0), ("L2", 1 << 24, 40.0), ("shared memory", 1 << 16, 6.0), ("registers", 0, 0.8))]  # fmt: skip
+    held = {"DRAM": (1 << 31, 110.0), "L2": (1 << 24, 40.0), "shared memory": (1 << 16, 6.0), "registers": (0, 0.8)}
+    memories = [{"memory": name, "held": size, **drawn(pj / 1e6)} for name, (size, pj) in held.items()]
     parts = {"operations": {"rows": operations}, "bytes": {"rows": memories}}
     file = tmp_path / "nvidia-h200-costs.json"
     raw = {name: {"machine": HERE, "idle_watts": 75.0, **part} for name, part in parts.items()}

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 from energy import done
-from libraries import Network as Face
 
 from charcnn.layers import Network
 from charcnn.model.onnx_graph import graph
+from libraries import Network as Face
 
 
 class _Once:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from energy import done, marked
-from libraries import Network
 
 from charcnn import catalog
 from charcnn.config import Config
 from charcnn.gpu import device
 from charcnn.runtime.run import BatchRun, GpuRun
+from libraries import Network
 
 MOST_INPUTS = 1 << 18
 """Of one call: 266 MB of token ids."""

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from energy import done
-from libraries import Network as Face
 
 from charcnn.config import Config
 from charcnn.layers import Network
 from charcnn.model.pytorch import attribute, function, inward
+from libraries import Network as Face
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 from jax import lax
-from libraries import Network as Face
 
 from charcnn.layers import (
     AvgPool2d,
@@ -39,6 +38,7 @@ from charcnn.layers import (
     Softmax,
     Tanh,
 )
+from libraries import Network as Face
 
 DTYPES = {"tf32": jnp.float32, "bf16": jnp.bfloat16}
 """TF32 is what JAX makes of a float32 product on a GPU unless told otherwise; on a CPU it is float32."""

@@ -13,7 +13,7 @@ from report.schema import ROOT, machine_called, results
 Row = dict[str, Any]
 
 TYPES = {"f16": "fp16", "bf16": "bf16", "tf32": "TF32", "e4m3": "FP8 (e4m3)"}
-"""As PTX calls them, and the pages."""
+"""PTX's names of types, and the pages'."""
 
 PICTURE = ROOT / "docs" / "pictures" / "what-a-multiplication-costs.svg"
 

@@ -10,7 +10,7 @@ from report.schema import results
 
 LEFT, RIGHT, TOP, ROW = 130, 40, 52, 26
 
-ENDS = (0.1, 1000.0)
+ENDS = (0.1, 300.0)
 """pJ."""
 
 
@@ -22,7 +22,7 @@ def what_a_multiplication_costs() -> str:
     picture = Picture("pJ an operation by type and share of zeros, and pJ a byte by memory, on a log scale", 0)
     picture.height = TOP + ROW * (len(TYPES) + len(memories)) + 52
     picture.legend([(f"c{i}", share) for i, share in enumerate(shares)], LEFT, 16, 104)
-    picture.legend([("c6", "a byte"), ("c6 faint", "less what is drawn idle")], LEFT, 36, 104)
+    picture.legend([("c6", "a byte"), ("c6 faint", "less idle draw")], LEFT, 36, 104)
     across, y = Axis(*ENDS, LEFT, picture.width - RIGHT), TOP + ROW / 2
     bottom = picture.height - 46
     for value in across.decades():
