@@ -49,9 +49,9 @@ def test_rows_get_joules_a_million_and_their_rounds(counted):
     meter = energy.Meter(counted, seconds=0.5, idle=75.0)
     found = meter.by_turns([meter.repeated(counted.call, items) for items in (1, 4)])
     assert [row["energy"]["joules_per_million"] for row in found] == pytest.approx([0.2e6, 0.05e6], rel=1e-3)
-    assert [row["energy"]["per_second"] for row in found] == pytest.approx([1000, 4000])
+    assert [row["energy"]["per_second"] for row in found] == pytest.approx([1000, 4000], rel=1e-3)
     for row in found:
-        assert row["energy"]["watts"] == pytest.approx(200)
+        assert row["energy"]["watts"] == pytest.approx(200, rel=1e-3)
         assert (row["energy"]["mhz"], row["energy"]["idle_watts"]) == (1500, 75.0)
         assert len(row["energy"]["rounds"]) == energy.ROUNDS
     assert counted.waits > 6 * energy.ROUNDS
