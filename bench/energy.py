@@ -51,6 +51,8 @@ class Counter:
         RuntimeError: NVML does not know the GPU, or it has no such counter.
     """
 
+    name = "NVML, which counts the whole board"
+
     def __init__(self) -> None:
         self._library, self._gpu = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
         self._ask("nvmlInit_v2")
@@ -89,6 +91,8 @@ class Packages:
     Raises:
         OSError: there is none, or not for this user.
     """
+
+    name = "RAPL, which counts the processors' packages"
 
     def __init__(self, folder: Path = POWERCAP, clock: Path = CPU_CLOCK) -> None:
         self._files, self._clock = sorted(folder.glob("intel-rapl:[0-9]*/energy_uj")), clock
@@ -211,10 +215,12 @@ class Meter:
     def by_turns(self, every: Sequence[Work]) -> list[dict[str, Any]]:
         """What each row gets, {} or {"energy": ...}: means of rounds, in an order drawn for each, and the rounds.
 
-        It says joules a million items, W, the clock in MHz, items a second while they were counted, and the idle W.
+        It says joules a million items, W, the clock in MHz, items a second while they were counted, who counted, and
+        the idle W.
         """
         if self._counter is None:
             return [{} for _ in every]
+        said = {"idle_watts": self.idle, "counter": self._counter.name}
         times = [_times(one) for one in every]
         rounds: list[list[dict[str, float]]] = [[] for _ in every]
         order = random.Random(0)
@@ -227,7 +233,7 @@ class Meter:
                     "joules_per_million": found.joules / items * 1e6, "watts": found.joules / found.seconds,
                     "mhz": found.mhz, "per_second": items / found.seconds,
                 })  # fmt: skip
-        return [{"energy": {**_means(of), "rounds": of, "idle_watts": self.idle}} for of in rounds]
+        return [{"energy": {**_means(of), "rounds": of, **said}} for of in rounds]
 
 
 NONE = Meter()

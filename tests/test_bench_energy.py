@@ -14,6 +14,8 @@ from charcnn import catalog
 class Counted:
     """A counter of so many W that shows joules only every few calls, by a clock that calls move on."""
 
+    name = "made up"
+
     def __init__(self, watts):
         self.watts, self.calls, self.waits = watts, 0, 0
 

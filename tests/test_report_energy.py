@@ -15,13 +15,13 @@ HERE = {"gpus": ["NVIDIA H200"], "cores": 16, "driver": "580"}
 
 def drawn(joules, *, idle=75.0):
     rounds = [{"joules_per_million": joules * by} for by in (0.98, 1.0, 1.02)]
-    return {"energy": {"joules_per_million": joules, "watts": 600.0, "per_second": 2e12, "idle_watts": idle,
-                       "rounds": rounds}}  # fmt: skip
+    said = {"joules_per_million": joules, "watts": 600.0, "per_second": 2e12, "idle_watts": idle, "counter": "NVML"}
+    return {"energy": {**said, "rounds": rounds}}
 
 
 SAID = (
-    "Joules are of a million {}, by the driver's counter: of the whole GPU, with the 75.00 W that it draws idle. "
-    "They are means of 3 rounds, which lie at most 2.0 % from the middle."
+    "Joules are of a million {}, by NVML, the 75.00 W that it draws idle included. They are means of 3 rounds, which "
+    "lie at most 2.0 % from the middle."
 )
 
 

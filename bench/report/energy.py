@@ -54,12 +54,13 @@ def said(rows: Iterable[Row], items: str) -> str:
     """What the joules of a table are; nothing where it has none."""
     if not (every := counted(rows)):
         return ""
-    idle = sorted({number(one["idle_watts"]) for one in every}, key=lambda text: float(text.replace(",", "")))
-    widest, many = max(map(spread, every)), {len(one["rounds"]) for one in every}
+    watts = [one["idle_watts"] for one in every]
+    idle = " to ".join(dict.fromkeys(map(number, (min(watts), max(watts)))))
+    names, many = sorted({one["counter"] for one in every}), sorted({len(one["rounds"]) for one in every})
     return (
-        f"\nJoules are of a million {items}, by the driver's counter: of the whole GPU, with the {' to '.join(idle)} W "
-        f"that it draws idle. They are means of {' or '.join(map(str, sorted(many)))} rounds, "
-        f"which lie at most {100 * widest:.1f} % from the middle.\n"
+        f"\nJoules are of a million {items}, by {'; '.join(names)}, the {idle} W that it draws idle included. They are "
+        f"means of {' or '.join(map(str, many))} rounds, which lie at most {100 * max(map(spread, every)):.1f} % from "
+        "the middle.\n"
     )
 
 

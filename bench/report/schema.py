@@ -53,6 +53,8 @@ class LevelResult:
     batch: int
     file: Path
     """The raw result that has it."""
+    row: dict[str, Any] = field(default_factory=dict, compare=False)
+    """It as it stands there, with its joules where they were counted."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ def _add_level(found: Results, file: Path, row: dict[str, Any], host: dict[str, 
         raise ReportError(f"{file.name}: a second result for {row['level']} on {found.hosts[place]}")
     found.hosts[place] = _called(host, place)
     stages = {stage: 1e3 * seconds / row["inputs"] / gpus for stage, seconds in row["stages"].items()}
-    found.levels[row["level"], place] = LevelResult(row["inputs_per_second"], stages, row["batch"], file)
+    found.levels[row["level"], place] = LevelResult(row["inputs_per_second"], stages, row["batch"], file, row)
 
 
 def _called(host: dict[str, Any], place: Place) -> str:
