@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from report import energy
 from report.markdown import number, sources, table
 from report.schema import machine_called, trainings
 
@@ -71,14 +72,16 @@ def _rates(host: str, batches: Sequence[int], rows: Sequence[Row], steps: int) -
     found: dict[str, dict[int, Row]] = {}
     for row in rows:
         found.setdefault(row["name"], {})[row["batch"]] = row
-    cells = []
+    cells, drawn = [], energy.columns(rows, batches, lambda row: row["batch"], lambda batch: f"N={batch:,}")
     for name, at in found.items():
         first, last = at[min(at)], at[max(at)]
         held = "–" if last["bytes"] is None else f"{last['bytes'] / 1e9:.2f}"
         rates = [number(rate(at[batch])) if batch in at else "–" for batch in batches]
+        rates += [energy.joules(at.get(batch)) for batch in drawn]
         cells.append([f"{first['title']} (`{name}`)", first["precision"], *rates, f"{first['loss']:.4f}", held])
-    head = [f"{host}: samples/s", "arithmetic", *(f"N={batch:,}" for batch in batches)]
-    return table([*head, f"loss before step {steps}, least N", "GB, greatest N"], cells, right=2)
+    head = [f"{host}: samples/s", "arithmetic", *(f"N={batch:,}" for batch in batches), *drawn.values()]
+    made = table([*head, f"loss before step {steps}, least N", "GB, greatest N"], cells, right=2)
+    return made + energy.said(rows, "samples")
 
 
 def _goals(batches: Sequence[int], rows: Sequence[Row]) -> str:
