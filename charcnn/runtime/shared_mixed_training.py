@@ -175,11 +175,11 @@ class SharedMixedTraining(MixedTraining):
         """See `ShardedTraining.resume`."""
         self.settle()
         buffers, shapes = [], self._layout.shapes
-        with training_checkpoint.reading(path, shapes) as (steps, file):
+        with training_checkpoint.reading(path, shapes) as (steps, fill):
             for _ in range(3):
                 arrays = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
                 for array in arrays.values():
-                    file.readinto(array.data)
+                    fill(array)
                 buffers.append(self._layout.flat(arrays))
         first, second = map(self._part, buffers[1:])
         self._write(buffers[0])
