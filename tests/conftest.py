@@ -53,6 +53,10 @@ ON_CPU = (
 )  # fmt: skip
 """Files whose tests share a few functions, or counts, which processes that begin together would each make."""
 
+SPREAD = "test_catalog.py", "test_ops.py", "test_ops_arguments.py", "test_reference.py"
+"""Files of so many short tests that processes share them also in the simulator, where other files stay whole: two
+processes that begin together would each compile for the CPU, and emulate, what tests of one file have in common."""
+
 ROWS = frozenset(row.name for row in VARIANTS)
 
 
@@ -156,7 +160,7 @@ TURNS = 11
 """Of exhaustive tests and their cases, one in so many runs with --turns: those that a commit's hash chooses."""
 
 ALWAYS = (
-    "test_emulator_levels.py", "test_notebooks.py", "test_offline.py", "test_strikes.py",
+    "test_emulator_levels.py", "test_notebooks.py", "test_offline.py",
 )  # fmt: skip
 """Files whose tests take turns in their own way, or are to run for every commit."""
 
@@ -206,7 +210,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With -n, each test goes to whichever process is free; those of a file that shares a fixture stay with one.
 
-    So do a variant's tests in test_ops (`row_scope`); and the files that label texts on the CPU, of which the longest
+    In the simulator those of any file do, but for SPREAD. So do a variant's tests in test_ops (`row_scope`); and the files that label texts on the CPU, of which the longest
     has one of its own where there are more than four: what they need takes half a minute to compile, in each process
     that begins before another has ended.
 
@@ -218,10 +222,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadFileScheduling
 
     few = (config.getoption("numprocesses", None) or 0) <= 4
+    whole = device.SIMULATED and not config.getoption("--all")
 
     @cache
     def shares(file: str) -> bool:
-        compiles = file.rpartition("/")[2] in (*LABELLING, *ON_CPU)
+        name = file.rpartition("/")[2]
+        compiles = name in (*LABELLING, *ON_CPU) or (whole and name not in SPREAD)
         return compiles or 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8")
 
     class EachScheduling(LoadFileScheduling):
