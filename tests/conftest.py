@@ -210,9 +210,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With -n, each test goes to whichever process is free; those of a file that shares a fixture stay with one.
 
-    In the simulator those of any file do, but for SPREAD. So do a variant's tests in test_ops (`row_scope`); and the files that label texts on the CPU, of which the longest
-    has one of its own where there are more than four: what they need takes half a minute to compile, in each process
-    that begins before another has ended.
+    In the simulator those of any file do, but for SPREAD. So do a variant's tests in test_ops (`row_scope`); and the
+    files that label texts on the CPU, of which the longest has one of its own where there are more than four: what they
+    need takes half a minute to compile, in each process that begins before another has ended.
 
     Unless --dist says how to deal them out. Not an option in pyproject.toml: pytest-benchmark would take that for
     several processes, and measure nothing.
