@@ -138,12 +138,15 @@ class Relay:
         self.group, self.batch = group, batch
         self._seconds, self.begins = seconds, begins
         self._first, self._last = group.rank == 0, group.rank == group.ranks - 1
-        self._entry, self._exit = borders[group.rank : group.rank + 2]
-        gives, between = self._exit.reads, self._exit.before if self._exit.share else self._exit.reads
-        self.length, self.width = self._entry.reads.nbytes, int(np.prod(gives.shape))
+        self._border, self._next_border = borders[group.rank : group.rank + 2]
+        gives, between = (
+            self._next_border.reads,
+            self._next_border.before if self._next_border.share else self._next_border.reads,
+        )
+        self.length, self.width = self._border.reads.nbytes, int(np.prod(gives.shape))
         self._entering, self._own, self._leaving = sequences = [LayerSequence(of) for of in layers]
         monitor.hold(gpu, sum(of.nbytes for of in sequences) + group.nbytes)
-        inputs = self._entry.before, self._entry.reads, between
+        inputs = self._border.before, self._border.reads, between
         rooms = [of.room(batch, *spec.shape) for of, spec in zip(sequences, inputs, strict=True)]
         scratch = {layer: arrays for _, found in rooms for layer, arrays in found.items()}
         pinned = max(self.length if self._first else 1, 4 * self.width if self._last else 1)
@@ -155,7 +158,7 @@ class Relay:
         self._counts = group.share(3 * APART)  # what came, what the next rank has read, and one for nobody
         self._out = [self._buffers.array((batch, *gives.shape), gives.dtype) for _ in range(SLOTS)]
         self._between = [
-            self._buffers.array((batch, *between.shape), between.dtype) if self._exit.share else out
+            self._buffers.array((batch, *between.shape), between.dtype) if self._next_border.share else out
             for out in self._out
         ]
         """What the shared op reads, or the results."""
@@ -182,7 +185,7 @@ class Relay:
 
     def _forward(self, slot: int, n: int, stream: Stream) -> None:
         """Start this stage's layers, from one place to another."""
-        entry, spec, before = self._entry, self._entry.reads, self._entry.before
+        entry, spec, before = self._border, self._border.reads, self._border.before
         x, first, between = (
             array_at(self.place(slot), (n, *spec.shape), spec.dtype),
             entry.first(n),
@@ -193,7 +196,7 @@ class Relay:
                 rest = array_at(self.place(slot, shared=True), (n - first, *before.shape), before.dtype)
                 self._through(self._entering, rest, x[first:])
             self._through(self._own, x, between[:n])
-            if self._exit.share and (first := self._exit.first(n)):
+            if self._next_border.share and (first := self._next_border.first(n)):
                 self._through(self._leaving, between[:first], self._out[slot][:first])
 
     def _through(self, sequence: LayerSequence, x: Array, out: Array) -> None:
@@ -256,7 +259,7 @@ class Relay:
             self._computed[slot].wait(aside)
             if step > SLOTS:
                 wait(group, self._counts[group.rank] + APART, step - SLOTS, group.rank + 1, aside)
-            first = self._exit.first(n)
+            first = self._next_border.first(n)
             if first:
                 _copy(self.place(slot, 1), self._out[slot][:first], aside)
             if first < n:
@@ -327,7 +330,7 @@ class Relay:
 
     def sent(self, n: int) -> int:
         """Bytes of n inputs that go to the next rank, or are the results."""
-        return self._exit.sent(n)
+        return self._next_border.sent(n)
 
     def did(self) -> Record:
         """For the report."""
