@@ -163,7 +163,7 @@ def over_group(build: Callable[..., Run], share: Function | None = None) -> Func
             group.check()
             return results
 
-        return offload.Steps([offload.Step(None, checked)], group.link)
+        return offload.Steps([offload.Step(None, checked)], group)
 
     return made
 

@@ -318,6 +318,10 @@ class Relay:
 
     # Of a run
 
+    def close(self) -> None:
+        """Let go of the other ranks' memory; all ranks call it, once none computes any more."""
+        self.group.close()
+
     def __call__(self, rows: np.ndarray) -> None:
         """Compile what a micro-batch of as many inputs takes; nothing is sent."""
         if len(rows):
