@@ -2,8 +2,8 @@
 
 A rank has two places for what comes and two for what leaves. It copies a micro-batch to the next GPU while it computes
 the next one, and writes a count behind it; the other writes how many it has read. All of that is on streams: the host
-only starts work ahead, and waits for nobody but at the ends. Neighbours may share the op between them: the first one
-computes it for some inputs, and sends what it reads of the others.
+only starts work ahead, and waits for nobody but at the ends. Neighbours may share layers between them: the first one
+computes them for some inputs, and sends what they read of the others.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Border(NamedTuple):
     reads: ArraySpec
     """An input of the stage; bytes of the first."""
     before: ArraySpec
-    """What the op reads that both stages compute, if they share one."""
+    """What the layers read that both stages compute, if they share some."""
     share: float
     """Of its inputs, those that the stage before computes; 0: all of its ops are one stage's."""
 
@@ -115,8 +115,7 @@ class Relay:
 
     Args:
         group: the ranks.
-        layers: this rank's: of the op that it shares with the rank before, its own, and of one that it shares with
-            the next.
+        layers: this rank's: those that it shares with the rank before, its own, and those that it shares with the next.
         borders: by rank, where its stage begins, and where the last one ends.
         batch: inputs of a micro-batch at most.
         gpu: the current one.
@@ -161,7 +160,7 @@ class Relay:
             self._buffers.array((batch, *between.shape), between.dtype) if self._next_border.share else out
             for out in self._out
         ]
-        """What the shared op reads, or the results."""
+        """What the shared layers read, or the results."""
         self._aside, self._up = cuda.stream(), cuda.stream()
         untimed = {} if device.SIMULATED else {"timing": False}
         self._came, self._computed, self._left = ([cuda.event(**untimed) for _ in range(SLOTS)] for _ in range(3))
@@ -177,7 +176,7 @@ class Relay:
         Args:
             slot: of SLOTS.
             away: ranks behind this one.
-            shared: those of the op that the rank shares with the one before.
+            shared: those of the layers that the rank shares with the one before.
         """
         rank = self.group.rank + away
         reads, whole = self._each[rank]
