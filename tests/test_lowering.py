@@ -53,7 +53,6 @@ from charcnn.networks.lowering.fusing import (
 from charcnn.networks.runner import command
 from charcnn.ops import reference
 from charcnn.ops.pixels_to_depth import Blocks
-from charcnn.ops.shared_softmax import CLASSES
 
 CONV, NORM = Conv2d(4, 3, bias=False, name="c"), BatchNorm2d(1e-3, name="n")
 IMAGE = (3, 12, 12)
@@ -255,12 +254,6 @@ def test_what_ranks_add_up():
     assert precisions(MmaLayers("fp16"), *layers) == [half, half, half, half, half, ("fp16", "fp32"), whole, whole]
     found = precisions(MmaLayers("tf32"), *layers)
     assert found[:4] == [("tf32", "fp32"), whole, whole, ("fp32", "tf32")]
-
-
-def test_a_sum_over_ranks_computes_the_softmax():
-    for classes, ops in ((8, ["f", "Summed+Softmax"]), (CLASSES + 1, ["f", "Summed", "Softmax"])):
-        layers = place((Flatten(), Linear(classes, name="f"), Summed(), Softmax()), IMAGE)
-        assert labels(lower(layers, [partial(absorb_pointwise, takes=takes_epilogue)])) == ops
 
 
 HALVES = range(16), range(16)

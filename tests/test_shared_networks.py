@@ -10,12 +10,15 @@ from test_mpi import mpiexec, needs_mpi
 
 from charcnn.catalog import network
 from charcnn.gpu import device
-from charcnn.layers import Conv2d, LocalResponseNorm, MaxPool2d, Relu, place
-from charcnn.networks.between import GatheredInputs
+from charcnn.layers import Conv2d, Linear, LocalResponseNorm, MaxPool2d, Relu, Softmax, place
+from charcnn.networks import channels_last
+from charcnn.networks.between import GatheredInputs, Summed
+from charcnn.networks.lowering import lower
 from charcnn.offload import partition
 from charcnn.offload.relay import Border
 from charcnn.ops.common.layer import ArraySpec
 from charcnn.ops.shared_norm import Reach, sent
+from charcnn.ops.shared_softmax import CLASSES
 
 EMULATED = {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": "tests"}
 
@@ -46,6 +49,12 @@ def test_which_layers_are_shared_by_units(name, batch, layers):
     nodes = network("alexnet" if name == "2012" else "ffn").architecture(name).nodes
     begin, end = partition.by_units(nodes, 2, batch, few=batch <= 64)
     assert [node.layer.name for node in nodes[begin:end]][:: max(1, end - begin - 1)] == layers
+
+
+def test_a_sum_over_ranks_computes_the_softmax():
+    for classes, ops in ((8, ["f", "Summed+Softmax"]), (CLASSES + 1, ["f", "Summed", "Softmax"])):
+        nodes = place((Linear(classes, name="f"), Summed(), Softmax()), (8,))
+        assert [op.label for op in lower(nodes, [channels_last.ABSORB])] == ops
 
 
 def test_norms_of_the_outermost_channels_need_no_message_before():

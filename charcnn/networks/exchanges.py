@@ -208,9 +208,9 @@ class SumSoftmax(NoScratch):
 
     def __call__(self, x: Array, space: Space) -> Array:
         """Start on this rank's part."""
-        (rows,) = self.writes(x.shape)
-        y = space.device(*rows)
-        launch_softmax(self._group, device.address(x), device.address(y), *x.shape, space.stream)
+        (result,), (rows, classes) = self.writes(x.shape), x.shape
+        y = space.device(*result)
+        launch_softmax(self._group, device.address(x), device.address(y), rows, classes, space.stream)
         return y
 
 
