@@ -20,7 +20,7 @@ from charcnn.config import SMALL
 from charcnn.gpu import copy_kernel
 from charcnn.gpu.collectives import PROTOCOLS, kernels, pieces, signals
 from charcnn.gpu.launch import Grid, title
-from charcnn.ops import adamw, maxpool1d_training, moving_average, pushed_sums, shared_norm
+from charcnn.ops import adamw, maxpool1d_training, moving_average, pushed_sums, shared_norm, shared_softmax
 from charcnn.ops.common import columns
 from charcnn.ops.common.epilogue_functions import inlined
 from charcnn.ops.common.precision import choose
@@ -111,6 +111,7 @@ def of_collectives(name: str, target: Target, recorder: Recorder) -> None:
         recorder.launch(norm, (u64, u64, regions, *[words] * 3, *[u32] * 10, *factors, regions, u32, u64, u64))
     relu = inlined("relu")
     recorder.launch(kernels.make_exchange("all_reduce", "f16", 2, "lines", True, relu), kinds)
+    recorder.launch(shared_softmax.make_kernel(2, True), (u64, u64, regions, u32, u32, u32, u64, u64))
     recorder.launch(signals.signal_kernel, (u64, u32))
     recorder.launch(signals.wait_kernel, (u64, u32, regions, u32, u64, u64))
 

@@ -26,7 +26,9 @@ def test_units_are_powers_of_two_and_leave_room() -> None:
     assert found[2] == found[4] == found[5] == 1  # a sum, GELU's, a sum
     peak = abs(held["embeddings.LayerNorm.weight"]).max() * 8 + 0.1  # of 64 normalised values none is above 8
     assert found[0] <= 2 * peak * 4 / 448
-    grown = {name: value * 64 if "LayerNorm" in name and "embeddings" in name else value for name, value in held.items()}
+    grown = {
+        name: value * 64 if "LayerNorm" in name and "embeddings" in name else value for name, value in held.items()
+    }
     assert scales.units(of, steps(of.nodes), grown, ids)[0] == 64 * found[0]
 
 
