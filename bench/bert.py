@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import energy
 import numpy as np
 import raw
 from turns import Ready, by_turns
@@ -147,7 +148,7 @@ def in_precision(drawn: Drawn, precision: str) -> Iterator[Ready]:
         error = drawn.check(name, from_host, precision)
         start = on_gpu(run, rows)
         drawn.check(name, torch.as_tensor(start().copy_to_host()).to(GPU), precision)
-        yield Ready(f"{name} {precision}", start, drawn.flop, row_of(name, precision, error), run)
+        yield Ready(f"{name} {precision}", start, drawn.flop, row_of(name, precision, error), run, items=drawn.case.n)
 
 
 def on_gpu(run: Any, rows: np.ndarray) -> Callable[[], Any]:
@@ -188,12 +189,13 @@ def peers(drawn: Drawn, precision: str, modes: Sequence[str]) -> Iterator[Ready]
         name = f"BertModel, {mode}"
         yield Ready(
             f"{name} {precision}", call, drawn.flop,
-            row_of(name, precision, drawn.check(name, call(), precision), versions=versions),
+            row_of(name, precision, drawn.check(name, call(), precision), versions=versions), items=drawn.case.n,
         )  # fmt: skip
     call = inferred(fast_path(drawn, kind))
     name = "nn.TransformerEncoder"
     error = drawn.check(name, call(), precision)
-    yield Ready(f"{name} {precision}", call, drawn.flop, row_of(name, precision, error, versions=versions))
+    row = row_of(name, precision, error, versions=versions)
+    yield Ready(f"{name} {precision}", call, drawn.flop, row, items=drawn.case.n)
 
 
 def inferred(function: Callable[[], Any]) -> Callable[[], Any]:
@@ -245,6 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--precisions", metavar="NAME,...", default="fp16,bf16", help="default: fp16,bf16")
     parser.add_argument("--cases", metavar="I,...", help="only these, from 0 (default: all)")
     parser.add_argument("--modes", metavar="NAME;...", default=";".join(MODES), help=f"default: {';'.join(MODES)}")
+    energy.add_option(parser.add_argument)
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of all")
     options = parser.parse_args(argv)
     precisions, modes = options.precisions.split(","), [mode for mode in options.modes.split(";") if mode]
@@ -264,6 +267,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except device.DeviceError as error:
         print(f"bert: {error}", file=sys.stderr)
         return 2
+    meter = energy.meter(options.joules)
     rows = []
     for case in (CASES[int(one)] for one in wanted):
         print(case, flush=True)
@@ -271,7 +275,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             drawn = Drawn(case)
             ready = [*own(drawn, precision), *peers(drawn, precision, modes)]
             tokens = int(drawn.lengths.sum())
-            rows += [{"case": case._asdict(), "all_tokens": tokens, **row} for row in by_turns(ready)]
+            timed = by_turns(ready, meter=meter)
+            rows += [{"case": case._asdict(), "all_tokens": tokens, **row} for row in timed]
     here = machine.describe()
     whole = len(wanted) == len(CASES) and precisions == ["fp16", "bf16"] and modes == [*MODES]
     folder = options.results_dir or (raw.RESULTS if whole else None)

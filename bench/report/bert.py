@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from report import energy
 from report.markdown import UNMEASURED, sources, table
 from report.schema import machine_called, results
 
@@ -31,7 +32,7 @@ def bert(document: Path, precision: str) -> str:
             _table(f"{host}: texts/s", batches, lambda spent, n: 1e6 * n / spent),
             _table(f"{host}: one text, µs", alone, lambda spent, n: spent),
         )
-        parts.append("\n".join(tables) + sources(document, [file]))
+        parts.append("\n".join(filter(None, tables)) + energy.said(rows, "texts") + sources(document, [file]))
     return "\n".join(parts) if parts else UNMEASURED + "\n"
 
 
@@ -41,17 +42,22 @@ def _named(row: Row, precision: str) -> Row:
 
 
 def _table(title: str, rows: Sequence[Row], shown: Callable[[float, int], float]) -> str:
+    if not rows:
+        return ""
     named = dict.fromkeys(row["made"] for row in rows)
     made, own = ([name for name in named if (name.partition(", fp8")[0] in OWN) is ours] for ours in (False, True))
-    found: dict[tuple[str, int], dict[str, float]] = {}
+    found: dict[tuple[str, int], dict[str, Row]] = {}
     for row in rows:
         case = row["case"]
         tokens = f"{case['least']} to {case['tokens']}" if case["least"] else f"{case['tokens']}"
         name = f"{case['variant']}, N = {case['n']}, {tokens} tokens"
-        found.setdefault((name, case["n"]), {})[row["made"]] = row["microseconds"]
+        found.setdefault((name, case["n"]), {})[row["made"]] = row
     cells = []
-    for (name, n), spent in found.items():
-        each = (f"{shown(spent[one], n):,.0f}" if one in spent else "–" for one in (*made, *own))
+    for (name, n), of in found.items():
+        spent = {one: row["microseconds"] for one, row in of.items()}
+        each = (
+            energy.beside(f"{shown(spent[one], n):,.0f}", of[one]) if one in spent else "–" for one in (*made, *own)
+        )
         ours, theirs = (min(spent[one] for one in names if one in spent) for names in (OWN, made))
         cells.append([name, *each, f"{theirs / ours:.2f}"])
     names = [*made, *(f"`{name}`" for name in own), "best ÷ best other"]
