@@ -76,7 +76,8 @@ def of_encoder(name: str, target: Target, recorder: Recorder) -> None:
         if title(kernel).startswith(wanted):
             recorder.launch(kernel, kinds)
 
-    record(BuiltEncoder("bert", ENCODERS[name], precision), target, launched, [3] if precision != "fp8" else [256])
+    sizes = [3, 256] if precision == "fp8" else [3]
+    record(BuiltEncoder("bert", ENCODERS[name], precision), target, launched, sizes)
 
 
 COLLECTIVES = "collectives"
