@@ -31,8 +31,9 @@ LEAST = 2
 """Rows that have an n-gram, at least. Where there are fewer such n-grams than channels, one row is enough: of what it
 alone has, something returns in other texts."""
 
-ALL, FOUR = (2, 3, 4, 5), (4,)
-"""Sizes of n-grams. Longer ones hold shorter ones, and channels are few: of texts, those of one size say most."""
+ALL, FOUR, LONG = (2, 3, 4, 5), (4,), 120
+"""Sizes of n-grams, and from how many characters a text is long. Longer n-grams hold shorter ones, and channels are few:
+of long texts those of one size say most, but in bytes, of which a character may have several."""
 
 INVERSE_PENALTIES = 3.0, 30.0
 """Of logistic regression: the inverse of what squared weights cost, twice."""
@@ -271,7 +272,8 @@ def weights(
     each = np.ones(len(examples)) if examples.weights is None else examples.weights.astype(float)
     if balance:
         each = each * (len(examples) / (classes * np.maximum(np.bincount(labels, minlength=classes), 1)))[labels]
-    most, sizes = config.block_channels[0], (ALL, FOUR) if blank == BLANK_BYTE else (FOUR, ALL)
+    most, long = config.block_channels[0], (examples.ids != blank).sum(axis=1).mean() > LONG and blank != BLANK_BYTE
+    sizes = (FOUR, ALL) if long else (ALL, FOUR)
     ways: list[Way] = [(True, sizes[0]), (False, sizes[0]), (True, sizes[1])] if choice is None else [choice[0]]
     tables = {way: table for way in ways if len((table := _table(examples.ids, blank, way, most)).codes)}
     if tables and choice is None:
