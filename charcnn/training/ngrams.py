@@ -32,8 +32,8 @@ LEAST = 2
 alone has, something returns in other texts."""
 
 ALL, FOUR, LONG = (2, 3, 4, 5), (4,), 120
-"""Sizes of n-grams, and from how many characters a text is long. Longer n-grams hold shorter ones, and channels are few:
-of long texts those of one size say most, but in bytes, of which a character may have several."""
+"""Sizes of n-grams, and from how many characters, less spaces, a text is long. Longer n-grams hold shorter ones, and
+channels are few: of long texts those of one size say most, but in bytes, of which a character may have several."""
 
 INVERSE_PENALTIES = 3.0, 30.0
 """Of logistic regression: the inverse of what squared weights cost, twice."""
