@@ -20,7 +20,7 @@ INPUTS = 8
 """Of a tile: rows of shared memory that a swizzle begins anew behind."""
 
 MOST_POSITIONS = 32
-"""Of each input, as wgmma has at most 256 columns."""
+"""Of an input in a tile, as wgmma has at most 256 columns."""
 
 PRODUCER_REGISTERS, MATH_REGISTERS = 40, 232
 
