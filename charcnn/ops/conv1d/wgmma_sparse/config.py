@@ -54,8 +54,6 @@ class SparseTile:
     """Whether inputs are rows of one position, of which eight lie beside each other."""
     cluster: int = 1
     """Blocks that copy parts of a stage to each other: of weights, which stay in none; if `linear`, of features."""
-    staggered: bool = False
-    """Whether the second warpgroup begins half a tile later, so that one multiplies while the other stores."""
 
     @classmethod
     def of(

@@ -101,7 +101,7 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue, pa
     x_bytes, weight_bytes, stage_bytes = tile.x_bytes, tile.weight_bytes, tile.stage_bytes
     stages_at, full_at = tile.stages_at, tile.barriers_at
     empty_at, resident_at = full_at + 64, full_at + 128
-    cluster, clustered, staggered = tile.cluster, tile.cluster > 1, tile.staggered
+    cluster, clustered = tile.cluster, tile.cluster > 1
     init, advance = ring.make_init(tile.stages, 4 * WARPGROUPS * cluster), ring.make_advance(tile.stages)
     share_x, share_weights = clustered and tile.linear, clustered and not tile.linear
     products, wait_all = make_products(operands.ptx_type, tile), ptx.wgmma_wait_group(0)
@@ -118,8 +118,6 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue, pa
         tile.x_bytes // cluster,
         columns // cluster,
     )
-    math_threads, most_lag = 128 * WARPGROUPS, tile.stages - 1
-    late, early = ptx.named_barrier_sync(1, math_threads), ptx.named_barrier_arrive(1, math_threads)
 
     @jit(launch_bounds=(THREADS, 1))
     def kernel(x, weight, bias, y, moments, scale, k_blocks, c_out, m_groups, inputs, length, parts, tiles):
@@ -151,8 +149,8 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue, pa
                 if resident:
                     ptx.mbarrier_arrive_expect_tx(held, stages_at)
                     for k_block in range(k_blocks):
-                        at = k_block * weight_bytes
-                        ptx.bulk_load(base + at, source + uint64(at), weight_bytes, held)
+                        begin = k_block * weight_bytes
+                        ptx.bulk_load(base + begin, source + uint64(begin), weight_bytes, held)
                 stage = ring.to_fill()
                 for t in range(first, tiles, stride):
                     for k_block in range(k_blocks):
@@ -183,9 +181,7 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue, pa
         # Main loop.
         if resident:
             ptx.mbarrier_wait(held, 0)
-        lag, stage = min(k_blocks // 2, most_lag), ring.to_read()
-        if staggered and warpgroup > 0 and lag > 0 and first < tiles:
-            late()
+        stage = ring.to_read()
         for t in range(first, tiles, stride):
             for i in range(acc_size):
                 acc[i] = float32(0)  # the bias comes later: a value that many registers begin with makes spills
@@ -203,8 +199,6 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue, pa
                         ptx.mbarrier_arrive_cluster(ptx.mapa(ring.barrier(empty, stage), lane))
                 elif lane == 0:
                     ring.arrive(empty, stage)
-                if staggered and warpgroup == 0 and t == first and k + 1 == lag:
-                    early()
                 stage = advance(stage)
             own = t * cluster + rank if share_weights else t
             store(acc, bias, y, moments, scale, m_tile * channels + warp * 16, c_out, inputs, length, parts, own, lane)
