@@ -196,7 +196,8 @@ def test_the_largest_evidence_is_that_of_the_network():
 # Which engine trains.
 
 
-def chosen(monkeypatch, *asked, gpu=None, torch=True, cuda_build=True, **options):
+def chosen(monkeypatch, *asked, gpu=None, torch=True, cuda_build=True, on_a_gpu="torch", **options):
+    monkeypatch.setattr(engines, "ON_A_GPU", on_a_gpu)
     monkeypatch.setattr(engines, "gpu", lambda: gpu)
     monkeypatch.setattr(engines, "find_spec", lambda name: torch or None)
     monkeypatch.setattr(engines, "_torch", lambda *how: SimpleNamespace(name="torch", device=how[0], precision=how[1]))
@@ -214,6 +215,7 @@ OLD = "An old GPU has compute capability 7.5, below 8.0"
     [
         ((), {}, ("own", "cpu", "float32"), None),
         ((), {"gpu": ""}, ("torch", "auto", "auto"), "engine torch trains: a GPU is there, and so is PyTorch"),
+        ((), {"gpu": "", "on_a_gpu": "own"}, ("own", "cuda", "bf16"), None),
         ((), {"gpu": "", "torch": False}, ("own", "cuda", "bf16"), None),
         ((), {"gpu": "", "cuda_build": False}, ("own", "cuda", "bf16"), None),
         (("own",), {"gpu": ""}, ("own", "cuda", "bf16"), None),
