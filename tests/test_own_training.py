@@ -20,6 +20,7 @@ from charcnn.training import changes, data, engines, ngrams, sparsity, start
 from charcnn.training.engines import choose
 from charcnn.training.plan import plan
 from charcnn.training.recipe import Recipe
+from charcnn.training.steps import OwnTrainer
 
 STILL = Recipe(blank_words=0, replace_characters=0, shift_left=0, shift_right=0, smoothing=0)
 SMALLEST = Config(length=123, channels=8, units=16, classes=3)
@@ -283,6 +284,15 @@ def test_a_training_goes_on_to_the_same_weights(tmp_path):
     for number in (2, 3):
         part.epoch(number)
     assert bytes(engine().packed({"trainer": part.state()})) == bytes(states[2])
+
+
+def test_a_thread_that_changes_texts_ahead_changes_no_bits():
+    given, states = (examples(), np.ones(3), SMALLEST, Recipe(epochs=2, batch=16, cut=0.5), engine()._make), []
+    for ahead in (False, True):
+        trainer = OwnTrainer(*given, ahead=ahead)
+        trainer.epoch(1)
+        states.append(bytes(engine().packed(trainer.state())))
+    assert states[0] == states[1]
 
 
 def test_without_matplotlib_a_model_has_no_curve(tmp_path, monkeypatch, capsys):
