@@ -126,11 +126,11 @@ def counted(nodes: Sequence[Node], rows: int, ranks: int = 1, stage: int = 0) ->
     A weight has 2 bytes of its copy, 4 of its gradient, 4 of its master, 8 of two moments. From stage 1 on those that
     no product reads have 4 bytes of their copy, which all ranks hold. Features are what each block writes, 2 bytes a
     value, and two gradients of the largest. A value that pooling picks leaves a byte that says where, and behind
-    LayerNorm 2 bytes of what it was.
+    LayerNorm 2 bytes of what it was. One rank shares nothing, whatever the stage.
     """
     shapes, blocks, held = trained(nodes), blocks_of(nodes), Sharding(stage).held
     weights = sum(map(math.prod, shapes.values()))
-    plain = sum(math.prod(shapes[name]) for name in plain_of(nodes)) if stage else 0
+    plain = sum(math.prod(shapes[name]) for name in plain_of(nodes)) if stage and ranks > 1 else 0
     features, gradient = 0, largest(blocks)
     for block, of in zip(blocks, sizes_of(blocks), strict=False):
         picked = 2 + 1 + 2 * (block.norm is not None)
