@@ -53,6 +53,9 @@ BATCHES = {"cpu": (1, 8, 32), "cuda": (1, 32, 1024, 4096)}
 
 ROUNDS, MOST_TIMES = 5, 1 << 16
 
+PRUNED = ", pruned 2:4"
+"""What is said of weights, everybody's, where a level takes sparse ones alone."""
+
 ENVIRONMENT = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 """What decides how fast a CPU computes, and is part of the result."""
 
@@ -337,7 +340,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         batches = map(_positive, options.batches.split(",")) if options.batches else BATCHES[options.device]
         options.batches = [*dict.fromkeys(batches)]
         options.peers = _choose("--peers", options.peers, peers, peers)
-        last = [one for one in levels if one.level is levels[-1].level]
+        last = [one for one in levels if one.level is next(row.level for row in levels[::-1] if not row.level.sparse)]
         options.levels = _choose("--levels", options.levels, levels, last)
     except ValueError as error:
         parser.error(str(error))
@@ -383,8 +386,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.device == "cpu":
         here["gpus"], here["driver"] = [], None  # none was used
     config = TINY if options.tiny else SMALL
-    weights = params.init(config, seed=0)
     chosen = [*options.peers, *options.levels]
+    sparse = next((row.level for row in chosen if row.level and row.level.sparse), None)
+    weights = sparse.taken(params.init(config, seed=0)) if sparse else params.init(config, seed=0)
     environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     said = ", ".join(f"{name}={value}" for name, value in environment.items())
     print(f"{options.device}: {here['cores']} threads{', ' if said else ''}{said}", flush=True)
@@ -396,7 +400,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "batches": [],
         "device": options.device,
         "config": config.to_dict(),
-        "data": "sample texts and uniform random token ids by turns; random weights, seed 0",
+        "data": f"sample texts and uniform random token ids by turns; random weights, seed 0{PRUNED if sparse else ''}",
         "threads": here["cores"],
         "environment": environment,
         "versions": {},

@@ -33,7 +33,7 @@ from charcnn.gpu.launch import jit, start
 from charcnn.gpu.ptx.simulated import E4M3
 from charcnn.host import machine
 from charcnn.host.arguments import HelpFormatter
-from charcnn.ops.common.sparse import ROWS, compressed, largest
+from charcnn.ops.common.sparse import ROWS, compressed, largest, swizzled
 
 STAGES, THREADS = 4, 128
 """Tiles of 128 bytes of depth that a warpgroup multiplies by turns; its threads."""
@@ -152,14 +152,6 @@ def make_kernel(ptx_type: str, sparse: bool, columns: int) -> Kernel:
                 d[row + 8, 8 * k + column + 1] = acc[4 * k + 3]
 
     return kernel
-
-
-def swizzled(tiles: np.ndarray) -> np.ndarray:
-    """Tiles (..., rows, numbers), rows of 64 or 128 bytes, as shared memory holds them: uint32, flat."""
-    rows, pieces = tiles.shape[-2], tiles.shape[-1] * tiles.itemsize // 16
-    found = np.ascontiguousarray(tiles).view(np.uint8).reshape(-1, rows, pieces, 16)
-    order = np.arange(pieces) ^ (np.arange(rows) * pieces // 8 % pieces)[:, None]
-    return np.take_along_axis(found, order[None, :, :, None], 2).view(np.uint32).ravel()
 
 
 def stages(matrix: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ ROUNDS = 3
 @pytest.mark.parametrize("level", catalog.LEVELS, ids=lambda level: level.name)
 def test_level(level: catalog.Level, plan: Any, benchmark: Any) -> None:
     config = plan.config
-    weights = params.init(config, seed=0)
+    weights = level.taken(params.init(config, seed=0))
     shipped = sample().texts
     texts = encodings.encode(shipped, encodings.ENCODINGS["crepe"], config.length)
 

@@ -48,9 +48,10 @@ LABELLING = (
 """Files whose tests label texts on the CPU, most of them; they share models and classifiers."""
 
 ON_CPU = (
-    "test_conv2d_cpu.py", "test_cpu_direct.py", "test_cpu_dot.py", "test_cpu_gemm.py", "test_winograd_rows.py",
+    "test_conv2d_cpu.py", "test_cpu_direct.py", "test_cpu_dot.py", "test_cpu_gemm.py", "test_house.py",
+    "test_winograd_rows.py",
 )  # fmt: skip
-"""Files whose tests share few functions, which processes that begin together would each compile for themselves."""
+"""Files whose tests share a few functions, or counts, which processes that begin together would each make."""
 
 ROWS = frozenset(row.name for row in VARIANTS)
 

@@ -11,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 from numba import types
+from prepared import of_kind
 
 from charcnn.aliases import Array, DType, Kernel, KernelArgument, NumbaType, Stream
 from charcnn.compiling.networks import BuiltEncoder, BuiltLevel, record, runnable
@@ -22,7 +23,9 @@ from charcnn.gpu.launch import Grid, title
 from charcnn.ops import adamw, maxpool1d_training, moving_average, pushed_sums, shared_norm
 from charcnn.ops.common import columns
 from charcnn.ops.common.epilogue_functions import inlined
+from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d import products
+from charcnn.ops.conv1d.wgmma_sparse import layer as sparse_layer
 from charcnn.ops.encoder import reduced_rows, scattered_rows
 from charcnn.ops.layernorm import training, training_backward
 from charcnn.ops.linear import head
@@ -57,19 +60,23 @@ def of_level(name: str, target: Target, recorder: Recorder) -> None:
             record(BuiltLevel(*row, replace(SMALL, layernorm=layernorm)), target, launched, sizes)
 
 
-ENCODERS = {"encoder fp32": "naive", "encoder fp16": "mma", "encoder bf16": "wgmma"}
+ENCODERS = {"encoder fp32": "naive", "encoder fp16": "mma", "encoder bf16": "wgmma", "encoder fp8": "wgmma"}
 """The kernels of `charcnn.ops.encoder` in each precision, by a technique that launches them."""
+
+IN_EIGHTHS = "attention.", "conv1d.wgmma.matmul"
+"""Of fp8 also those that no variant launches: results are e4m3."""
 
 
 def of_encoder(name: str, target: Target, recorder: Recorder) -> None:
     """Hand over what one of ENCODERS launches."""
-    recorder.variant = name
+    recorder.variant, precision = name, name.split()[1]
+    wanted = ("encoder.", *(IN_EIGHTHS if precision == "fp8" else ()))
 
     def launched(kernel: Kernel, kinds: tuple[NumbaType, ...]) -> None:
-        if title(kernel).startswith("encoder."):
+        if title(kernel).startswith(wanted):
             recorder.launch(kernel, kinds)
 
-    record(BuiltEncoder("bert", ENCODERS[name], name.split()[1]), target, launched, [3])
+    record(BuiltEncoder("bert", ENCODERS[name], precision), target, launched, [3] if precision != "fp8" else [256])
 
 
 COLLECTIVES = "collectives"
@@ -201,9 +208,26 @@ def of_training(name: str, target: Target, recorder: Recorder) -> None:
                 head.head(*given, vector, logits, h, logits, *weights, multi_label=several)
 
 
+SPARSE = "sparse weights of l22"
+"""The layers of CharCNN by 2:4 sparse weights, at the network's sizes, with LayerNorm and without."""
+
+
+def of_sparse(name: str, target: Target, recorder: Recorder) -> None:
+    """Hand over SPARSE."""
+    kinds = (7, "pool", 336, 256), (3, "relu", 110, 256), (3, "relu", 106, 256), (3, "stat", 104, 256)
+    kinds = *kinds, (3, "pool", 104, 256), (1, "relu", 1, 8704), (1, "relu", 1, 1024)
+    for precision in sparse_layer.PRECISIONS:
+        recorder.variant = f"{name}, {precision}"
+        for taps, kind_of, length, c_in in kinds:
+            weight, bias = np.zeros((taps, c_in, 256), np.float32), np.zeros(256, np.float32)
+            conv = of_kind(sparse_layer.SparseConv, kind_of, weight, bias, precision=precision)
+            start = conv.with_moments if kind_of == "stat" else conv.apply
+            start(np.zeros((256, length, c_in), choose(precision).dtype))
+
+
 LAUNCHED = {
     **dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys(ENCODERS, of_encoder), COLLECTIVES: of_collectives,
-    ADAMW: of_adamw, PUSHED_SUMS: of_pushed_sums, BETWEEN_PRODUCTS: of_training,
+    ADAMW: of_adamw, PUSHED_SUMS: of_pushed_sums, BETWEEN_PRODUCTS: of_training, SPARSE: of_sparse,
 }  # fmt: skip
 """What hands over each of these."""
 

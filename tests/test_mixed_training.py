@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numba import cuda
 from small_gpu import fresh_kernels
+from test_cpu_training import takes_all_or_nothing
 
 from charcnn import layers
 from charcnn.config import SMALL, Config
@@ -147,6 +148,7 @@ def test_a_training_resumes_to_the_same_bytes():
         assert np.array_equal(saved, second.state()[name]), name
     assert not np.array_equal(state["weights"], first.state()["weights"])
     assert not np.array_equal(first.state()["average"], first.state()["weights"])
+    takes_all_or_nothing(second, state)
 
 
 def answered(config, ids, weights):

@@ -14,9 +14,9 @@ from test_training import ENGINES, FORWARD, QUICK, command, engine, examples, ru
 
 from charcnn.config import Config
 from charcnn.host.install import module_environment
-from charcnn.model import network, params
+from charcnn.model import network, params, sparsity
 from charcnn.text.encodings import encode
-from charcnn.training import changes, data, engines, ngrams, sparsity, start
+from charcnn.training import changes, data, engines, ngrams, start
 from charcnn.training.engines import choose
 from charcnn.training.plan import plan
 from charcnn.training.recipe import Recipe

@@ -37,7 +37,7 @@ from report.peers import beside, peers
 from report.pictures import PICTURES
 from report.plot import PLOT, TALL, drawn, drawn_tall
 from report.schema import ROOT, WEIGHTS, ReportError
-from report.sparse import sparse_conv3, sparse_products, sparse_weights
+from report.sparse import sparse_conv3, sparse_level, sparse_products, sparse_weights
 from report.training import training_ranks, training_steps
 from report.tried import tried
 
@@ -49,8 +49,8 @@ _BLOCKS = (
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted, bert,
     gemm, amx, attention, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
-    few_rows, collectives, whole, training_memory, training_steps, host_bytes, sparse_conv3, sparse_products,
-    sparse_weights, training_ranks, energy_operations, energy_bytes,
+    few_rows, collectives, whole, training_memory, training_steps, host_bytes, sparse_conv3, sparse_level,
+    sparse_products, sparse_weights, training_ranks, energy_operations, energy_bytes,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

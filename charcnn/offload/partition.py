@@ -53,6 +53,25 @@ def cut(work: Sequence[float], count: int) -> list[range]:
     return [range(a, b) for a, b in itertools.pairwise([0, *best[len(work)][1]])]
 
 
+def begins(work: Sequence[float], count: int, *, inside: bool) -> list[tuple[int, float]]:
+    """Where each stage of pieces of work begins: in which piece, and which share of that is the stage's before.
+
+    Args:
+        work: of each piece, in order.
+        count: stages.
+        inside: whether a stage may begin inside a piece; two of them then begin in different ones.
+    """
+    sums = [0.0, *itertools.accumulate(work)]
+    found = [(0, 0.0)]
+    for place in range(1, count):
+        at = sums[-1] * place / count
+        piece = next(i for i in range(len(work)) if at < sums[i + 1])
+        found.append((piece, (at - sums[piece]) / work[piece]))
+    if inside and len(dict(found)) == count:
+        return found
+    return [(own.start, 0.0) for own in cut(work, count)]
+
+
 def channels(count: int, groups: int, ranks: int, label: str) -> Ranges:
     """Output channels shared out: a rank has whole groups, or a part of one.
 
@@ -182,6 +201,37 @@ def tensor(nodes: Sequence[Node], ranks: int, norms: str = NORMS[0]) -> list[Par
     if summed or not whole:
         parts.append(Part(nodes[-1].out_shape, "sum" if summed else "exchange", has, owns, has if summed else root))
     return parts
+
+
+SLOWER = 14
+"""How many times as long values take from another GPU's memory as from the own one: an H200: 0.3 and 4.2 TB/s."""
+
+
+def by_units(nodes: Sequence[Node], batch: int, *, few: bool) -> tuple[int, int]:
+    """The first layer that ranks of GPUs share by its units, and the one behind the last; before, they share inputs.
+
+    It is the first linear layer whose weights take longer to read than its features take between GPUs.
+
+    Args:
+        nodes: the network.
+        batch: inputs.
+        few: whether an exchange takes longer than half of a linear layer: only pairs are shared, by one sum each.
+    """
+    linear = [i for i, node in enumerate(nodes) if isinstance(node.layer, Linear)]
+    values = {i: batch * (nodes[i].in_shape[0] + nodes[i].out_shape[0]) for i in linear}
+    first = next((place for place, i in enumerate(linear) if SLOWER * values[i] < _weights(nodes[i])), len(linear))
+    shared = linear[first:]
+    if few:
+        shared = shared[: len(shared) // 2 * 2]
+    if not shared:
+        return len(nodes), len(nodes)
+    begin = shared[0] - isinstance(nodes[shared[0] - 1].layer, Flatten)
+    end = len(nodes) if shared[-1] == linear[-1] else shared[-1] + 1
+    return begin if any(node.flops for node in nodes[:begin]) else 0, end
+
+
+def _weights(node: Node) -> int:
+    return sum(math.prod(shape) for shape in node.parameters.values())
 
 
 def _next_norm(rest: Sequence[Node]) -> int:

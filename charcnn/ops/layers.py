@@ -53,6 +53,9 @@ DOT = ("int8", "bf16")
 TOOM_COOK = tuple(name for name in ALL if name != "bf16")
 """In bf16, which has 8 bits, its planes and weights would come too near the tolerance."""
 
+SPARSE = ("fp16", "bf16", "fp8")
+"""Those of which Hopper's sparse tensor cores multiply what is whole here."""
+
 IMAGE_LAYERS = ("Pixels", "ImageLayer")
 """Of images, beside convolutions."""
 
@@ -65,6 +68,7 @@ LAYERS = (
     LayerRow("CpuWinogradConv", "conv1d.winograd_cpu", FLOAT, device="cpu", technique="winograd_cpu"),
     LayerRow("CpuConv", "common.cpu_conv", FLOAT, device="cpu", technique="cpu_gemm"),
     LayerRow("CpuDotConv", "conv1d.cpu_dot", DOT, device="cpu"),
+    LayerRow("SparseConv", "conv1d.wgmma_sparse.layer", SPARSE, hopper=True),
     LayerRow("ToomCookConv", "conv1d.toom_cook.layer", TOOM_COOK, hopper=True),
     LayerRow("SmallBatchConv", "conv1d.small_batch", ALL, hopper=True, technique="small_batch"),
     *(LayerRow(f"Vectorized{name}", "image_layers", BETWEEN) for name in IMAGE_LAYERS),

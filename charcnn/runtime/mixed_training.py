@@ -18,6 +18,7 @@ from charcnn.gpu import device, graph
 from charcnn.gpu.arrays import check, expect
 from charcnn.layers import Node
 from charcnn.ops.adamw import AdamW, ParameterGroup
+from charcnn.ops.adamw_options import ARRAYS, check_state
 from charcnn.ops.conv1d.mma.products_layer import MmaProduct
 from charcnn.ops.conv1d.products import TrainingProduct
 from charcnn.ops.conv1d.wgmma.products_layer import WgmmaProduct
@@ -206,10 +207,9 @@ class MixedTraining:
         """Take what `state` gave.
 
         Raises:
-            ValueError: an array has another shape.
+            ValueError: it is of another network, or damaged; nothing was taken then.
         """
-        for name in ("weights", "average"):
-            expect(name, state[name], tuple(self.weights.shape))
+        check_state(state, self.weights.size, ARRAYS)
         self._write(state["weights"])
         self._begun = np.array(state["average"])
         if self._average is not None:

@@ -8,7 +8,6 @@ Either way sums are of the order of ranks: all ranks have the same bits, at ever
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,6 +20,7 @@ from charcnn.files import Path
 from charcnn.gpu import device
 from charcnn.gpu.collectives import Group
 from charcnn.gpu.collectives.group import RANKS
+from charcnn.host.shared_memory import hosts
 from charcnn.layers import Node
 from charcnn.ops.adamw import AdamW, ParameterGroup
 from charcnn.runtime import training_checkpoint
@@ -175,11 +175,11 @@ class SharedMixedTraining(MixedTraining):
         """See `ShardedTraining.resume`."""
         self.settle()
         buffers, shapes = [], self._layout.shapes
-        with training_checkpoint.reading(path, shapes) as (steps, file):
+        with training_checkpoint.reading(path, shapes) as (steps, fill):
             for _ in range(3):
                 arrays = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
                 for array in arrays.values():
-                    file.readinto(array.data)
+                    fill(array)
                 buffers.append(self._layout.flat(arrays))
         first, second = map(self._part, buffers[1:])
         self._write(buffers[0])
@@ -262,7 +262,7 @@ class SharedMixedTraining(MixedTraining):
 
 def group_of(comm: Comm) -> Group | None:
     """The ranks' group for copies between GPUs, where they are on one host and reach each other's memory."""
-    if comm.size > RANKS or len(set(comm.allgather(platform.node()))) > 1:
+    if comm.size > RANKS or any(hosts(comm)):
         return None
     group = Group(comm, collectives=False, deadline=DEADLINE)
     if group.link == "GPU memory" or device.SIMULATED:

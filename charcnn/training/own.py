@@ -8,11 +8,11 @@ from typing import IO
 import numba
 import numpy as np
 from numba import cuda
-from numba.cuda.cudadrv.error import CudaSupportError
 
 from charcnn.aliases import Argument, Record
 from charcnn.config import Config
 from charcnn.gpu import device
+from charcnn.gpu.backend.compiler import CudaSupportError
 from charcnn.ops.adamw import ParameterGroup
 from charcnn.runtime.cpu_training import CpuTraining
 from charcnn.runtime.mixed_training import MixedTraining

@@ -9,6 +9,7 @@ import numpy as np
 
 from charcnn.aliases import Record
 from charcnn.host.progress import LOG_EVERY, Progress
+from charcnn.ops.adamw_options import check_state
 from charcnn.training.recipe import Recipe
 from charcnn.training.schedule import schedule
 
@@ -80,9 +81,14 @@ class Passes(ABC):
         return {"steps": self._done, "before": self._before, **self._state()}
 
     def restore(self, state: Record) -> None:
-        """Take what `state` gave."""
-        self._done, self._before = state["steps"], state["before"]
+        """Take what `state` gave.
+
+        Raises:
+            ValueError: it is of another network, or damaged.
+        """
+        check_state(state, 0, (), ("steps", "before"))
         self._restore(state)
+        self._done, self._before = state["steps"], state["before"]
 
     def _part(self, step: int) -> slice:
         """Which rows of the pass's order a step takes."""

@@ -8,9 +8,9 @@ import numpy as np
 
 from charcnn.aliases import Function, Record
 from charcnn.config import Config
+from charcnn.model import sparsity
 from charcnn.ops.adamw import ParameterGroup
 from charcnn.ops.reference import softmax
-from charcnn.training import sparsity
 from charcnn.training.changes import changed
 from charcnn.training.data import Examples
 from charcnn.training.passes import Passes

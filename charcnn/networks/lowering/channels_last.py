@@ -22,7 +22,7 @@ from charcnn.layers import (
     Softmax,
 )  # fmt: skip
 from charcnn.layers.windows import Window
-from charcnn.networks.between import Gathered, SharedNorm, Summed
+from charcnn.networks.between import Gathered, GatheredInputs, SharedNorm, Summed
 from charcnn.networks.channels import ONE, Channels
 from charcnn.networks.lowering import Op, Ops
 from charcnn.ops.common.pixel_tables import exact_tables
@@ -154,7 +154,7 @@ def pack_channels(ops: Ops, technique: Technique) -> Ops:
             case Gathered(local=False) if inputs.together:
                 bare = op.reads == "fp32" and _ends(rest, technique)
                 outputs = Channels.grouped(op.out_shape[0], 1 if bare else technique.together)
-            case MaxPool2d() | AvgPool2d() | GlobalAvgPool2d() | Summed():
+            case MaxPool2d() | AvgPool2d() | GlobalAvgPool2d() | GatheredInputs() | Summed():
                 pass
             case SharedNorm() if op.reads != "fp32" and choose(op.reads).terms > 1:
                 raise ValueError(f"{op.layer.label}: ranks share features of one term, {op.reads} has more")
