@@ -222,7 +222,7 @@ def make_split_k_kernel(
         else:
             cuda.syncthreads()
 
-        place, column = warp, uint32(0)
+        place, column = warp, lane
         if place < pieces:  # before the kernel before has ended, as the bias comes from far
             column = begin(sums, bias, base, place, split, n_tile, lane)
         if warpgroup == math_warpgroups:
