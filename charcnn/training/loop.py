@@ -47,7 +47,7 @@ class Trained:
     """The epoch whose weights these are."""
     history: list[Record]
     """A row of COLUMNS an epoch."""
-    choice: tuple[bool, float] | None = None
+    choice: tuple[tuple[bool, tuple[int, ...]], float] | None = None
     """Of one that began with n-grams: as `ngrams.weights` gave it."""
 
 
