@@ -229,13 +229,20 @@ def wrong(
     return found
 
 
+def features_of(kind: str, values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Values as they are, after ReLU, or with a share of zeros at random places."""
+    if kind == "relu":
+        return np.maximum(values, 0)
+    return np.where(rng.random(values.shape) < ZEROS.get(kind, 0), 0, values)
+
+
 def operands_of(one: Product) -> Operands:
     """Standard normal numbers, seed 0; sparse weights keep the two largest of four."""
     rng = np.random.default_rng(0)
     depth = STAGES * DEPTH[one.ptx_type]
     a, b = (rng.standard_normal((rows, depth)) for rows in (ROWS * one.warpgroups, one.columns))
     a = a if one.weights == "dense" else np.where(largest(a), a, 0)
-    b = np.maximum(b, 0) if one.features == "relu" else np.where(rng.random(b.shape) < ZEROS.get(one.features, 0), 0, b)
+    b = features_of(one.features, b, rng)
     return Operands(one.ptx_type, one.weights == "sparse", numbers(a, one.ptx_type), numbers(b, one.ptx_type))
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import byte_energy
 import energy
+import numpy as np
 import peers
 import pytest
+import tensor_energy
 import turns
 from test_peers import job
 
 from charcnn import catalog
+from charcnn.gpu import device
 
 
 class Counted:
@@ -126,3 +130,28 @@ def test_networks_get_them(monkeypatch):
     )
     assert seen == [3]
     assert rows[0]["energy"] == {"joules_per_million": 1.0}
+
+
+@pytest.mark.skipif(not (device.SIMULATED or device.has_tensor_cores(hopper=True)), reason="needs a Hopper GPU")
+@pytest.mark.parametrize("ptx_type", tensor_energy.DEPTH)
+def test_dense_products_of_each_type_are_numpys(ptx_type):
+    assert tensor_energy.wrong(ptx_type, 16, 1, turns=range(1), sparse=False) == []
+
+
+def test_features_have_their_share_of_zeros():
+    rng = np.random.default_rng(0)
+    for share in tensor_energy.ZEROS:
+        values = tensor_energy.features_of(share, rng.standard_normal((256, 256)), rng)
+        assert (values == 0).mean() == pytest.approx(tensor_energy.ZEROS[share], abs=0.01)
+    assert (tensor_energy.features_of("relu", np.array([-1.0, 2.0]), rng) == [0, 2]).all()
+
+
+def test_bytes_are_read_and_a_wrong_sum_is_told(monkeypatch, capsys):
+    if not device.SIMULATED:
+        device.choose(1)
+    assert byte_energy.main(["--tiny"]) == 0
+    assert "sums are NumPy's" in capsys.readouterr().out
+    right = byte_energy.Reading.expected
+    monkeypatch.setattr(byte_energy.Reading, "expected", lambda self, steps: right(self, steps) + 0.01)
+    assert byte_energy.main(["--tiny"]) == 1
+    assert "DRAM: a sum is off by 0.01" in capsys.readouterr().err
