@@ -208,9 +208,9 @@ class SumSoftmax(NoScratch):
 
     def __call__(self, x: Array, space: Space) -> Array:
         """Start on this rank's part."""
-        (result,), (rows, classes) = self.writes(x.shape), x.shape
-        y = space.device(*result)
-        launch_softmax(self._group, device.address(x), device.address(y), rows, classes, space.stream)
+        (result,) = self.writes(x.shape)
+        y, (rows, *classes) = space.device(*result), x.shape
+        launch_softmax(self._group, device.address(x), device.address(y), rows, math.prod(classes), space.stream)
         return y
 
 

@@ -87,8 +87,8 @@ FEW = 64
 """Inputs of a batch, up to which a message less is worth more work."""
 
 BY_CHANNELS = ["fp32"]
-"""Precisions in which ranks share channels of convolutions, not a batch's inputs. A rank has whole groups then, which
-Winograd's filtering takes as convolutions. In other precisions memory traffic takes the time."""
+"""Precisions in which ranks share channels of networks with groups, not a batch's inputs. A rank has whole groups then,
+which Winograd's filtering takes as convolutions. In other precisions memory traffic takes the time."""
 
 
 def norms_of(batch: int, precision: str) -> str:
@@ -101,7 +101,7 @@ def gpu_share(
 ) -> tuple[Architecture, dict[str, np.ndarray]]:
     """The rank's share of the network as one by itself, with exchanges between its layers; and its weights.
 
-    But in BY_CHANNELS, ranks begin with some of a batch's inputs each, and whole layers (`partition.by_units`).
+    Ranks begin with some of a batch's inputs each, and whole layers (`partition.by_units`), but in BY_CHANNELS.
 
     Args:
         whole: the network.
@@ -111,9 +111,9 @@ def gpu_share(
         params: of the whole network.
     """
     (rank, ranks), nodes = place, whole.nodes
-    begin, end = (
-        (0, len(nodes)) if precision in BY_CHANNELS else partition.by_units(nodes, ranks, batch, few=batch <= FEW)
-    )
+    begin, end = partition.by_units(nodes, ranks, batch, few=batch <= FEW)
+    if precision in BY_CHANNELS and any(getattr(node.layer, "groups", 1) > 1 for node in nodes):
+        begin, end = 0, len(nodes)
     norms = norms_of(batch, precision)
     layers: list[Layer] = [node.layer for node in nodes[:begin]]
     held = {name: params[name] for node in (*nodes[:begin], *nodes[end:]) for name in node.parameters}
