@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from charcnn.catalog import LAYERS
@@ -57,12 +58,13 @@ def own_lines(function: ast.FunctionDef) -> int:
     return len(own)
 
 
-def lines_of_functions(*, kernels: bool) -> dict[str, int]:
-    found = {}
+@cache
+def kernels_and_others() -> tuple[dict[str, int], dict[str, int]]:
+    """Lines of functions: of those that are no kernels, and of kernels."""
+    found: tuple[dict[str, int], dict[str, int]] = ({}, {})
     for path in OURS:
         for name, function in functions(ast.parse(path.read_text())):
-            if is_kernel(function) == kernels:
-                found[f"{name_of(path)} {name}"] = own_lines(function)
+            found[is_kernel(function)][f"{name_of(path)} {name}"] = own_lines(function)
     return found
 
 
@@ -88,8 +90,8 @@ def vague_docstrings() -> dict[str, int]:
     """By room, texts that stand alone, behind a name or below it, and begin so."""
     found: Counter[str] = Counter()
     for path in SOURCES:
-        room = "/".join(name_of(path).split("/")[:2])
-        for node in ast.walk(ast.parse(path.read_text())):
+        room, text = "/".join(name_of(path).split("/")[:2]), path.read_text()
+        for node in ast.walk(ast.parse(text)) if re.search(f"[\"']{VAGUE.pattern}", text) else ():
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 found[room] += bool(VAGUE.match(str(node.value.value)))
     return dict(found)
@@ -201,8 +203,8 @@ def anys_of_rooms() -> dict[str, int]:
     """By room, how often `Any` stands for a type: charcnn/aliases.py has names for most of these."""
     found: Counter[str] = Counter()
     for path in OURS:
-        if path.name != "aliases.py":
-            nodes = ast.walk(ast.parse(path.read_text()))
+        if path.name != "aliases.py" and "Any" in (text := path.read_text()):
+            nodes = ast.walk(ast.parse(text))
             found["/".join(path.relative_to(ROOT).parts[:2])] += sum(
                 isinstance(node, ast.Name) and node.id == "Any" for node in nodes
             )
@@ -228,7 +230,6 @@ LATE = {
     "charcnn/classify/engine.py": "on a CPU nothing of a GPU; what compiles ahead only where something is not compiled",
     "charcnn/classify/cpu_functions.py": "it begins to compile before it has what labels; Numba's events first",
     "charcnn/compiling/networks.py": "only networks that take texts encode them",
-    "charcnn/gpu/launch.py": "the simulator has no cache of kernels, nor what it is made of",
     "charcnn/levels/runner/profile.py": "it is for --profile alone, and needs a GPU",
     "charcnn/offload/checkpoint.py": "plans and MPI import no Numba",
     "charcnn/offload/farm/worker.py": "likewise: a GPU's errors are there where a level has imported Numba",
@@ -256,11 +257,15 @@ def classes_of_one_name() -> dict[str, int]:
     )
 
 
+@cache
 def late_imports(code: str) -> list[str]:
     """What of the package is imported within functions, as far as it is named, and each call that imports by name."""
-    found = []
-    for node in ast.walk(tree := ast.parse(code)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
+    found: list[str] = []
+    if not re.search(r"(?m)^\s+(from|import) |\b(import_module|__import__)\b", code):  # most files: not to be walked
+        return found
+    tree, by_name = ast.parse(code), ("import_module", "__import__")
+    for node in ast.walk(tree) if any(name in code for name in by_name) else ():
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in by_name:
             found.append(ast.unparse(node))
     inner = {node for _, function in functions(tree) for node in ast.walk(function)}
     for node in inner:
@@ -277,10 +282,32 @@ def late_imports_of_files() -> dict[str, int]:
     return {name_of(path): len(late_imports(path.read_text())) for path in files}
 
 
+def internals(code: str) -> list[str]:
+    """What is imported of numba.cuda and its successor beyond their public names: `numba.cuda` and its `types`."""
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+        whole = [f"{node.module}.{name}" for name in names] if isinstance(node, ast.ImportFrom) else names
+        found += [name for name in whole if re.match(r"numba\.cuda\.(?!types$)|numba_cuda", name)]
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "cuda" and node.attr in INTERNAL:
+            found.append(f"cuda.{node.attr}")
+    return found
+
+
+INTERNAL = {"cudadrv", "codegen", "dispatcher", "simulator", "extending", "core", "descriptor"}
+"""Modules in numba.cuda that are attributes of it, too."""
+
+
+def internals_of_files() -> dict[str, int]:
+    """Outside of the one room that is for them."""
+    files = [path for path in OURS if PACKAGE / "gpu" / "backend" not in path.parents]
+    return {name_of(path): len(internals(path.read_text())) for path in files}
+
+
 LISTS = {
     "LONG_FILES": (lines_of_files, FILE),
-    "LONG_FUNCTIONS": (lambda: lines_of_functions(kernels=False), FUNCTION),
-    "LONG_KERNELS": (lambda: lines_of_functions(kernels=True), KERNEL),
+    "LONG_FUNCTIONS": (lambda: kernels_and_others()[0], FUNCTION),
+    "LONG_KERNELS": (lambda: kernels_and_others()[1], KERNEL),
     "LONG_LEVELS": (lines_of_levels, LEVEL),
     "BRANCHED_LEVELS": (ifs_of_levels, IFS),
     "PRECISE_NAMES": (names_with_a_precision, 0),
@@ -293,5 +320,6 @@ LISTS = {
     "ANYS": (anys_of_rooms, 0),
     "CASTS": (casts_of_rooms, 0),
     "SHARED_NAMES": (classes_of_one_name, 1),
+    "INTERNALS": (internals_of_files, 0),
 }
 """By the list of exceptions: what is counted, and the limit."""

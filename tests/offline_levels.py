@@ -20,7 +20,7 @@ from charcnn.config import SMALL
 from charcnn.gpu import copy_kernel
 from charcnn.gpu.collectives import PROTOCOLS, kernels, pieces, signals
 from charcnn.gpu.launch import Grid, title
-from charcnn.ops import adamw, maxpool1d_training, moving_average, pushed_sums, shared_norm
+from charcnn.ops import adamw, maxpool1d_training, moving_average, pushed_sums, shared_norm, shared_softmax
 from charcnn.ops.common import columns
 from charcnn.ops.common.epilogue_functions import inlined
 from charcnn.ops.common.precision import choose
@@ -60,19 +60,24 @@ def of_level(name: str, target: Target, recorder: Recorder) -> None:
             record(BuiltLevel(*row, replace(SMALL, layernorm=layernorm)), target, launched, sizes)
 
 
-ENCODERS = {"encoder fp32": "naive", "encoder fp16": "mma", "encoder bf16": "wgmma"}
+ENCODERS = {"encoder fp32": "naive", "encoder fp16": "mma", "encoder bf16": "wgmma", "encoder fp8": "wgmma"}
 """The kernels of `charcnn.ops.encoder` in each precision, by a technique that launches them."""
+
+IN_EIGHTHS = "attention.", "conv1d.wgmma.matmul"
+"""Of fp8 also those that no variant launches: results are e4m3."""
 
 
 def of_encoder(name: str, target: Target, recorder: Recorder) -> None:
     """Hand over what one of ENCODERS launches."""
-    recorder.variant = name
+    recorder.variant, precision = name, name.split()[1]
+    wanted = ("encoder.", *(IN_EIGHTHS if precision == "fp8" else ()))
 
     def launched(kernel: Kernel, kinds: tuple[NumbaType, ...]) -> None:
-        if title(kernel).startswith("encoder."):
+        if title(kernel).startswith(wanted):
             recorder.launch(kernel, kinds)
 
-    record(BuiltEncoder("bert", ENCODERS[name], name.split()[1]), target, launched, [3])
+    sizes = [3, 256] if precision == "fp8" else [3]
+    record(BuiltEncoder("bert", ENCODERS[name], precision), target, launched, sizes)
 
 
 COLLECTIVES = "collectives"
@@ -107,6 +112,7 @@ def of_collectives(name: str, target: Target, recorder: Recorder) -> None:
         recorder.launch(norm, (u64, u64, regions, *[words] * 3, *[u32] * 10, *factors, regions, u32, u64, u64))
     relu = inlined("relu")
     recorder.launch(kernels.make_exchange("all_reduce", "f16", 2, "lines", True, relu), kinds)
+    recorder.launch(shared_softmax.make_kernel(2, True), (u64, u64, regions, u32, u32, u32, u64, u64))
     recorder.launch(signals.signal_kernel, (u64, u32))
     recorder.launch(signals.wait_kernel, (u64, u32, regions, u32, u64, u64))
 

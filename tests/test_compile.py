@@ -190,7 +190,7 @@ def test_a_first_start_goes_on_where_processes_fail(monkeypatch):
 FIRST = """
 from functools import partial
 from charcnn.classify import engine
-from charcnn.caching import kernel_cache
+from charcnn.gpu.backend import kernel_cache
 from charcnn.host import cores
 cores.usable, Target.current = lambda: [0, 1], lambda: target
 (choice,) = engine.choices("cuda", "fp32", "l6")
@@ -355,7 +355,7 @@ import sys, time
 from types import SimpleNamespace
 from numba.cuda import types
 from charcnn.compiling.stand_in import Target, compiling_for
-from charcnn.caching.kernel_cache import KernelCache, on_miss
+from charcnn.gpu.backend.kernel_cache import KernelCache, on_miss
 from charcnn.text.encode_gpu import _encode_kernel as kernel
 
 who, target = int(sys.argv[1]), Target.named("sm_90a")

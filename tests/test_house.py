@@ -24,6 +24,7 @@ from house import (
     VAGUE,
     exported,
     functions,
+    internals,
     is_kernel,
     late_imports,
     levels,
@@ -127,6 +128,12 @@ def test_vague_docstrings_are_seen():
     vague = ("As `there`.", "Likewise.", "The same with ReLU.", "Of each.")
     assert all(map(VAGUE.match, vague))
     assert not any(map(VAGUE.match, ("Assembles it.", "Of eachother", "See `there`.", "These of each.")))
+
+
+def test_internals_are_seen():
+    code = "from numba import cuda\nimport numba.cuda.cudadrv as x\nfrom numba.cuda import codegen, types\n"
+    found = internals(f"{code}from numba_cuda_mlir import cuda as y\ncuda.cudadrv.driver\ncuda.grid\n")
+    assert found == ["numba.cuda.cudadrv", "numba.cuda.codegen", "numba_cuda_mlir.cuda", "cuda.cudadrv"]
 
 
 def test_late_imports_have_a_reason():

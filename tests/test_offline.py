@@ -238,7 +238,7 @@ PORTABLE = {
 }
 
 
-PORTABLE_PARTS = 4
+PORTABLE_PARTS = 8
 """Of a capability's kernels, with --turns, a part in so many is compiled, by one commit of each."""
 
 SPILLING = {("8.0", "_stat_kernel")}

@@ -243,7 +243,7 @@ class Engine:
             if device.SIMULATED and params.config != TINY:
                 raise ValueError("no GPU in use, and the simulator would take hours at this size: use device='cpu'")
             if not device.SIMULATED:
-                from charcnn.caching import kernel_cache
+                from charcnn.gpu.backend import kernel_cache
 
                 kernel_cache.on_miss(partial(_compile_ahead, choice, params.config, options["batch"], params))
             options["gpus"] = wanted

@@ -36,17 +36,20 @@ def run(options: argparse.Namespace) -> int:
     """Tell; the exit status."""
     from charcnn import catalog
     from charcnn.classify import engine
+    from charcnn.gpu import backend
     from charcnn.host import machine
     from charcnn.model import shipped
     from charcnn.ops.common import cpu_dot, cpu_tile, threads
     from charcnn.ops.common.cpu_dot_gemm import unit
 
+    backend.check()
     described = machine.describe()
     device, reason = engine.default_device()
     runs = {str(precision or "default"): _runs(device, precision) for precision in (None, *catalog.PRECISIONS)}
     tile = next(name for name, tile in cpu_tile.TILES.items() if tile == cpu_tile.choose_tile())
     report: Record = {
         "machine": described,
+        "backend": backend.NAME,
         "device": device,
         "reason": reason,
         "precisions": runs,
@@ -72,6 +75,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"products  {units}")
     print(f"gpus      {', '.join(described['gpus']) or 'none'}")
     print(f"driver    {described['driver'] or 'none'}")
+    print(f"compiler  {backend.NAME}")
     print(f"versions  {', '.join(f'{name} {version}' for name, version in described['versions'].items())}")
     print(f"device    {device}: {reason}")
     print("\nwhat runs by default, and in each precision")

@@ -17,6 +17,7 @@ from charcnn.compiling.networks import BuiltLevel, ImageNetwork, record, runnabl
 from charcnn.compiling.stand_in import Memory, Target, compiling_for, replaced, standing_in
 from charcnn.config import SMALL
 from charcnn.gpu import device
+from charcnn.gpu.backend.compiler import driver
 from charcnn.gpu.profile import titles
 from charcnn.ops.conv1d.ladder import StepConv1d
 
@@ -124,8 +125,6 @@ def _compiled(name: str, kernel: Any, kinds: tuple[Any, ...], target: Target) ->
 
 def linked(kernel: aliases.Kernel, kinds: tuple[aliases.NumbaType, ...], target: Target) -> tuple[bytes, str, str]:
     """A kernel's machine code, its PTX, and what the linker says of it, within `compiling_for` the target."""
-    from numba.cuda.cudadrv import driver
-
     with ExitStack() as stack:
         replaced(stack, driver, LinkerOptions=partial(driver.LinkerOptions, verbose=True))
         library = kernel.compile(kinds)._codelibrary

@@ -13,6 +13,7 @@ from pathlib import Path
 from charcnn import aliases
 from charcnn.compiling.layers import Kernel, compiled_kernel
 from charcnn.compiling.stand_in import Target, compiling_for, replaced
+from charcnn.gpu.backend import compiler
 
 _SAID = re.compile(r"\x1b\[[0-9;]*m")
 """Colours of Numba's messages."""
@@ -25,12 +26,10 @@ def kernels(path: str, target: Target) -> dict[str, aliases.Kernel]:
         OSError: it cannot be read.
         ValueError: it fails.
     """
-    from numba.cuda.dispatcher import CUDADispatcher
-
     file = Path(path)
     file.read_bytes()
     with compiling_for(target), _importing(file), ExitStack() as stack:
-        replaced(stack, CUDADispatcher, configure=_launches)
+        replaced(stack, compiler.dispatcher.CUDADispatcher, configure=_launches)
         try:
             found = runpy.run_path(str(file), run_name=file.stem)
         except (Exception, SystemExit) as error:
@@ -38,7 +37,7 @@ def kernels(path: str, target: Target) -> dict[str, aliases.Kernel]:
     return {
         name: value
         for name, value in found.items()
-        if isinstance(value, CUDADispatcher) and not value.targetoptions.get("device")
+        if isinstance(value, compiler.dispatcher.CUDADispatcher) and not value.targetoptions.get("device")
     }
 
 
@@ -78,19 +77,15 @@ def _launches(kernel: aliases.Kernel, *configuration: aliases.Value) -> None:
 
 
 def _parsed(types: str) -> tuple[aliases.NumbaType, ...]:
-    from numba.cuda.core.sigutils import normalize_signature
-
     try:
-        arguments, _ = normalize_signature(f"void({types})")
+        arguments, _ = compiler.normalize_signature(f"void({types})")
     except Exception as error:
         raise ValueError(f'--types {types!r}: {_one_line(error)}: need such as "float32[::1], int32"') from error
     return tuple(arguments)
 
 
 def _compiled(name: str, kernel: aliases.Kernel, kinds: tuple[aliases.NumbaType, ...], target: Target) -> Kernel:
-    from numba.cuda.core.caching import NullCache
-
-    kernel._cache, kernel._can_compile, kernel._specialized = NullCache(), True, False
+    kernel._cache, kernel._can_compile, kernel._specialized = compiler.NullCache(), True, False
     kernel.overloads.clear()  # so that it is compiled now: only then the linker says its costs
     try:
         return compiled_kernel(kernel, kinds, target)

@@ -17,6 +17,7 @@ import numpy as np
 
 from charcnn.gpu import device, graph, pieces, tensor_map
 from charcnn.gpu import launch as launching
+from charcnn.gpu.backend import compiler
 
 Launched = Callable[[Any, tuple[Any, ...]], object]
 """Is handed a kernel and the Numba types of its arguments."""
@@ -129,14 +130,12 @@ class StandInGraph:
 def kind(value: Any) -> Any:
     """Numba's type of a kernel's argument, arrays as on a GPU."""
     from numba.cuda import types
-    from numba.cuda.np import numpy_support
-    from numba.cuda.typing.typeof import Purpose, typeof
 
     if not isinstance(value, np.ndarray):
-        return typeof(value, Purpose.argument)
+        return compiler.typeof(value, compiler.Purpose.argument)
     repeated = value.size and 0 in value.strides
     layout = "A" if repeated else "C" if value.flags.c_contiguous else "F" if value.flags.f_contiguous else "A"
-    return types.Array(numpy_support.from_dtype(value.dtype), value.ndim, layout)
+    return types.Array(compiler.numpy_support.from_dtype(value.dtype), value.ndim, layout)
 
 
 def _memory(array: Any, stream: Any = 0) -> Memory:
@@ -146,14 +145,12 @@ def _memory(array: Any, stream: Any = 0) -> Memory:
 @contextmanager
 def compiling_for(target: Target) -> Iterator[None]:
     """numba-cuda takes `target` for the current device; what it compiles is linked, and not loaded."""
-    from numba.cuda import codegen, dispatcher
-
     here = SimpleNamespace(compute_capability=target.capability, id=0)
     context = SimpleNamespace(device=here)
     with ExitStack() as stack:
-        replaced(stack, dispatcher, get_current_device=lambda: here)
-        replaced(stack, codegen.devices, get_context=lambda *_: context)
-        replaced(stack, dispatcher._Kernel, bind=lambda kernel: kernel._codelibrary.get_cubin())
+        replaced(stack, compiler.dispatcher, get_current_device=lambda: here)
+        replaced(stack, compiler.codegen.devices, get_context=lambda *_: context)
+        replaced(stack, compiler.dispatcher._Kernel, bind=lambda kernel: kernel._codelibrary.get_cubin())
         yield
 
 
@@ -218,6 +215,7 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
             stack, cuda,
             gpus=[nullcontext()],
             stream=Stream,
+            default_stream=Stream,
             event=lambda timing=True: Stream(),
             pinned_array=lambda shape, dtype: np.empty(shape, dtype),
             synchronize=lambda: None,

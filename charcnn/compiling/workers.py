@@ -84,8 +84,8 @@ def compiled(
         jobs: processes for kernels; as many as cores where None.
         sizes: as for `record`.
         later: as `sizes`; kernels that nobody waits for. The same processes go on with them, at a lower priority, until
-            this process ends; `caching.kernel_cache` waits for the one kernel that is needed. Of the functions for the
-            CPU, those of plain lines are waited for then, and others are not.
+            this process ends; `kernel_cache` waits for the one kernel that is needed. Of the functions for the CPU,
+            those of plain lines are waited for then, and others are not.
 
     Raises:
         RuntimeError: a process failed; gives the last line that it said.

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
 from charcnn.aliases import Array, Record
+from charcnn.gpu.backend.compiler import is_cuda_ndarray
 from charcnn.gpu.driver import context
 from charcnn.layers.layer import Shape
 

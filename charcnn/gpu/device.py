@@ -9,18 +9,14 @@ from functools import cache
 
 import numpy as np
 from numba import config, cuda, types
-from numba.cuda.cudadrv import driver
-from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
 from charcnn.aliases import Array, DType, Stream
 from charcnn.gpu import absent, unload
+from charcnn.gpu.backend.compiler import SIMULATED, CudaSupportError, driver, is_cuda_ndarray
 from charcnn.gpu.described import described
 from charcnn.gpu.errors import DeviceError
 from charcnn.host.install import pip_install
 from charcnn.layers.layer import Shape
-
-SIMULATED: bool = bool(config.ENABLE_CUDASIM) and not absent.MISSING
-"""Whether kernels run in Numba's simulator, a mode of the whole process (NUMBA_ENABLE_CUDASIM=1)."""
 
 OLDEST = (7, 5)
 """The lowest compute capability that CUDA 13 compiles for: Turing's."""
@@ -51,6 +47,9 @@ def block_size(threads: int) -> int:
     return min(threads, _SIMULATED_BLOCK) if SIMULATED else threads
 
 
+if not SIMULATED:
+    from charcnn.gpu.backend.compiler import NvvmSupportError, nvvm
+
 if not SIMULATED and not absent.MISSING:
     unload.mend()
 
@@ -70,8 +69,6 @@ def gpu_count() -> int:
         absent.refuse()
     if SIMULATED:
         return 1
-    from numba.cuda.cudadrv.error import CudaSupportError
-
     way_out = "use a CPU variant, technique or level; or set NUMBA_ENABLE_CUDASIM=1 to run kernels in a slow simulator"
     try:
         count = len(cuda.gpus)
@@ -108,9 +105,6 @@ def require_compiler() -> None:
         absent.refuse()
     if SIMULATED:
         return
-    from numba.cuda.cudadrv import nvvm
-    from numba.cuda.cudadrv.error import NvvmSupportError
-
     try:
         nvvm.NVVM()
     except (NvvmSupportError, OSError, ImportError) as error:

@@ -16,7 +16,7 @@ from charcnn.gpu.launch import jit
 from charcnn.gpu.ptx.intrinsics import typed
 
 if not SIMULATED:
-    from numba.cuda import cgutils, nvvmutils
+    from charcnn.gpu.backend.compiler import cgutils, nvvmutils
 
 
 def _special_register(register: str) -> Callable[[Callable[[], int]], Any]:

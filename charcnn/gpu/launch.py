@@ -16,6 +16,7 @@ from numba import cuda
 from charcnn.aliases import Array, DType, Function, Kernel, KernelArgument, NumbaType, Stream
 from charcnn.gpu import absent, device, integers
 from charcnn.gpu.arrays import DTYPES, apart, check, check_out, several, writable
+from charcnn.gpu.backend.compiler import driver
 from charcnn.gpu.described import described
 from charcnn.gpu.device import SIMULATED, DeviceError
 from charcnn.gpu.driver import context
@@ -25,6 +26,8 @@ from charcnn.layers.layer import Shape
 
 if SIMULATED:
     from charcnn.gpu import emulator
+else:
+    from charcnn.gpu.backend.kernel_cache import KernelCache
 
 launching = threading.RLock()
 """Numba loads a kernel at its first launch, and two threads that do so at once fail; nor can the simulator run two."""
@@ -65,8 +68,6 @@ def jit(**options: Any) -> Callable[[Function], Any]:
         kernel = cuda.jit(**options)(function)
         kernel.made_with = made_with(sys._getframe(1))  # of a kernel that a function makes, that one; else the module
         if not SIMULATED and not options.get("device"):  # which may be a user's, typed in: there is no file to look at
-            from charcnn.caching.kernel_cache import KernelCache
-
             kernel._cache = KernelCache(function, integers.install)
             integers.narrow(kernel)
         return kernel
@@ -126,7 +127,6 @@ def _allow_shared(compiled: Kernel, shared: int, early: bool) -> None:
     while a kernel still runs there.
     """
     from cuda.bindings.driver import CUfunction_attribute
-    from numba.cuda.cudadrv.driver import driver
 
     key = cuda.get_current_device().id, compiled
     if shared > STATIC and _shared_allowed.get(key, 0) < shared:
@@ -134,12 +134,12 @@ def _allow_shared(compiled: Kernel, shared: int, early: bool) -> None:
             raise DeviceError(f"a block needs {shared:,} bytes of shared memory: this GPU has {limit:,}")
         function = compiled._codelibrary.get_cufunc()
         attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        driver.cuKernelSetAttribute(attribute, shared, function.handle, function.device.id)
+        driver.driver.cuKernelSetAttribute(attribute, shared, function.handle, function.device.id)
         _shared_allowed[key] = shared
     if early and key not in _carved:
         function = compiled._codelibrary.get_cufunc()
         carveout = CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-        driver.cuKernelSetAttribute(carveout, _WHOLE, function.handle, function.device.id)
+        driver.driver.cuKernelSetAttribute(carveout, _WHOLE, function.handle, function.device.id)
         _carved.add(key)
 
 

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from charcnn.gpu.backend.compiler import driver
+
 
 def count_users(module_finalizer: Callable[[Any, Any], Callable[[], None]]) -> Callable[[Any, Any], Callable[[], None]]:
     """Numba's maker of what ends a module, changed so that only a library's last module unloads it.
@@ -46,7 +48,5 @@ def count_users(module_finalizer: Callable[[Any, Any], Callable[[], None]]) -> C
 
 def mend() -> None:
     """Let Numba's driver count the users of its libraries; a second call changes nothing."""
-    from numba.cuda.cudadrv import driver
-
     if driver._module_finalizer.__module__ != __name__:
         driver._module_finalizer = count_users(driver._module_finalizer)

@@ -20,6 +20,9 @@ from charcnn.gpu.device import SIMULATED, DeviceError
 from charcnn.host.shared_memory import HostMemory
 from charcnn.layers.layer import Shape
 
+if SIMULATED:
+    from charcnn.gpu.backend.simulator import FakeCUDAArray
+
 SHARED_WHOLE = 2 << 20
 """Bytes of GPU memory that the driver shares together: a handle of fewer would open what lies beside them, too."""
 
@@ -88,8 +91,6 @@ def array_at(address: int, shape: Shape, dtype: DType) -> Array:
     """An array in memory that this process reaches on its GPU; in the simulator, on the host."""
     kind = np.dtype(dtype)
     if SIMULATED:
-        from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
-
         size = math.prod(shape) * kind.itemsize
         held = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
         return FakeCUDAArray(held.view(kind).reshape(shape))

@@ -12,10 +12,9 @@ from types import FunctionType
 
 import numpy as np
 from numba import cuda, types
-from numba.cuda.np import numpy_support
-from numba.cuda.simulator.kernelapi import FakeCUDAModule
 
 from charcnn.aliases import DType, Function, Record, Value
+from charcnn.gpu.backend.simulator import FakeCUDAModule, numpy_support
 from charcnn.gpu.emulator.threads import LANES, Dim3, Registers, current
 from charcnn.gpu.emulator.watched import watched
 

@@ -10,11 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 from numba import types
-from numba.cuda.simulator import kernel as simulator
-from numba.cuda.simulator.args import ArgHint, InOut
-from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
 
 from charcnn.aliases import Array, Function, Kernel, Stream, Value
+from charcnn.gpu.backend.simulator import ArgHint, FakeCUDAArray, FakeWithinKernelCUDAArray, InOut
+from charcnn.gpu.backend.simulator import kernel as simulator
 from charcnn.gpu.emulator import kernel_api, lockstep
 from charcnn.gpu.emulator.coroutines import getcurrent
 from charcnn.gpu.emulator.findings import UNINITIALISED, Finding, Findings

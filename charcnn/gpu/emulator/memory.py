@@ -6,9 +6,9 @@ from types import CodeType
 
 import numpy as np
 from numba.cuda import types
-from numba.cuda.np import numpy_support
 
 from charcnn.aliases import Array, DType, Value
+from charcnn.gpu.backend.simulator import numpy_support
 
 BASE = 4096
 """Where a block's shared memory begins in the shared window: at the begin of it lies what the system keeps."""

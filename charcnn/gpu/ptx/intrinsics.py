@@ -20,8 +20,8 @@ from charcnn.gpu.device import SIMULATED
 
 if not SIMULATED:
     from llvmlite import ir
-    from numba.cuda.core.targetconfig import ConfigStack
-    from numba.cuda.extending import intrinsic
+
+    from charcnn.gpu.backend.compiler import ConfigStack, intrinsic
 
 REGISTERS = {"r": types.uint32, "l": types.uint64, "f": types.float32}
 """Types of operands and results, by their letters in LLVM's inline assembly."""

@@ -9,7 +9,9 @@ from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.ptx.intrinsics import asm, instruction, typed
 
 if not SIMULATED:
-    from numba.cuda import cgutils, types
+    from numba.cuda import types
+
+    from charcnn.gpu.backend.compiler import cgutils
 
 WARP_SUM = "".join(
     f"mov.b32 x, $0;\nshfl.sync.bfly.b32 x, x, {lane_mask}, 31, -1;\nmov.b32 y, x;\nadd.rn.f32 $0, $0, y;\n"

@@ -14,9 +14,9 @@ from types import FunctionType
 from weakref import WeakSet
 
 import numpy as np
-from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 from charcnn.aliases import Function, Value
+from charcnn.gpu.backend.simulator import FakeCUDAArray
 from charcnn.gpu.emulator.lockstep.batch import Batch
 from charcnn.gpu.emulator.lockstep.memory import GlobalMemory, Globals
 from charcnn.gpu.emulator.threads import Dim3, LaunchConfig

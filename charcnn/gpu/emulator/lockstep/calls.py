@@ -9,9 +9,9 @@ from types import FunctionType
 
 import numpy as np
 from numba import cuda, types
-from numba.cuda.np import numpy_support
 
 from charcnn.aliases import DType, Function, Record, Value
+from charcnn.gpu.backend.simulator import numpy_support
 from charcnn.gpu.emulator.lockstep.code import Unsupported
 from charcnn.gpu.emulator.lockstep.instructions import INSTRUCTIONS, warps
 from charcnn.gpu.emulator.lockstep.memory import GlobalMemory, Globals, LocalMemory, SharedArray

@@ -10,12 +10,10 @@ import hashlib
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO
 
-from numba.cuda import utils
-from numba.cuda.dispatcher import CUDACache
-
-from charcnn.aliases import NumbaType
+from charcnn.aliases import NumbaType, Value
+from charcnn.gpu.backend import compiler
 
 CLAIMS = "charcnn.compiling"
 """In each folder of the cache; a byte for each kernel, held while it is compiled."""
@@ -35,14 +33,14 @@ def on_miss(work: Callable[[], None] | None) -> None:
     _on_miss = work
 
 
-class KernelCache(CUDACache):  # type: ignore[misc, unused-ignore]
+class KernelCache(compiler.dispatcher.CUDACache):  # type: ignore[misc, unused-ignore]
     """The cache of one kernel, in place of numba-cuda's own."""
 
     def __init__(self, function: Callable[..., None], before_compiling: Callable[[], None]) -> None:
         super().__init__(function)
         self.before_compiling = before_compiling
 
-    def load_overload(self, sig: NumbaType, target_context: Any) -> Any:
+    def load_overload(self, sig: NumbaType, target_context: Value) -> Value:
         """The kernel for these types, or None where it has to be compiled."""
         found = self._load(sig, target_context)
         if found is None and (work := _on_miss) is not None:
@@ -59,26 +57,26 @@ class KernelCache(CUDACache):  # type: ignore[misc, unused-ignore]
             self.before_compiling()
         return found
 
-    def _load(self, sig: NumbaType, target_context: Any) -> Any:
-        with utils.numba_target_override():
+    def _load(self, sig: NumbaType, target_context: Value) -> Value:
+        with compiler.utils.numba_target_override():
             return self._load_overload(sig, target_context)
 
-    def save_overload(self, sig: NumbaType, data: Any) -> None:
+    def save_overload(self, sig: NumbaType, data: Value) -> None:
         """Add a compiled kernel."""
         try:
             super().save_overload(sig, data)
         finally:
             _release()
 
-    def key(self, sig: NumbaType, target_context: Any) -> str:
+    def key(self, sig: NumbaType, target_context: Value) -> str:
         """What tells a kernel from all others, in every process."""
         return f"{self._impl.filename_base} {self._index_key(sig, target_context.codegen())}"
 
-    def holds(self, sig: NumbaType, target_context: Any) -> bool:
+    def holds(self, sig: NumbaType, target_context: Value) -> bool:
         """Whether the kernel need not be compiled."""
         return self._index_key(sig, target_context.codegen()) in self._cache_file._load_index()
 
-    def _claim(self, sig: NumbaType, target_context: Any) -> None:
+    def _claim(self, sig: NumbaType, target_context: Value) -> None:
         """Wait until no other process compiles this kernel, and then keep others from it; where locks work."""
         global _claimed
         _release()  # of a kernel that did not compile
