@@ -120,7 +120,7 @@ def _add_training(how: argparse._ArgumentGroup) -> None:
     add(
         "--init",
         metavar="MODEL",
-        help="begin with the convolutions of this model: fast or accurate, which ship, or a file (sizes: the model's)",
+        help="begin with the convolutions of this model: fast, accurate or another that ships, or a file (its sizes)",
     )
     add(
         "--sparse",
