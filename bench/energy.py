@@ -22,7 +22,7 @@ from numba import cuda
 SM_CLOCK = 1
 """NVML_CLOCK_SM"""
 
-ROUNDS, WARM, SECONDS = 3, 0.1, 1.0
+ROUNDS, WARM, SECONDS = 3, 0.1, 0.5
 """A row's; seconds before a round, and of it."""
 
 CALL, LONG_CALL = 0.02, 0.2
