@@ -35,7 +35,7 @@ from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.host.arguments import HelpFormatter
-from charcnn.model import params, validation
+from charcnn.model import params, sparsity, validation
 from charcnn.model.rounding import ROUNDINGS, Rounding
 from charcnn.text import encodings
 from charcnn.text.texts import sample
@@ -52,9 +52,6 @@ WRONG = 10
 BATCHES = {"cpu": (1, 8, 32), "cuda": (1, 32, 1024, 4096)}
 
 ROUNDS, MOST_TIMES = 5, 1 << 16
-
-PRUNED = ", pruned 2:4"
-"""What is said of weights, everybody's, where a level takes sparse ones alone."""
 
 ENVIRONMENT = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 """What decides how fast a CPU computes, and is part of the result."""
@@ -385,10 +382,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     here = machine.describe()
     if options.device == "cpu":
         here["gpus"], here["driver"] = [], None  # none was used
-    config = TINY if options.tiny else SMALL
-    chosen = [*options.peers, *options.levels]
-    sparse = next((row.level for row in chosen if row.level and row.level.sparse), None)
-    weights = sparse.taken(params.init(config, seed=0)) if sparse else params.init(config, seed=0)
+    config, chosen = TINY if options.tiny else SMALL, [*options.peers, *options.levels]
+    weights, sparse = params.init(config, seed=0), any(row.level and row.level.sparse for row in chosen)
+    weights = sparsity.pruned(weights) if sparse else weights
     environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     said = ", ".join(f"{name}={value}" for name, value in environment.items())
     print(f"{options.device}: {here['cores']} threads{', ' if said else ''}{said}", flush=True)
@@ -400,7 +396,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "batches": [],
         "device": options.device,
         "config": config.to_dict(),
-        "data": f"sample texts and uniform random token ids by turns; random weights, seed 0{PRUNED if sparse else ''}",
+        "data": f"sample texts and uniform random token ids by turns; random weights, seed 0{', pruned 2:4' * sparse}",
         "threads": here["cores"],
         "environment": environment,
         "versions": {},

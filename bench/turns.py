@@ -50,19 +50,19 @@ def _seconds(one: Ready, times: int, now: Callable[[], float]) -> float:
 
 
 def by_turns(
-    every: Sequence[Ready], now: Callable[[], float] = _gpu_seconds, rounds: int = ROUNDS,
+    every: Sequence[Ready], now: Callable[[], float] = _gpu_seconds, rounds: int | None = None,
     meter: energy.Meter = energy.NONE,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The rate of each, a row each: in rounds, in an order drawn for each; then what it draws, where there is a meter.
 
-    `now` gives seconds when work has ended.
+    `now` gives seconds when work has ended; rounds are ROUNDS where none are given.
     """
     for one in every:
         one.call()
         one.times = max(1, round(SECONDS / _seconds(one, 3, now)))
     seconds: list[list[float]] = [[] for _ in every]
     order = random.Random(0)
-    for _ in range(rounds):
+    for _ in range(rounds or ROUNDS):
         # Drawn anew, as the clock that one finds is what the power of the one before has left.
         for i in order.sample(range(len(every)), len(every)):
             seconds[i].append(_seconds(every[i], every[i].times, now))

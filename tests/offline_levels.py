@@ -20,12 +20,12 @@ from charcnn.config import SMALL
 from charcnn.gpu import copy_kernel
 from charcnn.gpu.collectives import PROTOCOLS, kernels, pieces, signals
 from charcnn.gpu.launch import Grid, title
-from charcnn.ops import adamw, maxpool1d_training, moving_average, pushed_sums, shared_norm
+from charcnn.ops import adamw, maxpool1d_training, moving_average, pushed_sums, shared_norm, shared_softmax
 from charcnn.ops.common import columns
 from charcnn.ops.common.epilogue_functions import inlined
 from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d import products
-from charcnn.ops.conv1d.wgmma_sparse import layer as sparse_layer
+from charcnn.ops.conv1d.wgmma_sparse.layer import SparseConv
 from charcnn.ops.encoder import reduced_rows, scattered_rows
 from charcnn.ops.layernorm import training, training_backward
 from charcnn.ops.linear import head
@@ -76,7 +76,8 @@ def of_encoder(name: str, target: Target, recorder: Recorder) -> None:
         if title(kernel).startswith(wanted):
             recorder.launch(kernel, kinds)
 
-    record(BuiltEncoder("bert", ENCODERS[name], precision), target, launched, [3] if precision != "fp8" else [256])
+    sizes = [3, 256] if precision == "fp8" else [3]
+    record(BuiltEncoder("bert", ENCODERS[name], precision), target, launched, sizes)
 
 
 COLLECTIVES = "collectives"
@@ -111,6 +112,7 @@ def of_collectives(name: str, target: Target, recorder: Recorder) -> None:
         recorder.launch(norm, (u64, u64, regions, *[words] * 3, *[u32] * 10, *factors, regions, u32, u64, u64))
     relu = inlined("relu")
     recorder.launch(kernels.make_exchange("all_reduce", "f16", 2, "lines", True, relu), kinds)
+    recorder.launch(shared_softmax.make_kernel(2, True), (u64, u64, regions, u32, u32, u32, u64, u64))
     recorder.launch(signals.signal_kernel, (u64, u32))
     recorder.launch(signals.wait_kernel, (u64, u32, regions, u32, u64, u64))
 
@@ -216,11 +218,11 @@ def of_sparse(name: str, target: Target, recorder: Recorder) -> None:
     """Hand over SPARSE."""
     kinds = (7, "pool", 336, 256), (3, "relu", 110, 256), (3, "relu", 106, 256), (3, "stat", 104, 256)
     kinds = *kinds, (3, "pool", 104, 256), (1, "relu", 1, 8704), (1, "relu", 1, 1024)
-    for precision in sparse_layer.PRECISIONS:
-        recorder.variant = f"{name}, {precision}"
+    recorder.variant = name
+    for precision in ("fp16", "fp8"):  # bf16 is one word in fp16's kernels
         for taps, kind_of, length, c_in in kinds:
             weight, bias = np.zeros((taps, c_in, 256), np.float32), np.zeros(256, np.float32)
-            conv = of_kind(sparse_layer.SparseConv, kind_of, weight, bias, precision=precision)
+            conv = of_kind(SparseConv, kind_of, weight, bias, precision=precision)
             start = conv.with_moments if kind_of == "stat" else conv.apply
             start(np.zeros((256, length, c_in), choose(precision).dtype))
 

@@ -86,9 +86,9 @@ def struck(fate: dict[str, Any], arguments: list[str]) -> None:
         threading.Thread(target=strike_soon, daemon=True).start()
     from charcnn import offload
     from charcnn.__main__ import main
+    from charcnn.gpu.collectives import pieces, protocols
     from charcnn.levels import l18
     from charcnn.levels.runner import command
-    from charcnn.gpu.collectives import pieces, protocols
     from charcnn.networks import cpu, cuda
     from charcnn.networks.runner import command as network
     from charcnn.offload import relay, watch

@@ -107,7 +107,7 @@ print("all right")
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("ranks", "sizes"), [(2, ((1 << 19) - 1,)), (3, (1 << 16,)), (8, (12_289,))])
 def test_large_arrays(ranks, sizes):
-    """Up to a megabyte less a number: tiles, with more ranks two shots, as sizes choose them; blocks take many steps."""
+    """Up to a megabyte less a number: tiles, and with more ranks two shots; blocks take many steps."""
     done = mpiexec(ranks, "-c", LARGE, *sizes, timeout=3000, **EMULATED)
     assert done.stdout.count("all right") == ranks, done.stderr
 

@@ -8,12 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bert_folder import written
+from numba import cuda
 from test_encoder import drawn, network
 
 from charcnn.gpu import device
+from charcnn.gpu.ptx.simulated import E4M3
 from charcnn.model import params
 from charcnn.networks.encoder import files, scales, steps
+from charcnn.ops import reference
 from charcnn.ops.common.epilogue_functions import inlined
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
+from charcnn.ops.encoder import rows
 
 
 def test_units_are_powers_of_two_and_leave_room() -> None:
@@ -26,7 +31,9 @@ def test_units_are_powers_of_two_and_leave_room() -> None:
     assert found[2] == found[4] == found[5] == 1  # a sum, GELU's, a sum
     peak = abs(held["embeddings.LayerNorm.weight"]).max() * 8 + 0.1  # of 64 normalised values none is above 8
     assert found[0] <= 2 * peak * 4 / 448
-    grown = {name: value * 64 if "LayerNorm" in name and "embeddings" in name else value for name, value in held.items()}
+    grown = {
+        name: value * 64 if "LayerNorm" in name and "embeddings" in name else value for name, value in held.items()
+    }
     assert scales.units(of, steps(of.nodes), grown, ids)[0] == 64 * found[0]
 
 
@@ -56,3 +63,17 @@ def test_gelu_of_narrow_results() -> None:
     np.testing.assert_allclose([gelu(one) for one in x], want, atol=3e-5)
     assert np.isnan(gelu(np.float32(np.nan)))
     assert gelu(np.float32(np.inf)) == np.inf
+
+
+@pytest.mark.parametrize("few", [0, 1024])
+def test_rows_are_stored_in_both_formats(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "FEW_ROWS", few)
+    rng, of = np.random.default_rng(0), TENSOR_PRECISIONS["fp16"]
+    x, residual = rng.standard_normal((2, 3, 264)).astype(np.float16)
+    gamma, beta = rng.standard_normal((2, 264), np.float32)
+    want = reference.add_rownorm(x.astype(np.float64), residual.astype(np.float64), gamma, beta, eps=1e-5)
+    held = [device.to_device(one) for one in (x, residual, gamma, beta, np.zeros_like(x), np.zeros(x.shape, np.uint8))]
+    rows.launch_add(*held[:5], 1e-5, of, cuda.stream(), rows.Eighths(held[5], 0.25))
+    cuda.synchronize()
+    np.testing.assert_allclose(held[4].copy_to_host(), want, rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(E4M3[held[5].copy_to_host()] / 4, want, rtol=2**-4 + 1e-3, atol=2**-11)

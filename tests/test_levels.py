@@ -22,7 +22,7 @@ from charcnn import catalog
 from charcnn.config import SMALL, TINY, Config
 from charcnn.gpu import device
 from charcnn.levels.runner import command as runner
-from charcnn.model import network, params, sparsity
+from charcnn.model import network, params
 from charcnn.model.validation import expected as expected_of
 from charcnn.model.validation import in_sigmas
 from charcnn.ops.token_conv1d.layers import ALONE
@@ -103,8 +103,7 @@ def test_every_precision(name, precision, layernorm):
 @cache
 def odd_batch(sparse):
     """Parameters, as many token ids as no tile divides, half of them short texts, and level 13's logits of them."""
-    weights, ids = params.init(SMALL, seed=5), random_ids(4097, SMALL)
-    weights = sparsity.pruned(weights) if sparse else weights
+    weights, ids = LEVELS["l22" if sparse else "l13"].taken(params.init(SMALL, seed=5)), random_ids(4097, SMALL)
     ids[::2, 200:] = SMALL.alphabet
     expected = LEVELS["l13"].module.build(weights, SMALL, batch=4097, streams=1, gpus=[0])(ids)  # several share the GPU
     assert right(expected[-3:], ids[-3:], weights, SMALL, "l13")
@@ -120,8 +119,7 @@ def odd_batch(sparse):
     ],
 )  # fmt: skip
 def test_odd_batches_on_tensor_cores(name, precision):
-    level = LEVELS[name]
-    weights, ids, expected = odd_batch(level.sparse)
+    weights, ids, expected = odd_batch((level := LEVELS[name]).sparse)
     run = level.module.build(weights, SMALL, batch=4097, streams=1, gpus=[0], **level.build_options(precision))
     rounding = level.rounding(precision)
     some = np.r_[:3, 4094:4097]  # sigmas differ little from input to input

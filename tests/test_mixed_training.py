@@ -213,7 +213,14 @@ def test_an_average_begins_with_the_first_weights():
     assert all(np.array_equal(array, moved[name]) for name, array in training.averaged.items())
     training.load(weights)
     assert all(np.array_equal(array, weights[name]) for name, array in training.params.items())
-    assert all(np.array_equal(array, moved[name]) for name, array in training.averaged.items())
+    flat = training.averaged  # on the GPU
+    assert flat.keys() == moved.keys()
+    before, found = training.state(), training.answers(ids, flat)
+    assert all(np.array_equal(saved, training.state()[name]) for name, saved in before.items())
+    training.average(0.5)  # of a copy nothing is seen
+    assert all(np.array_equal(array, moved[name]) for name, array in flat.items())
+    assert np.array_equal(found, training.answers(ids, dict(flat)))
+    assert not np.array_equal(found, training.answers(ids))
 
 
 def test_what_an_average_cannot_follow():

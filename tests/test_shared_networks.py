@@ -10,12 +10,15 @@ from test_mpi import mpiexec, needs_mpi
 
 from charcnn.catalog import network
 from charcnn.gpu import device
-from charcnn.layers import Conv2d, LocalResponseNorm, MaxPool2d, Relu, place
-from charcnn.networks.between import GatheredInputs
+from charcnn.layers import Conv2d, Linear, LocalResponseNorm, MaxPool2d, Relu, Softmax, place
+from charcnn.networks import channels_last
+from charcnn.networks.between import GatheredInputs, Summed
+from charcnn.networks.lowering import lower
 from charcnn.offload import partition
 from charcnn.offload.relay import Border
 from charcnn.ops.common.layer import ArraySpec
 from charcnn.ops.shared_norm import Reach, sent
+from charcnn.ops.shared_softmax import CLASSES
 
 EMULATED = {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": "tests"}
 
@@ -38,14 +41,20 @@ def test_inputs_of_each_rank():
 
 @pytest.mark.parametrize(
     ("name", "batch", "layers"),
-    [("2012", 1, ["flatten1", "fc7"]), ("2012", 128, ["flatten1", "softmax1"]), ("2012", 1024, []),
-     ("1024", 16, ["pixels1", "fc2"]), ("1024", 4096, [])],
+    [("2012", 1, ["conv3", "softmax1"]), ("2012", 2, ["flatten1", "fc7"]), ("2012", 128, ["flatten1", "softmax1"]),
+     ("2012", 1024, []), ("1024", 16, ["pixels1", "fc2"]), ("1024", 4096, [])],
 )  # fmt: skip
 def test_which_layers_are_shared_by_units(name, batch, layers):
-    """Of AlexNet the linear layers, for one image the first two; of a feed-forward block all; none of many inputs."""
+    """Of AlexNet all behind the norms, the linear layers or two of them; of a feed-forward block all; none of many."""
     nodes = network("alexnet" if name == "2012" else "ffn").architecture(name).nodes
-    begin, end = partition.by_units(nodes, batch, few=batch <= 64)
+    begin, end = partition.by_units(nodes, 2, batch, few=batch <= 64)
     assert [node.layer.name for node in nodes[begin:end]][:: max(1, end - begin - 1)] == layers
+
+
+def test_a_sum_over_ranks_computes_the_softmax():
+    for classes, ops in ((8, ["f", "Summed+Softmax"]), (CLASSES + 1, ["f", "Summed", "Softmax"])):
+        nodes = place((Linear(classes, name="f"), Summed(), Softmax()), (8,))
+        assert [op.label for op in lower(nodes, [channels_last.ABSORB])] == ops
 
 
 def test_norms_of_the_outermost_channels_need_no_message_before():
@@ -107,8 +116,11 @@ STAGES = (
 from charcnn.offload import pipeline_parallel, relay as stages
 
 pipeline_parallel.FILLING = stages.TOGETHER = 1
-if sys.argv[2] == "shared":  # neighbours share an op, by halves
-    partition.begins = lambda work, count, *, inside: [(i * len(work) // count, 0.5 * (i > 0)) for i in range(count)]
+if sys.argv[2] == "shared":  # neighbours share two ops, by halves
+    at = lambda i, work, count: i * len(work) // count
+    partition.begins = lambda work, count, shared: [
+        (at(i, work, count), at(i, work, count) + 2 * (i > 0), 0.5 * (i > 0)) for i in range(count)
+    ]
 row = network_technique(sys.argv[1])
 images = np.resize(images, (5, network.length))
 exact, sigma = expected(images, weights, network, row.rounding())
@@ -150,9 +162,10 @@ def test_a_share_of_any_network(ranks, ways):
 
 
 def test_where_stages_begin():
-    assert partition.begins([1, 6, 2, 1], 2, inside=True) == [(0, 0.0), (1, 4 / 6)]
-    assert partition.begins([1, 6, 2, 1], 2, inside=False) == [(0, 0.0), (2, 0.0)]
-    assert partition.begins([0, 8, 0], 3, inside=True) == [(0, 0.0), (1, 0.0), (2, 0.0)], "one piece for three stages"
+    assert partition.begins([1, 6, 2, 1], 2, [0, 1, 3]) == [(0, 0, 0.0), (1, 3, 4 / 8)]
+    assert partition.begins([1, 6, 2, 1], 2, []) == [(0, 0, 0.0), (2, 2, 0.0)]
+    whole = [(0, 0, 0.0), (1, 1, 0.0), (2, 2, 0.0)]
+    assert partition.begins([0, 8, 0], 3, [0, 1, 2]) == whole, "one piece for three stages"
     # Of 20 inputs of 4 or 6 bytes the stage before has computed 8 of about 9.
     border = Border(ArraySpec((1,)), ArraySpec((3,), np.uint16), 0.45)
     assert (border.first(20), border.sent(20), border.room(20)) == (8, 8 * 4 + 12 * 6, (256, 512))

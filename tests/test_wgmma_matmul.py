@@ -22,7 +22,7 @@ AFTER = {"": [], "relu": [Relu()], "gelu": [Gelu()]}
 CASES = [(300, 264, 136, ""), (520, 520, 320, "relu"), (100, 8, 40, "gelu")]
 """Rows, columns, depth: of several tiles, of more steps than boxes, of one step; what follows."""
 
-EIGHTHS = 270, 272, 400, "gelu"
+EIGHTHS = 130, 272, 272, "gelu"
 """Likewise, of fp8."""
 
 
@@ -103,7 +103,7 @@ def test_the_emulator_finds_nothing(case, precision, seed, machine):
 
 
 @needs_hopper
-@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp8"])
+@pytest.mark.parametrize("precision", [pytest.param("fp16", marks=pytest.mark.exhaustive), "bf16", "fp8"])
 def test_the_product(precision, machine):
     got, want = multiplied((257, 272, 208, ""), precision)
     assert np.linalg.norm(got - want) <= 2 * TENSOR_PRECISIONS[precision].tolerance * np.linalg.norm(want)

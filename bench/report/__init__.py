@@ -32,6 +32,7 @@
 - layer_costs: parameters, products and bytes of layers; training_memory PRECISION: a rank's bytes;
 - fused_layers, half_chain, fused_alexnet: fused4's convolutions, blocks 3 to 6's, AlexNet's first two, in few kernels;
 - op_times, op_times_here: the course project's; ours. calls: a call's host time. energy_operations, energy_bytes: pJ.
+- loss_curves: trainings by both engines.
 
 `python bench/report.py --check` changes nothing, and exits with status 1 if a block or a picture is out of date.
 `plot` draws README's plot, `pictures` has a file for each kind of picture in docs/pictures.

@@ -162,7 +162,7 @@ TRAINING_LEVELS = (
     TrainingLevel("t6", "cpu", ranks=True, mixed=True),
     TrainingLevel("t7", "cpu", ranks=True, mixed=True),
     TrainingLevel("t8", "cpu", ranks=True, mixed=True),
-    TrainingLevel("t9", "cpu", ranks=True),
+    TrainingLevel("t9", "cpu", ranks=True, mixed=True),
 )
 
 

@@ -165,7 +165,7 @@ def _parts(options: argparse.Namespace, machine: Machine, work: Work, links_foun
     from charcnn import catalog
     from charcnn.files import as_json
     from charcnn.networks.architecture import Architecture
-    from charcnn.offload.parts_model import Parallel, best, compare, verdict
+    from charcnn.offload.parts_model import best, compare, verdict
 
     named = {row.name: row for row in catalog.NETWORKS}
     if options.network not in named:

@@ -15,7 +15,7 @@ from charcnn.gpu import device
 from charcnn.gpu.collectives import Group
 from charcnn.gpu.collectives.pieces import launch_pieces
 from charcnn.gpu.collectives.regions import array_at
-from charcnn.layers import Shape
+from charcnn.layers import Shape, Softmax
 from charcnn.networks.between import BETWEEN, Gathered, GatheredInputs, SharedNorm, Summed
 from charcnn.networks.channels import Channels
 from charcnn.networks.lowering import Op, Ops
@@ -25,6 +25,7 @@ from charcnn.ops.common.layer import ArraySpec, NoScratch, PreparedLayer, Space
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.common.precision import choose
 from charcnn.ops.shared_norm import FeaturePlaces, Reach, launch_borders
+from charcnn.ops.shared_softmax import launch_softmax
 from charcnn.runtime.sequence import Stage
 
 
@@ -72,7 +73,8 @@ class Exchanges:
         form, (_, *image) = choose(op.reads, STORED), op.in_shape
         layer, area = op.layer, math.prod(image)
         if isinstance(layer, Summed):
-            return SumLayer(self, op)
+            softmax = any(isinstance(node.layer, Softmax) for node in op.nodes)
+            return SumSoftmax(self) if softmax else SumLayer(self, op)
         if isinstance(layer, GatheredInputs):
             return GatherInputs(self, area * form.size * op.inputs.width)
         if isinstance(layer, SharedNorm):
@@ -190,6 +192,26 @@ class SumLayer(NoScratch):
         """Start on this rank's part."""
         (y,) = self.writes(x.shape)
         return self._group.all_reduce(x, space.device(*y), space.stream, epilogue=self._epilogue)
+
+
+class SumSoftmax(NoScratch):
+    """An all-reduce of rows of float32, and the softmax behind it."""
+
+    nbytes = 0
+
+    def __init__(self, exchanges: Exchanges) -> None:
+        self._group = exchanges.group
+
+    def writes(self, x: Shape) -> list[ArraySpec]:
+        """The result."""
+        return [ArraySpec(x)]
+
+    def __call__(self, x: Array, space: Space) -> Array:
+        """Start on this rank's part."""
+        (result,), (rows, classes) = self.writes(x.shape), x.shape
+        y = space.device(*result)
+        launch_softmax(self._group, device.address(x), device.address(y), rows, classes, space.stream)
+        return y
 
 
 class GatherLayer(NoScratch):

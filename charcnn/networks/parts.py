@@ -111,7 +111,9 @@ def gpu_share(
         params: of the whole network.
     """
     (rank, ranks), nodes = place, whole.nodes
-    begin, end = (0, len(nodes)) if precision in BY_CHANNELS else partition.by_units(nodes, batch, few=batch <= FEW)
+    begin, end = (
+        (0, len(nodes)) if precision in BY_CHANNELS else partition.by_units(nodes, ranks, batch, few=batch <= FEW)
+    )
     norms = norms_of(batch, precision)
     layers: list[Layer] = [node.layer for node in nodes[:begin]]
     held = {name: params[name] for node in (*nodes[:begin], *nodes[end:]) for name in node.parameters}
@@ -223,18 +225,20 @@ def stage_on(
     found = timed([prepared((op,)) for op in ops], batch, config.length) if rank == 0 else None
     seconds, specs = zip(*comm.bcast(found), strict=True)
     specs = ArraySpec((config.length,), np.uint8), *specs  # what each op reads, and the last one gives
-    ends = [*partition.begins(seconds, ranks, inside=batch >= DIVIDED), (len(ops), 0.0)]
-    borders = [Border(specs[op + bool(share)], specs[op], share) for op, share in ends]
-    reached = [sum(seconds[:op]) + share * sum(seconds[op : op + 1]) for op, share in ends]
-    (first, entered), (last, left) = ends[rank : rank + 2]
-    own = first + bool(entered)
-    each = [prepared(of) for of in (ops[first:own], ops[own:last], ops[last : last + bool(left)])]
+    weighted = [place for place, op in enumerate(ops) if any(node.parameters for node in op.nodes)]
+    shared = [0, *weighted[1:]] if batch >= DIVIDED else []
+    cuts = [*partition.begins(seconds, ranks, shared), (len(ops), len(ops), 0.0)]
+    borders = [Border(specs[end], specs[begin], share) for begin, end, share in cuts]
+    reached = [sum(seconds[:begin]) + share * sum(seconds[begin:end]) for begin, end, share in cuts]
+    (first, own, _), (last, end, _) = cuts[rank : rank + 2]
+    each = [prepared(ops[of]) for of in (slice(first, own), slice(own, last), slice(last, end))]
     took = reached[rank + 1] - reached[rank]
     return Relay(group, each, borders, batch, gpu, monitor, took, ops[first].label)
 
 
 DIVIDED = 64
-"""Inputs of a micro-batch from which a stage may begin inside an op: its time is about in proportion to them."""
+"""Inputs of a micro-batch from which two stages share a layer of weights and what follows it: each takes some of the
+inputs. The layers' time is about in proportion to them."""
 
 
 def flops(whole: Architecture, mode: str, ranks: int) -> list[int]:

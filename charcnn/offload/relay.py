@@ -2,8 +2,8 @@
 
 A rank has two places for what comes and two for what leaves. It copies a micro-batch to the next GPU while it computes
 the next one, and writes a count behind it; the other writes how many it has read. All of that is on streams: the host
-only starts work ahead, and waits for nobody but at the ends. Neighbours may share the op between them: the first one
-computes it for some inputs, and sends what it reads of the others.
+only starts work ahead, and waits for nobody but at the ends. Neighbours may share layers between them: the first one
+computes them for some inputs, and sends what they read of the others.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Border(NamedTuple):
     reads: ArraySpec
     """An input of the stage; bytes of the first."""
     before: ArraySpec
-    """What the op reads that both stages compute, if they share one."""
+    """What the layers read that both stages compute, if they share some."""
     share: float
     """Of its inputs, those that the stage before computes; 0: all of its ops are one stage's."""
 
@@ -115,8 +115,7 @@ class Relay:
 
     Args:
         group: the ranks.
-        layers: this rank's: of the op that it shares with the rank before, its own, and of one that it shares with
-            the next.
+        layers: this rank's: those that it shares with the rank before, its own, and those that it shares with the next.
         borders: by rank, where its stage begins, and where the last one ends.
         batch: inputs of a micro-batch at most.
         gpu: the current one.
@@ -138,12 +137,15 @@ class Relay:
         self.group, self.batch = group, batch
         self._seconds, self.begins = seconds, begins
         self._first, self._last = group.rank == 0, group.rank == group.ranks - 1
-        self._entry, self._exit = borders[group.rank : group.rank + 2]
-        gives, between = self._exit.reads, self._exit.before if self._exit.share else self._exit.reads
-        self.length, self.width = self._entry.reads.nbytes, int(np.prod(gives.shape))
+        self._border, self._next_border = borders[group.rank : group.rank + 2]
+        gives, between = (
+            self._next_border.reads,
+            self._next_border.before if self._next_border.share else self._next_border.reads,
+        )
+        self.length, self.width = self._border.reads.nbytes, int(np.prod(gives.shape))
         self._entering, self._own, self._leaving = sequences = [LayerSequence(of) for of in layers]
         monitor.hold(gpu, sum(of.nbytes for of in sequences) + group.nbytes)
-        inputs = self._entry.before, self._entry.reads, between
+        inputs = self._border.before, self._border.reads, between
         rooms = [of.room(batch, *spec.shape) for of, spec in zip(sequences, inputs, strict=True)]
         scratch = {layer: arrays for _, found in rooms for layer, arrays in found.items()}
         pinned = max(self.length if self._first else 1, 4 * self.width if self._last else 1)
@@ -155,10 +157,10 @@ class Relay:
         self._counts = group.share(3 * APART)  # what came, what the next rank has read, and one for nobody
         self._out = [self._buffers.array((batch, *gives.shape), gives.dtype) for _ in range(SLOTS)]
         self._between = [
-            self._buffers.array((batch, *between.shape), between.dtype) if self._exit.share else out
+            self._buffers.array((batch, *between.shape), between.dtype) if self._next_border.share else out
             for out in self._out
         ]
-        """What the shared op reads, or the results."""
+        """What the shared layers read, or the results."""
         self._aside, self._up = cuda.stream(), cuda.stream()
         untimed = {} if device.SIMULATED else {"timing": False}
         self._came, self._computed, self._left = ([cuda.event(**untimed) for _ in range(SLOTS)] for _ in range(3))
@@ -174,7 +176,7 @@ class Relay:
         Args:
             slot: of SLOTS.
             away: ranks behind this one.
-            shared: those of the op that the rank shares with the one before.
+            shared: those of the layers that the rank shares with the one before.
         """
         rank = self.group.rank + away
         reads, whole = self._each[rank]
@@ -182,7 +184,7 @@ class Relay:
 
     def _forward(self, slot: int, n: int, stream: Stream) -> None:
         """Start this stage's layers, from one place to another."""
-        entry, spec, before = self._entry, self._entry.reads, self._entry.before
+        entry, spec, before = self._border, self._border.reads, self._border.before
         x, first, between = (
             array_at(self.place(slot), (n, *spec.shape), spec.dtype),
             entry.first(n),
@@ -193,7 +195,7 @@ class Relay:
                 rest = array_at(self.place(slot, shared=True), (n - first, *before.shape), before.dtype)
                 self._through(self._entering, rest, x[first:])
             self._through(self._own, x, between[:n])
-            if self._exit.share and (first := self._exit.first(n)):
+            if self._next_border.share and (first := self._next_border.first(n)):
                 self._through(self._leaving, between[:first], self._out[slot][:first])
 
     def _through(self, sequence: LayerSequence, x: Array, out: Array) -> None:
@@ -256,7 +258,7 @@ class Relay:
             self._computed[slot].wait(aside)
             if step > SLOTS:
                 wait(group, self._counts[group.rank] + APART, step - SLOTS, group.rank + 1, aside)
-            first = self._exit.first(n)
+            first = self._next_border.first(n)
             if first:
                 _copy(self.place(slot, 1), self._out[slot][:first], aside)
             if first < n:
@@ -331,7 +333,7 @@ class Relay:
 
     def sent(self, n: int) -> int:
         """Bytes of n inputs that go to the next rank, or are the results."""
-        return self._exit.sent(n)
+        return self._next_border.sent(n)
 
     def did(self) -> Record:
         """For the report."""

@@ -322,7 +322,7 @@ class AdamW:
             else:
                 array[:] = saved
         if self.loss_scale is not None:
-            vars(self.loss_scale).update(scale)
+            vars(self.loss_scale).update(state["loss_scale"])
         self.refresh()
 
     def _norm(self, gradients: Array, scaled: float, on: Stream) -> tuple[Array, float]:

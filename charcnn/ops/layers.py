@@ -8,7 +8,7 @@ from typing import cast
 
 from charcnn.aliases import Function
 from charcnn.layers import Layer
-from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
+from charcnn.ops.common.precision import HALF_PRECISIONS, SPARSE_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.table import UNSCALED, loaded
 
 FASTEST = (
@@ -48,13 +48,11 @@ class LayerRow:
 
 
 FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(TENSOR_PRECISIONS)
+SPARSE = tuple(SPARSE_PRECISIONS)
 BETWEEN = (*FLOAT, *UNSCALED)
 DOT = ("int8", "bf16")
 TOOM_COOK = tuple(name for name in ALL if name != "bf16")
 """In bf16, which has 8 bits, its planes and weights would come too near the tolerance."""
-
-SPARSE = ("fp16", "bf16", "fp8")
-"""Those of which Hopper's sparse tensor cores multiply what is whole here."""
 
 IMAGE_LAYERS = ("Pixels", "ImageLayer")
 """Of images, beside convolutions."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from charcnn import layers
-from charcnn.aliases import Array
+from charcnn.aliases import Array, Stream
+from charcnn.gpu import device
 from charcnn.gpu.arrays import expect
 from charcnn.layers import Node
 from charcnn.model import gradients
@@ -268,3 +270,29 @@ class FlatParams:
                 part = part.reshape(-1, self._last_channels, part.shape[-1])
             found[name] = (unpack(part) if part.ndim > 1 else part.copy()).reshape(self.shapes[name])
         return found
+
+
+class FlatWeights(Mapping[str, np.ndarray]):
+    """Parameters in a buffer on the GPU. They come to the host, and get names, when one of them is looked at.
+
+    Args:
+        layout: where they lie.
+        buffer: float32 (size,), on the GPU, that nobody writes any more.
+        stream: on which it was written.
+    """
+
+    def __init__(self, layout: FlatParams, buffer: Array, stream: Stream) -> None:
+        self.buffer, self._layout, self._stream = buffer, layout, stream
+
+    @cached_property
+    def _named(self) -> dict[str, np.ndarray]:
+        return self._layout.named(device.to_host(self.buffer, self._stream))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._named[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layout.shapes)
+
+    def __len__(self) -> int:
+        return len(self._layout.shapes)

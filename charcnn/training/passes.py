@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -95,7 +95,7 @@ class Passes(ABC):
         return slice(step * self._batch, (step + 1) * self._batch)
 
     @abstractmethod
-    def weights(self) -> dict[str, np.ndarray]:
+    def weights(self) -> Mapping[str, np.ndarray]:
         """A copy of the moving average of the weights, float32 by the names and in the shapes of `Config`."""
 
     @abstractmethod

@@ -29,6 +29,7 @@ from charcnn.ops.common.pixel_tables import exact_tables
 from charcnn.ops.common.precision import HALF_PRECISIONS, choose
 from charcnn.ops.conv1d.windows import COLUMNS
 from charcnn.ops.pixels_to_depth import Blocks
+from charcnn.ops.shared_softmax import CLASSES
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,12 @@ class Technique:
 
 
 def takes_epilogue(before: Op, op: Op) -> bool:
-    """Whether the last pass of an op before computes the pointwise function: of a product, or a sum over ranks."""
+    """Whether the last pass of an op before computes the pointwise function: of a product, or a sum over ranks.
+
+    A sum over ranks computes a softmax, too.
+    """
+    if isinstance(op.layer, Softmax):
+        return isinstance(before.layer, Summed) and len(before.nodes) == 1 and op.in_shape[0] <= CLASSES
     last = _multiplies(before) or isinstance(before.layer, Summed)
     return last and len(before.nodes) == 1 and bool(op.layer.epilogue)
 

@@ -26,6 +26,9 @@ THREADS = device.block_size(128)
 OCTET = 8
 """Values that a thread reads at once, in 16 bits."""
 
+FEW_ROWS = 1024
+"""Up to so many, gamma and beta are asked for before the kernel before has ended: more rows find them in caches."""
+
 LARGEST = 2048
 """Values of a row, 64 of a thread."""
 
@@ -46,11 +49,11 @@ def _also(eighths: Eighths | None, out: Array) -> tuple[np.uint64, np.float32]:
 
 
 @cache
-def finish_of(ptx_type: str, octets: int, copies: int = 0, *, eighths: bool = False) -> Kernel:
+def finish_of(ptx_type: str, octets: int, copies: int = 0, *, eighths: bool = False, ahead: bool = False) -> Kernel:
     """The device function finish: it normalises the values that a warp holds of a row, and stores them at y.
 
     With `copies`, y is a tuple of so many addresses, and all get the row. With `eighths`, y is a tuple of an address,
-    that of the row in e4m3, and what its values are multiplied by.
+    that of the row in e4m3, and what its values are multiplied by. With `ahead`, gamma and beta are local arrays.
     """
     pack, lanes, narrow = ptx.cvt_f16x2(ptx_type), LANES, ptx.cvt_e4m3x4
 
@@ -69,8 +72,12 @@ def finish_of(ptx_type: str, octets: int, copies: int = 0, *, eighths: bool = Fa
             if c < size:
                 at = uint64(c) * uint64(4)
                 for t in range(0, 8, 4):
-                    e, f, g, h = ptx.ld_global_v4_f32(gamma + (at + uint64(t * 4)))
-                    p, q, r, s = ptx.ld_global_v4_f32(beta + (at + uint64(t * 4)))
+                    if ahead:
+                        e, f, g, h = gamma[v + t], gamma[v + t + 1], gamma[v + t + 2], gamma[v + t + 3]
+                        p, q, r, s = beta[v + t], beta[v + t + 1], beta[v + t + 2], beta[v + t + 3]
+                    else:
+                        e, f, g, h = ptx.ld_global_v4_f32(gamma + (at + uint64(t * 4)))
+                        p, q, r, s = ptx.ld_global_v4_f32(beta + (at + uint64(t * 4)))
                     values[v + t] = (values[v + t] - mean) * scale * e + p
                     values[v + t + 1] = (values[v + t + 1] - mean) * scale * f + q
                     values[v + t + 2] = (values[v + t + 2] - mean) * scale * g + r
@@ -94,18 +101,28 @@ def finish_of(ptx_type: str, octets: int, copies: int = 0, *, eighths: bool = Fa
 
 
 @cache
-def _add_kernel(ptx_type: str, octets: int, early: bool, eighths: bool) -> Kernel:
-    finish = finish_of(ptx_type, octets, eighths=eighths)
+def _add_kernel(ptx_type: str, octets: int, early: bool, eighths: bool, ahead: bool) -> Kernel:
+    finish = finish_of(ptx_type, octets, eighths=eighths, ahead=ahead)
     unpack, held = ptx.cvt_f32x2(ptx_type), octets * OCTET
-    lanes, warps = LANES, THREADS // LANES
+    lanes, warps, kept = LANES, THREADS // LANES, held if ahead else 1
 
     @jit()
     def kernel(x, residual, gamma, beta, y, y_eighths, factor, rows, size, eps):
         if early:
             ptx.griddepcontrol_launch()
-            ptx.griddepcontrol_wait()
         values = cuda.local.array(held, float32)
+        gammas, betas = cuda.local.array(kept, float32), cuda.local.array(kept, float32)
         lane, row, total = thread_idx_x() % lanes, block_idx_x() * warps + thread_idx_x() // lanes, float32(0)
+        if ahead:
+            for i in range(octets):
+                for t in range(0, 8, 4):
+                    c, v = (i * lanes + lane) * 8 + t, i * 8 + t
+                    if c < size:
+                        at = uint64(c) * uint64(4)
+                        gammas[v], gammas[v + 1], gammas[v + 2], gammas[v + 3] = ptx.ld_global_v4_f32(gamma + at)
+                        betas[v], betas[v + 1], betas[v + 2], betas[v + 3] = ptx.ld_global_v4_f32(beta + at)
+        if early:
+            ptx.griddepcontrol_wait()
         if row >= rows:
             return
         begin = uint64(row) * uint64(size)
@@ -126,7 +143,10 @@ def _add_kernel(ptx_type: str, octets: int, early: bool, eighths: bool) -> Kerne
                 for t in range(8):
                     total += values[v + t]
         to = (y, y_eighths, factor) if eighths else y
-        finish(values, total, size, gamma, beta, to, begin, lane, eps)
+        if ahead:
+            finish(values, total, size, gammas, betas, to, begin, lane, eps)
+        else:
+            finish(values, total, size, gamma, beta, to, begin, lane, eps)
 
     return kernel
 
@@ -193,7 +213,7 @@ def launch_add(
     call = Call(out, stream, x.shape, of.dtype, {"x": of.dtype, "residual": of.dtype}, x=x, residual=residual)
     addresses = (np.uint64(device.address(one)) for one in (x, residual, gamma, beta, out))
     early = device.begins_early()
-    kernel = _add_kernel(of.ptx_type, -(-size // (LANES * OCTET)), early, eighths is not None)
+    kernel = _add_kernel(of.ptx_type, -(-size // (LANES * OCTET)), early, eighths is not None, rows <= FEW_ROWS)
     numbers = *_also(eighths, out), *map(np.uint32, (rows, size)), np.float32(eps)
     call.launch(kernel, -(-rows // (THREADS // LANES)), THREADS, *addresses, *numbers, early=early)
 

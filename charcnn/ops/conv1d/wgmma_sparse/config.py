@@ -20,7 +20,7 @@ INPUTS = 8
 """Of a tile: rows of shared memory that a swizzle begins anew behind."""
 
 MOST_POSITIONS = 32
-"""Of each input, as wgmma has at most 256 columns."""
+"""Of an input in a tile, as wgmma has at most 256 columns."""
 
 PRODUCER_REGISTERS, MATH_REGISTERS = 40, 232
 
@@ -54,8 +54,6 @@ class SparseTile:
     """Whether inputs are rows of one position, of which eight lie beside each other."""
     cluster: int = 1
     """Blocks that copy parts of a stage to each other: of weights, which stay in none; if `linear`, of features."""
-    staggered: bool = False
-    """Whether the second warpgroup begins half a tile later, so that one multiplies while the other stores."""
 
     @classmethod
     def of(

@@ -5,10 +5,9 @@ Sums 4 k to 4 k + 3 are of position k: the even channel of the first input and o
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba import cuda, float32
 
+from charcnn.aliases import Function
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.common.epilogues import Epilogue
@@ -21,31 +20,47 @@ PART_CHANNELS = 16
 """Of a warp, whose moments of an input are one part."""
 
 
-def make_put(results: NumberFormat, rectified: bool) -> Any:
-    """The device function put(to, even, odd): two neighbouring channels, with ReLU where `rectified`."""
-    eighth, floats = results.ptx_type == "e4m3", results.itemsize == 4
+def make_put(results: NumberFormat, rectified: bool, paired: bool) -> Function:
+    """The device function put(to, even, odd, both): two neighbouring channels, with ReLU where `rectified`.
+
+    They are stored at once where they are `paired`; else the second one only if there are `both`.
+    """
+    size, eighth, floats = uint64(results.itemsize), results.ptx_type == "e4m3", results.itemsize == 4
     pack = ptx.cvt_f16x2(results.ptx_type if results.itemsize == 2 else "f16", rectified)
     narrow = ptx.cvt_relu_e4m3x4 if rectified else ptx.cvt_e4m3x4
     zero = float32(0)
 
     @inline
-    def put(to, even, odd):
+    def put(to, even, odd, both):
         if floats:
             if rectified:
                 even, odd = ptx.max_nan_f32(even, zero), ptx.max_nan_f32(odd, zero)
             ptx.st_global_f32(to, even)
-            ptx.st_global_f32(to + uint64(4), odd)
+            if both:
+                ptx.st_global_f32(to + size, odd)
         elif eighth:
-            ptx.st_global_b16(to, narrow(even, odd, zero, zero))
+            word = narrow(even, odd, zero, zero)
+            if paired:
+                ptx.st_global_b16(to, word)
+            else:
+                ptx.st_global_b8(to, word)
+                if both:
+                    ptx.st_global_b8(to + size, word >> 8)
         else:
-            ptx.st_global_b32(to, pack(even, odd))
+            word = pack(even, odd)
+            if paired:
+                ptx.st_global_b32(to, word)
+            else:
+                ptx.st_global_b16(to, word)
+                if both:
+                    ptx.st_global_b16(to + size, word >> 16)
 
     return put
 
 
-def make_moments(tile: SparseTile) -> Any:
+def make_moments(tile: SparseTile) -> Function:
     """The device function part_moments(acc, second, count, to, lane): of an input's positions in a warp's channels."""
-    positions, mask, parts = tile.positions, 0xFFFFFFFF, PART_CHANNELS
+    positions, mask, parts, one = tile.positions, 0xFFFFFFFF, PART_CHANNELS, uint32(1)
 
     @inline
     def warp_total(value):
@@ -60,7 +75,7 @@ def make_moments(tile: SparseTile) -> Any:
         for k in range(positions):
             if k < count:
                 total += acc[4 * k + second] + acc[4 * k + 2 + second]
-        mean = warp_total(total) / float32(max(uint32(1), count) * parts)
+        mean = warp_total(total) / float32(max(one, count) * parts)
         total = float32(0)
         for k in range(positions):
             if k < count:
@@ -75,16 +90,16 @@ def make_moments(tile: SparseTile) -> Any:
     return part_moments
 
 
-def make_epilogue(tile: SparseTile, epilogue: Epilogue) -> Any:
+def make_epilogue(tile: SparseTile, epilogue: Epilogue, paired: bool) -> Function:
     """The device function store(acc, bias, y, moments, scale, channel, c_out, inputs, length, parts, t, lane).
 
     Channel is the first one of the warp's 16.
     """
-    put, part_moments = make_put(epilogue.results, epilogue.rectified), make_moments(tile)
+    put, part_moments = make_put(epilogue.results, epilogue.rectified, paired), make_moments(tile)
     pool, measured, linear = epilogue.pool_size, epilogue.moments, tile.linear
     positions, written = tile.positions, tile.positions // epilogue.pool_size
     columns, eight, itemsize = tile.columns, INPUTS, uint64(epilogue.results.itemsize)
-    part_bytes, part_channels = uint64(4 * PART_VALUES), PART_CHANNELS
+    part_bytes, part_channels, zero = uint64(4 * PART_VALUES), PART_CHANNELS, uint32(0)
 
     @inline
     def value(acc, i, scale, bias):
@@ -104,18 +119,20 @@ def make_epilogue(tile: SparseTile, epilogue: Epilogue) -> Any:
         n, begin = t // parts * eight + (lane & 3) * 2, t % parts * written
         if linear:
             row = t * columns + (lane & 3) * 2
-            count = (inputs - row + 7) // 8 if row < inputs else uint32(0)
-            count_1 = (inputs - row + 6) // 8 if row < inputs else uint32(0)
+            count, count_1 = ((inputs - row + 7) // 8, (inputs - row + 6) // 8) if row < inputs else (zero, zero)
             row_1, step = row + 1, uint64(eight) * uint64(c_out) * itemsize
         else:
             row, step = n * length + begin, uint64(c_out) * itemsize
-            count = length - begin if n < inputs else uint32(0)
-            count_1 = length - begin if n + 1 < inputs else uint32(0)
+            count = length - begin if n < inputs else zero
+            count_1 = length - begin if n + 1 < inputs else zero
             row_1 = row + length
+        if own >= c_out:
+            count, count_1 = zero, zero
+        both = paired or own + 1 < c_out
         to = y + (uint64(row) * uint64(c_out) + uint64(own)) * itemsize
         to_1 = y + (uint64(row_1) * uint64(c_out) + uint64(own)) * itemsize
         if measured:
-            count, count_1 = min(count, uint32(positions)), min(count_1, uint32(positions))
+            count, count_1 = min(count, positions), min(count_1, positions)
             for k in range(positions):
                 acc[4 * k], acc[4 * k + 2] = acc[4 * k] * scale + even, acc[4 * k + 2] * scale + odd
                 acc[4 * k + 1], acc[4 * k + 3] = acc[4 * k + 1] * scale + even, acc[4 * k + 3] * scale + odd
@@ -128,9 +145,9 @@ def make_epilogue(tile: SparseTile, epilogue: Epilogue) -> Any:
         for k in range(written):
             i = 4 * pool * k
             if k < count:
-                put(to, value(acc, i, scale, even), value(acc, i + 2, scale, odd))
+                put(to, value(acc, i, scale, even), value(acc, i + 2, scale, odd), both)
             if k < count_1:
-                put(to_1, value(acc, i + 1, scale, even), value(acc, i + 3, scale, odd))
+                put(to_1, value(acc, i + 1, scale, even), value(acc, i + 3, scale, odd), both)
             to, to_1 = to + step, to_1 + step
 
     return store

@@ -11,11 +11,10 @@ metadata of the block's channels stay in shared memory where they fit; else they
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from numba import cuda, float32, types
 
-from charcnn.aliases import Kernel
+from charcnn.aliases import Function, Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, grid_dim_x, thread_idx_x
@@ -39,7 +38,7 @@ from charcnn.ops.conv1d.wgmma_sparse.config import (
 from charcnn.ops.conv1d.wgmma_sparse.epilogue import make_epilogue
 
 
-def make_products(ptx_type: str, tile: SparseTile) -> Any:
+def make_products(ptx_type: str, tile: SparseTile) -> Function:
     """The device function products(acc, places, x, weight, metadata): start those of a k block, all taps.
 
     A tap's metadata have registers of their own, which are loaded before the first product starts.
@@ -50,10 +49,9 @@ def make_products(ptx_type: str, tile: SparseTile) -> Any:
         tile.taps,
         tile.words,
     )
-    x_step, weight_step = uint32(INPUTS * 128), uint32(WARPGROUPS * KEPT_BYTES)
-    metadata_step = uint32(WARPGROUPS * tile.metadata_bytes)
+    x_step, weight_step, metadata_step = INPUTS * 128, WARPGROUPS * KEPT_BYTES, WARPGROUPS * tile.metadata_bytes
 
-    def multiplying(tap: int) -> Any:
+    def multiplying(tap: int) -> Function:
         following, more = multiplying(tap + 1) if tap + 1 < taps else None, tap + 1 < taps
 
         @inline
@@ -66,7 +64,7 @@ def make_products(ptx_type: str, tile: SparseTile) -> Any:
 
     products = multiplying(0)
 
-    def loading(tap: int) -> Any:
+    def loading(tap: int) -> Function:
         following, more = loading(tap + 1) if tap + 1 < taps else None, tap + 1 < taps
 
         @inline
@@ -86,7 +84,7 @@ def make_products(ptx_type: str, tile: SparseTile) -> Any:
 
 
 @cache
-def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue) -> Kernel:
+def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue, paired: bool) -> Kernel:
     """The kernel (x, weight, bias, y, moments, scale, k_blocks, c_out, m_groups, inputs, length, parts, tiles).
 
     Its arguments: the tensor map; addresses of packed weights, of the bias, padded to whole tiles, of y and of partial
@@ -98,31 +96,28 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue) ->
         operands: of features and weights.
         tile: a block's.
         epilogue: what becomes of sums, and the format that is stored.
+        paired: whether two neighbouring channels may be stored at once.
     """
-    x_bytes, weight_bytes, stage_bytes = (uint32(n) for n in (tile.x_bytes, tile.weight_bytes, tile.stage_bytes))
-    stages_at, full_at = uint32(tile.stages_at), uint32(tile.barriers_at)
-    empty_at, resident_at = full_at + uint32(64), full_at + uint32(128)
-    cluster, clustered, staggered = tile.cluster, tile.cluster > 1, tile.staggered
+    x_bytes, weight_bytes, stage_bytes = tile.x_bytes, tile.weight_bytes, tile.stage_bytes
+    stages_at, full_at = tile.stages_at, tile.barriers_at
+    empty_at, resident_at = full_at + 64, full_at + 128
+    cluster, clustered = tile.cluster, tile.cluster > 1
     init, advance = ring.make_init(tile.stages, 4 * WARPGROUPS * cluster), ring.make_advance(tile.stages)
     share_x, share_weights = clustered and tile.linear, clustered and not tile.linear
     products, wait_all = make_products(operands.ptx_type, tile), ptx.wgmma_wait_group(0)
     dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
-    store = make_epilogue(tile, epilogue)
+    store = make_epilogue(tile, epilogue, paired)
     resident, linear, acc_size, k_block_size = tile.resident, tile.linear, tile.columns // 2, K_BLOCK
     channels, warpgroups, columns, eight = CHANNELS, WARPGROUPS, tile.columns, INPUTS
     written = tile.positions // epilogue.pool_size  # of a tile
-    group_bytes, metadata_at = uint32(KEPT_BYTES), uint32(tile.taps * WARPGROUPS * KEPT_BYTES)
-    thread_bytes = uint32(4 * tile.words)
-    resident_bytes = uint32(tile.stages_at)
+    group_bytes, metadata_at, thread_bytes = KEPT_BYTES, tile.taps * WARPGROUPS * KEPT_BYTES, 4 * tile.words
     first_position = written * epilogue.pool_size
     bulk_multicast, tma_multicast = ptx.bulk_load_multicast(cluster), ptx.tma_load_2d_multicast(cluster)
     weight_share, x_share, share_columns = (
-        uint32(tile.weight_bytes // cluster),
-        uint32(tile.x_bytes // cluster),
+        tile.weight_bytes // cluster,
+        tile.x_bytes // cluster,
         columns // cluster,
     )
-    math_threads, most_lag = 128 * WARPGROUPS, tile.stages - 1
-    late, early = ptx.named_barrier_sync(1, math_threads), ptx.named_barrier_arrive(1, math_threads)
 
     @jit(launch_bounds=(THREADS, 1))
     def kernel(x, weight, bias, y, moments, scale, k_blocks, c_out, m_groups, inputs, length, parts, tiles):
@@ -152,10 +147,10 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue) ->
                 ptx.fence_proxy_tensormap(x)
                 source = weight + uint64(m_tile * k_blocks) * uint64(weight_bytes)
                 if resident:
-                    ptx.mbarrier_arrive_expect_tx(held, resident_bytes)
+                    ptx.mbarrier_arrive_expect_tx(held, stages_at)
                     for k_block in range(k_blocks):
-                        at = uint32(k_block) * weight_bytes
-                        ptx.bulk_load(base + at, source + uint64(at), weight_bytes, held)
+                        begin = k_block * weight_bytes
+                        ptx.bulk_load(base + begin, source + uint64(begin), weight_bytes, held)
                 stage = ring.to_fill()
                 for t in range(first, tiles, stride):
                     for k_block in range(k_blocks):
@@ -185,17 +180,15 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue) ->
 
         # Main loop.
         if resident:
-            ptx.mbarrier_wait(held, uint32(0))
-        lag, stage = min(k_blocks // 2, uint32(most_lag)), ring.to_read()
-        if staggered and warpgroup > 0 and lag > 0 and first < tiles:
-            late()
+            ptx.mbarrier_wait(held, 0)
+        stage = ring.to_read()
         for t in range(first, tiles, stride):
             for i in range(acc_size):
                 acc[i] = float32(0)  # the bias comes later: a value that many registers begin with makes spills
             for k in range(k_blocks):
                 ring.wait(full, stage)
                 x_at = base + stages_at + stage.slot * stage_bytes
-                weights = base + uint32(k) * weight_bytes if resident else x_at + x_bytes
+                weights = base + k * weight_bytes if resident else x_at + x_bytes
                 products(
                     acc, (), x_at, weights + warpgroup * group_bytes, weights + metadata_at + thread * thread_bytes
                 )
@@ -206,8 +199,6 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue) ->
                         ptx.mbarrier_arrive_cluster(ptx.mapa(ring.barrier(empty, stage), lane))
                 elif lane == 0:
                     ring.arrive(empty, stage)
-                if staggered and warpgroup == 0 and t == first and k + 1 == lag:
-                    early()
                 stage = advance(stage)
             own = t * cluster + rank if share_weights else t
             store(acc, bias, y, moments, scale, m_tile * channels + warp * 16, c_out, inputs, length, parts, own, lane)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-from charcnn.aliases import Array, Stream
+from charcnn.aliases import Array, Record, Stream
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
 from charcnn.layers import Conv1d, Linear
 from charcnn.ops.common.conv import PreparedConv
 from charcnn.ops.common.epilogues import Epilogue, Pattern, Product
-from charcnn.ops.common.precision import FP32, choose
+from charcnn.ops.common.precision import FP32, SPARSE_PRECISIONS, choose
 from charcnn.ops.conv1d.toom_cook.pack import unit
 from charcnn.ops.conv1d.wgmma.config import K_BLOCK
 from charcnn.ops.conv1d.wgmma_sparse.config import CHANNELS, INPUTS, THREADS, SparseTile
 from charcnn.ops.conv1d.wgmma_sparse.epilogue import PART_CHANNELS
 from charcnn.ops.conv1d.wgmma_sparse.kernel import make_kernel
 from charcnn.ops.conv1d.wgmma_sparse.pack import packed
-
-PRECISIONS = ("fp16", "bf16", "fp8")
 
 
 class SparseConv(PreparedConv):
@@ -34,9 +30,9 @@ class SparseConv(PreparedConv):
     Args:
         pattern: `Conv1d` or `Linear`; ReLU or nothing; of a `Conv1d` with ReLU, max-pooling of 3.
         weights: "weight", float32 (K, C_in, C_out) or (C_in, C_out), as `arrays.pack` gives it, C-contiguous, of whose
-            four neighbouring input channels at most two count (`common.sparse.pruned` makes such); C_out in whole 16s;
-            "bias" (C_out,) likewise, 0 where it is left out; both NumPy or both device arrays.
-        precision: of weights and features, one of PRECISIONS; sums are float32.
+            four neighbouring input channels at most two count (`common.sparse.pruned` makes such); C_out in whole 16s
+            with moments; "bias" (C_out,) likewise, 0 where it is left out; both NumPy or both device arrays.
+        precision: of weights and features, one of `precision.SPARSE_PRECISIONS`; sums are float32.
         results: of what is given, one of them or "float32"; `precision` where None.
         moments: whether `with_moments` is called, for a LayerNorm that follows.
         x_unit, y_unit: what 1 stands for in x and in results, for fp8, whose range is short.
@@ -48,19 +44,17 @@ class SparseConv(PreparedConv):
         DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
     """
 
-    products, precisions, hopper = (Conv1d, Linear), PRECISIONS, True
+    products, precisions, hopper = (Conv1d, Linear), tuple(SPARSE_PRECISIONS), True
 
     def __init__(
-        self, pattern: Pattern, weights: Mapping[str, Any], *, precision: str = "fp16", results: str | None = None,
+        self, pattern: Pattern, weights: Record, *, precision: str = "fp16", results: str | None = None,
         moments: bool = False, x_unit: float = 1.0, y_unit: float = 1.0, stream: Stream = None,
     ) -> None:  # fmt: skip
         device.require_hopper("wgmma_sparse")
-        if precision not in PRECISIONS:
-            raise ValueError(f"{precision=}: need one of {', '.join(PRECISIONS)}")
-        of, made = choose(precision), FP32 if results == FP32.name else choose(results or precision)
+        of, made = choose(precision, SPARSE_PRECISIONS), FP32 if results == FP32.name else choose(results or precision)
         weight, bias = self._read(pattern, weights, of, made, 16 // of.itemsize, moments=moments, y_unit=y_unit)
-        if self.c_out % PART_CHANNELS:
-            raise device.SizeError(f"weight has C_out={self.c_out}: need a multiple of {PART_CHANNELS}")
+        if moments and self.c_out % PART_CHANNELS:
+            raise device.SizeError(f"weight has C_out={self.c_out}: need a multiple of {PART_CHANNELS} for moments")
         weight, bias = (device.to_host(one, stream or 0) if device.on_device(one) else one for one in (weight, bias))
         w_unit = unit(weight, of)
         laid = packed(weight / np.float32(w_unit), of)
@@ -75,7 +69,7 @@ class SparseConv(PreparedConv):
             "stat",
         )  # of whose rows none has neighbours
         self._tile(1)  # raises where shared memory does not hold one
-        self._maps: dict[tuple[Any, ...], Array] = {}
+        self._maps: dict[tuple[object, ...], Array] = {}
 
     @classmethod
     def check(cls, pattern: Pattern) -> tuple[Product, Epilogue]:
@@ -95,9 +89,6 @@ class SparseConv(PreparedConv):
 
     def _start(self, call: Call, partial_moments: Array = None) -> None:
         x, y = call.inputs[0], call.out
-        for name, array in (("x", x), ("out", y)):
-            if beyond := device.address(array) % 16:
-                raise ValueError(f"{name} begins {beyond} bytes past a multiple of 16: need one, for 16-byte copies")
         inputs, length = (x.shape[0] * x.shape[1], 1) if self._linear else (x.shape[0], y.shape[1])
         if x.shape[0] * x.shape[1] >= 1 << 31:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
@@ -118,7 +109,8 @@ class SparseConv(PreparedConv):
         numbers = self._k_blocks, self.c_out, m_groups, inputs, length, parts, tiles
         clusters = min(tiles, max(1, device.multiprocessors() // cluster // m_groups)) * m_groups
         arguments = *(np.uint64(device.address(one)) for one in arrays), self._scale, *map(np.uint32, numbers)
-        kernel = make_kernel(self.precision, tile, self.epilogue)
+        paired = self.c_out % 2 == 0 and device.address(y) % 4 == 0
+        kernel = make_kernel(self.precision, tile, self.epilogue, paired)
         call.launch(kernel, clusters, THREADS, *arguments, shared=tile.smem_bytes, cluster=cluster)
 
     def _map(self, x: Array, tile: SparseTile) -> Array:
