@@ -224,16 +224,16 @@ class Meter:
         if self._counter is None:
             return [{} for _ in every]
         said = {"idle_watts": self.idle, "counter": self._counter.name}
-        times, lasting = zip(*map(_times, every), strict=True) if every else ((), ())
+        fitted = [_times(one) for one in every]
         rounds: list[list[dict[str, float]]] = [[] for _ in every]
         order = random.Random(0)
         for _ in range(ROUNDS):
             for i in order.sample(range(len(every)), len(every)):
-                every[i].prepare(times[i])
-                found = drawn(
-                    partial(every[i].start, times[i]), self._counter, warm=WARM, seconds=lasting[i] * self.seconds
-                )
-                items = found.calls * times[i] * every[i].items
+                (times, longer), one = fitted[i], every[i]
+                one.prepare(times)
+                seconds = longer * self.seconds
+                found = drawn(partial(one.start, times), self._counter, warm=WARM, seconds=seconds)
+                items = found.calls * times * one.items
                 rounds[i].append({
                     "joules_per_million": found.joules / items * 1e6, "watts": found.joules / found.seconds,
                     "mhz": found.mhz, "per_second": items / found.seconds,
