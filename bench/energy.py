@@ -22,11 +22,14 @@ from numba import cuda
 SM_CLOCK = 1
 """NVML_CLOCK_SM"""
 
-ROUNDS, WARM, SECONDS = 3, 0.1, 1.0
+ROUNDS, WARM, SECONDS = 3, 0.1, 0.5
 """A row's; seconds before a round, and of it."""
 
 CALL, LONG_CALL = 0.02, 0.2
 """Seconds that a call is to take, as reading the counter takes milliseconds; and one that leaves nothing queued."""
+
+LONGER = 6
+"""Times as long is a round of long calls, as the counter is read when one ends, up to 0.1 s behind its change."""
 
 POWERCAP = Path("/sys/class/powercap")
 
@@ -221,14 +224,16 @@ class Meter:
         if self._counter is None:
             return [{} for _ in every]
         said = {"idle_watts": self.idle, "counter": self._counter.name}
-        times = [_times(one) for one in every]
+        fitted = [_times(one) for one in every]
         rounds: list[list[dict[str, float]]] = [[] for _ in every]
         order = random.Random(0)
         for _ in range(ROUNDS):
             for i in order.sample(range(len(every)), len(every)):
-                every[i].prepare(times[i])
-                found = drawn(partial(every[i].start, times[i]), self._counter, warm=WARM, seconds=self.seconds)
-                items = found.calls * times[i] * every[i].items
+                (times, longer), one = fitted[i], every[i]
+                one.prepare(times)
+                seconds = longer * self.seconds
+                found = drawn(partial(one.start, times), self._counter, warm=WARM, seconds=seconds)
+                items = found.calls * times * one.items
                 rounds[i].append({
                     "joules_per_million": found.joules / items * 1e6, "watts": found.joules / found.seconds,
                     "mhz": found.mhz, "per_second": items / found.seconds,
@@ -240,8 +245,8 @@ NONE = Meter()
 """Of benches that count no joules."""
 
 
-def _times(one: Work) -> int:
-    """How many times fill a call."""
+def _times(one: Work) -> tuple[int, int]:
+    """How many times fill a call, and how many times as long a round of such calls lasts."""
     times, spent = 1, 0.0
     one.prepare(times)
     wait = one.start(times)
@@ -253,7 +258,7 @@ def _times(one: Work) -> int:
         begin = time.perf_counter()
         one.start(times)()
         spent = time.perf_counter() - begin
-    return max(1, round(times * wanted / spent))
+    return max(1, round(times * wanted / spent)), LONGER if wait is done else 1
 
 
 def _means(rounds: Sequence[dict[str, float]]) -> dict[str, float]:

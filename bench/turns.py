@@ -67,11 +67,11 @@ def by_turns(
         for i in order.sample(range(len(every)), len(every)):
             seconds[i].append(_seconds(every[i], every[i].times, now))
     rows = []
-    joules = meter.by_turns([meter.repeated(one.call, one.items) for one in every])
-    for one, found, drawn in zip(every, seconds, joules, strict=True):
+    for one, found in zip(every, seconds, strict=True):
         rates = [one.flop / each / 1e12 for each in found]
         median = statistics.median(found)
         rows.append(one.row | {"microseconds": 1e6 * median, "tflop_per_second": one.flop / median / 1e12})
-        rows[-1] |= {"rounds": rates, **drawn}
+        rows[-1]["rounds"] = rates
         print(f"{one.name:44} {1e6 * median:9.1f} us {one.flop / median / 1e12:8.1f} TFLOP/s", flush=True)
-    return rows
+    joules = meter.by_turns([meter.repeated(one.call, one.items) for one in every])
+    return [row | drawn for row, drawn in zip(rows, joules, strict=True)]
