@@ -18,19 +18,20 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
+from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 from unittest import mock
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.extend([str(ROOT), str(ROOT / "tests")])
 if __name__ == "__main__":  # before numba is imported
     os.environ["NUMBA_ENABLE_CUDASIM"] = "0"
+    sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent.parent / "tests")]
 
 import offline_build
 import operator_cases
 import source_digest
 from kernel_costs import title
+from offline_build import sizes_of
 
 from charcnn import catalog
 from charcnn.aliases import Kernel, NumbaType, Record, Value
@@ -40,7 +41,7 @@ from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.gpu import backend
 from charcnn.host.arguments import HelpFormatter
 
-FILE = ROOT / "bench" / "results" / "designs" / "backends.json"
+FILE = Path(__file__).parent / "results" / "designs" / "backends.json"
 
 MANY = 64
 """So many times the inputs of a test's largest case are enough to time a kernel."""
@@ -48,7 +49,7 @@ MANY = 64
 
 def many(row: catalog.Variant) -> list[Record]:
     """The sizes that a variant is timed on: those of its tests that are the most work, with more inputs."""
-    most = offline_build.sizes_of(row)[-1]
+    most = sizes_of(row)[-1]
     return [most | {"n": MANY * most["n"]} if "n" in most else most]
 
 
@@ -108,13 +109,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that compile (default 1)")
     parser.add_argument("--capability", default="sm_90a", metavar="C", help="compute capability (default sm_90a)")
     parser.add_argument("--cubins", type=Path, metavar="FOLDER", help="keep the compiled kernels there")
+    parser.add_argument("--out", type=Path, default=FILE, metavar="FILE", help="add to this result (default: ours)")
     parser.add_argument("--many", action="store_true", help="at the sizes of bench/backends_gpu.py; no result is kept")
     of = "only this part of the functions: each is in one of 0 to N - 1"
     parser.add_argument("--share", type=offline_build.share, default=(0, 1), metavar="K/N", help=of)
     arguments = parser.parse_args()
     if not backend.IS_MLIR:
         raise SystemExit(f"backends: set {backend.VARIABLE}={backend.MLIR}: numba-cuda's costs are recorded")
-    target, (part, parts) = Target.named(arguments.capability), arguments.share
+    target, (part, parts), out = Target.named(arguments.capability), arguments.share, arguments.out
     with mock.patch.object(offline_build, "sizes_of", many) if arguments.many else nullcontext():
         launches = offline_build.launched(arguments.variants, target)
     own = {
@@ -123,8 +125,9 @@ def main() -> None:
         if int(source_digest.short("".join(launch.entry)), 16) % parts == part
     }
     _launches[:], _target[:] = own.values(), [target]
-    report = json.loads(FILE.read_text()) if FILE.exists() else {}
-    rows = report.setdefault(str(target), {})
+    found: Record = json.loads(out.read_text()) if out.exists() else {"schema": "backends", "capabilities": {}}
+    report = found | {"versions": {name: version(name) for name in (backend.NUMBA_CUDA, backend.MLIR, "numba")}}
+    rows = report["capabilities"].setdefault(str(target), {})
     for launch in _launches:  # what was found before is found anew
         rows.get(launch.variant, {}).pop(launch.entry[1], None)
     for number, row, code, entry in all_compiled(arguments.jobs):
@@ -141,7 +144,7 @@ def main() -> None:
             (arguments.cubins / f"{name}.txt").write_text(entry)
         print(f"{launch.variant} {launch.entry[1]} {row}", file=sys.stderr, flush=True)
         if not arguments.many:
-            FILE.write_text(json.dumps(report, indent=1, sort_keys=True) + "\n")
+            out.write_text(json.dumps(report, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,12 +12,17 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
+from typing import ClassVar
 
 import numpy as np
-from backends import cases, key  # which sets the paths
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent.parent / "tests")]
+
+from backends import cases, key
 from kernel_costs import function
 from numba import cuda
 
@@ -34,10 +39,10 @@ ROUNDS, LAUNCHES = 9, 30
 class Both:
     """Stands in for a launch block: both compilers' kernels, of which `chosen` starts one."""
 
-    folder = Path()
-    chosen = "numba-cuda"
-    missing: set[str] = set()
-    times: dict[str, Record] | None = None
+    folder: ClassVar[Path]
+    chosen: ClassVar[str]
+    missing: ClassVar[set[str]]
+    times: ClassVar[dict[str, Record] | None]
 
     def __init__(
         self, kernel: Kernel, handle: int, kinds: Sequence[NumbaType], args: Sequence[KernelArgument], *rest: object
@@ -106,7 +111,7 @@ def run(launcher: Callable[[], Array | tuple[Array, ...]], chosen: str) -> list[
     return [np.asarray(one) for one in (results if isinstance(results, tuple) else (results,))]
 
 
-def compared(row: catalog.Variant, launcher: Callable[[], Array | tuple[Array, ...]]) -> Record:
+def compared(launcher: Callable[[], Array | tuple[Array, ...]]) -> Record:
     """A variant's results by both, and its kernels' times."""
     Both.missing, Both.times = set(), None
     expected, found = (run(launcher, name) for name in ("numba-cuda", "numba-cuda-mlir"))
@@ -131,9 +136,7 @@ def main() -> None:
         for name in arguments.variants:
             case = cases(rows[name])[-1]
             try:
-                report["variants"][name] = compared(
-                    rows[name], lambda: rows[name].launcher(**case.inputs, **case.options)
-                )
+                report["variants"][name] = compared(partial(rows[name].launcher, **case.inputs, **case.options))
             except Exception as error:
                 report["variants"][name] = {"failed": f"{type(error).__name__}: {error}"[:300]}
             print(name, report["variants"][name], file=sys.stderr, flush=True)

@@ -29,6 +29,7 @@
 - accuracy MODEL PART: what a model that ships, "fast" or "accurate", reached on its "validation" or "test" rows;
 - compared: the models beside other ways to label short texts, from bench/compare.py;
 - training MODEL: the command that trained it, on what; training_steps: bench/training.py's; few_rows: few rows;
+- backends, backends_beside: kernels by numba-cuda-mlir, compiled without a GPU, and their costs beside numba-cuda's;
 - layer_costs: parameters, products and bytes of layers; training_memory PRECISION: a rank's bytes;
 - fused_layers, half_chain, fused_alexnet: fused4's convolutions, blocks 3 to 6's, AlexNet's first two, in few kernels;
 - op_times, op_times_here: the course project's op times and rates; ours. calls: what a call takes the host.

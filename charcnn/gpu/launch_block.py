@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from numba import cuda
 
 from charcnn.aliases import Kernel, KernelArgument, NumbaType
-from charcnn.gpu import backend, driver
+from charcnn.gpu import driver
 from charcnn.gpu.device import DeviceError
 
 
@@ -69,7 +69,7 @@ class LaunchBlock:
         self, kernel: Kernel, function: int, kinds: Sequence[NumbaType], args: Sequence[KernelArgument],
         blocks: int | tuple[int, ...],
         threads: int | tuple[int, ...], shared: int = 0, early: bool = False, cluster: int = 1,
-        memrefs: bool = backend.IS_MLIR,
+        memrefs: bool = False,
     ) -> None:  # fmt: skip
         given = [*_flat(kinds, args, memrefs)]
         self.kernel = kernel

@@ -8,6 +8,7 @@ a start does not wait.
 from __future__ import annotations
 
 import os
+import sys
 from importlib.util import find_spec
 
 VARIABLE = "CHARCNN_BACKEND"
@@ -24,8 +25,11 @@ IS_MLIR = NAME == MLIR
 
 
 def check() -> None:
-    """Raise ValueError where it is none of BACKENDS, or is asked for and not installed."""
+    """Raise ValueError where it is none of BACKENDS, or cannot take numba.cuda's place."""
     if NAME not in BACKENDS:
         raise ValueError(f"{VARIABLE}={NAME}: need one of {', '.join(BACKENDS)}")
     if IS_MLIR and find_spec(BACKENDS[MLIR]) is None:
         raise ValueError(f"{VARIABLE}={NAME}, which is not installed: pip install '{NAME}[cu13]'")
+    loaded = sys.modules.get("numba.cuda")
+    if IS_MLIR and loaded is not None and not loaded.__name__.startswith(BACKENDS[MLIR]):
+        raise ValueError(f"{VARIABLE}={NAME}: numba.cuda was imported before charcnn: import charcnn first")

@@ -14,7 +14,7 @@ from charcnn.gpu import absent, backend
 
 backend.check()
 
-SIMULATED: bool = bool(config.ENABLE_CUDASIM) and not absent.MISSING
+SIMULATED: bool = bool(config.ENABLE_CUDASIM) and not absent.MISSING and not backend.IS_MLIR
 """Whether kernels run in Numba's simulator, a mode of the whole process (NUMBA_ENABLE_CUDASIM=1)."""
 
 if TYPE_CHECKING or not (SIMULATED or backend.IS_MLIR):

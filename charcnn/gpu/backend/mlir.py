@@ -111,6 +111,16 @@ class ConfigStack:
 _installed = False
 
 
+def make_known() -> None:
+    """Have the successor know the instructions that were declared since, and what it lacks."""
+    global _installed
+    mlir_target.ensure_initialized()
+    mlir_target.typing_context.refresh()
+    if not _installed:
+        mlir_target.target_context.install_registry(lowerings)
+        _installed = True
+
+
 class KernelCache(NullCache):  # type: ignore[misc, unused-ignore]
     """Keeps nothing on disk: the successor's own cache cannot hold charcnn's instructions."""
 
@@ -118,13 +128,8 @@ class KernelCache(NullCache):  # type: ignore[misc, unused-ignore]
         self.before_compiling = before_compiling
 
     def load_overload(self, sig: NumbaType, target_context: Value) -> None:
-        """None: it has to be compiled. Before that, what was declared since is made known."""
-        global _installed
-        mlir_target.ensure_initialized()
-        mlir_target.typing_context.refresh()
-        if not _installed:
-            mlir_target.target_context.install_registry(lowerings)
-            _installed = True
+        """None: it has to be compiled."""
+        make_known()
         self.before_compiling()
 
 
@@ -149,6 +154,7 @@ def linked(
 
     Dynamic shared memory is declared anew, as such, and aligned.
     """
+    make_known()
     ptx = kernel.compile(kinds).metadata["ptx"]
     mended, count = re.subn(rf"\s*(?://.*\n\s*)?\.shared \.align \d+ \.b8 {DYNAMIC}\b[^;]*;", "", ptx)
     if count:
