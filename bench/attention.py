@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import energy
 import numpy as np
 import raw
 from numba import cuda
@@ -123,7 +124,8 @@ def own(drawn: Drawn) -> Iterator[Ready]:
         call = graph.Graph(lambda on: start(stream=on), stream).launch
         y = torch.as_tensor(device.to_host(out))
         y = (y.view(torch.bfloat16) if kind == "bf16" else y).to(GPU)
-        return Ready(f"{name} {kind}", call, shape.flop, row_of(name, kind, drawn.check(name, y, kind)), stream)
+        row = row_of(name, kind, drawn.check(name, y, kind))
+        return Ready(f"{name} {kind}", call, shape.flop, row, stream, items=shape.n)
 
     if precision == "fp16" and shape.positions < SLOW:
         given = drawn.arrays(np.float32)
@@ -171,7 +173,7 @@ def peers(drawn: Drawn) -> Iterator[Ready]:
             print(f"{name}, {drawn.shape}: {why}", flush=True)
             continue
         row = row_of(name, drawn.precision, drawn.check(name, y, drawn.precision), versions=versions)
-        yield Ready(f"{name} {drawn.precision}", call, drawn.shape.flop, row)
+        yield Ready(f"{name} {drawn.precision}", call, drawn.shape.flop, row, items=drawn.shape.n)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -179,6 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--precisions", metavar="NAME,...", default="fp16,bf16", help="default: fp16,bf16")
     parser.add_argument("--shapes", metavar="N", type=int, default=len(SHAPES), help="only the first N (default: all)")
+    energy.add_option(parser.add_argument)
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of all")
     options = parser.parse_args(argv)
     precisions = options.precisions.split(",")
@@ -195,6 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except device.DeviceError as error:
         print(f"attention: {error}", file=sys.stderr)
         return 2
+    meter = energy.meter(options.joules)
     rows = []
     for shape in SHAPES[: options.shapes]:
         print(shape, flush=True)
@@ -202,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for precision in precisions:
             drawn = Drawn(shape, precision)
             ready += [*own(drawn), *peers(drawn)]
-        rows += [{"shape": shape._asdict(), **row} for row in by_turns(ready)]
+        rows += [{"shape": shape._asdict(), **row} for row in by_turns(ready, meter=meter)]
     here = machine.describe()
     whole = options.shapes == len(SHAPES) and precisions == ["fp16", "bf16"]
     folder = options.results_dir or (raw.RESULTS if whole else None)

@@ -3,7 +3,8 @@
 It needs a GPU, PyTorch, and the package transformers. For each case all take turns, from token ids on the GPU to
 embeddings there, with the same random weights: means of the last features, of length 1. All embeddings are compared
 with BertModel's in float32 first, and its first one with the float64 reference. Ours pack the tokens; peers get texts
-padded to the longest, and a mask where they differ. TFLOP/s count the tokens that there are.
+padded to the longest, and a mask where they differ. TFLOP/s count the tokens that there are. In the run of fp16, ours
+in FP8 takes turns with the others, by scales of random texts.
 
 A run of all cases writes results/MACHINE-bert.json. Exit status: 0 measured, 1 a result is wrong, 2 unusable machine
 or options.
@@ -18,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import energy
 import numpy as np
 import raw
 from turns import Ready, by_turns
@@ -61,7 +63,7 @@ TECHNIQUES = ("mma", "wgmma")
 GPU = "cuda"
 """Where PyTorch computes."""
 
-TOLERANCES = {"fp16": 4e-3, "bf16": 3e-2}
+TOLERANCES = {"fp16": 4e-3, "bf16": 3e-2, "fp8": 0.5}
 """The greatest ||y - ref|| of an embedding, whose length is 1."""
 
 MODES = {"eager": None, "compiled": "reduce-overhead"}
@@ -127,7 +129,13 @@ class Drawn:
 
 
 def own(drawn: Drawn, precision: str) -> Iterator[Ready]:
-    """Our techniques that run here."""
+    """Our techniques that run here; beside fp16 those in FP8, too."""
+    for how in (precision, *(["fp8"] if precision == "fp16" else [])):
+        yield from in_precision(drawn, how)
+
+
+def in_precision(drawn: Drawn, precision: str) -> Iterator[Ready]:
+    """Our techniques that have this precision, and run here."""
     import torch
 
     for name in TECHNIQUES:
@@ -140,7 +148,7 @@ def own(drawn: Drawn, precision: str) -> Iterator[Ready]:
         error = drawn.check(name, from_host, precision)
         start = on_gpu(run, rows)
         drawn.check(name, torch.as_tensor(start().copy_to_host()).to(GPU), precision)
-        yield Ready(f"{name} {precision}", start, drawn.flop, row_of(name, precision, error), run)
+        yield Ready(f"{name} {precision}", start, drawn.flop, row_of(name, precision, error), run, items=drawn.case.n)
 
 
 def on_gpu(run: Any, rows: np.ndarray) -> Callable[[], Any]:
@@ -181,12 +189,13 @@ def peers(drawn: Drawn, precision: str, modes: Sequence[str]) -> Iterator[Ready]
         name = f"BertModel, {mode}"
         yield Ready(
             f"{name} {precision}", call, drawn.flop,
-            row_of(name, precision, drawn.check(name, call(), precision), versions=versions),
+            row_of(name, precision, drawn.check(name, call(), precision), versions=versions), items=drawn.case.n,
         )  # fmt: skip
     call = inferred(fast_path(drawn, kind))
     name = "nn.TransformerEncoder"
     error = drawn.check(name, call(), precision)
-    yield Ready(f"{name} {precision}", call, drawn.flop, row_of(name, precision, error, versions=versions))
+    row = row_of(name, precision, error, versions=versions)
+    yield Ready(f"{name} {precision}", call, drawn.flop, row, items=drawn.case.n)
 
 
 def inferred(function: Callable[[], Any]) -> Callable[[], Any]:
@@ -238,10 +247,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--precisions", metavar="NAME,...", default="fp16,bf16", help="default: fp16,bf16")
     parser.add_argument("--cases", metavar="I,...", help="only these, from 0 (default: all)")
     parser.add_argument("--modes", metavar="NAME;...", default=";".join(MODES), help=f"default: {';'.join(MODES)}")
+    energy.add_option(parser.add_argument)
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of all")
     options = parser.parse_args(argv)
     precisions, modes = options.precisions.split(","), [mode for mode in options.modes.split(";") if mode]
-    if wrong := [name for name in precisions if name not in TOLERANCES]:
+    if wrong := [name for name in precisions if name not in ("fp16", "bf16")]:
         parser.error(f"--precisions {wrong[0]!r}: need fp16 or bf16")
     if wrong := [mode for mode in modes if mode not in MODES]:
         parser.error(f"--modes {wrong[0]!r}: need some of {'; '.join(MODES)}")
@@ -257,6 +267,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except device.DeviceError as error:
         print(f"bert: {error}", file=sys.stderr)
         return 2
+    meter = energy.meter(options.joules)
     rows = []
     for case in (CASES[int(one)] for one in wanted):
         print(case, flush=True)
@@ -264,7 +275,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             drawn = Drawn(case)
             ready = [*own(drawn, precision), *peers(drawn, precision, modes)]
             tokens = int(drawn.lengths.sum())
-            rows += [{"case": case._asdict(), "all_tokens": tokens, **row} for row in by_turns(ready)]
+            timed = by_turns(ready, meter=meter)
+            rows += [{"case": case._asdict(), "all_tokens": tokens, **row} for row in timed]
     here = machine.describe()
     whole = len(wanted) == len(CASES) and precisions == ["fp16", "bf16"] and modes == [*MODES]
     folder = options.results_dir or (raw.RESULTS if whole else None)

@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import energy
 import numba
 import numpy as np
 import raw
@@ -84,7 +85,7 @@ class Drawn:
         if not error <= TOLERANCES[precision]:
             raise SystemExit(f"bert_cpu: {name} {precision}, {self.case}: off by {error:.2g}")
         row = {"made": name, "precision": precision, "error": error, "versions": versions}
-        return Ready(f"{name} {precision}", call, self.flop, row)
+        return Ready(f"{name} {precision}", call, self.flop, row, items=self.case.n)
 
 
 def pytorch(folder: Path) -> Any:
@@ -168,12 +169,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=7, metavar="R", help="turns of each (default 7)")
     parser.add_argument("--cpu-time", action="store_true", help="seconds that the process computed, of all its threads")
     parser.add_argument("--note", default="", metavar="TEXT", help="what the result says of the machine besides")
+    energy.add_option(parser.add_argument)
     parser.add_argument("--results-dir", type=Path, default=raw.RESULTS, metavar="DIR", help="default: bench/results")
     options = parser.parse_args(argv)
     import torch
 
     threads, now = numba.get_num_threads(), time.process_time if options.cpu_time else time.perf_counter
     torch.set_num_threads(threads)
+    meter = energy.meter(options.joules, "cpu")
     row, rows, module = encoder_technique(TECHNIQUE), [], pytorch(options.params)
     held = files.load(options.params, "bert", None, None)
     wanted = [int(one) for one in options.cases.split(",")] if options.cases else range(len(CASES))
@@ -195,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             least = 0 if case.least == case.tokens else case.least  # as bert.py says that all have as many
             said = {"variant": held.config.variant, **case._replace(least=least)._asdict()}
             more = {"case": said, "all_tokens": int(drawn.lengths.sum())}
-            rows += [more | one for one in by_turns(ready, now, options.rounds)]
+            rows += [more | one for one in by_turns(ready, now, options.rounds, meter)]
     here = machine.describe()
     result = {"bert": rows, "data": "random ids, seed 0", "threads": threads, "clock": now.__name__}
     result |= {"machine": here, "commit": machine.commit()}

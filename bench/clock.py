@@ -1,9 +1,11 @@
-"""Clocks of seconds an input, so that a table compares rows that compute other numbers of inputs a call."""
+"""Clocks of seconds an input, so that tables compare rows that compute other numbers of inputs a call; and limits."""
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from numba import cuda
 
@@ -39,3 +41,25 @@ CLOCKS = {"cpu": InputClock(time.perf_counter), "cuda": InputClock(_gpu_seconds)
 """Of operators, by device."""
 HOST_CLOCK = InputClock(time.perf_counter)
 """Of levels, which leave logits on the host."""
+
+
+class TooLong(BaseException):
+    """Compiling has taken its time: no Exception, as compilers catch those."""
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise TooLong where the block takes longer; one that never comes back to Python is told at its end."""
+
+    def stop(number: int, frame: object) -> None:
+        raise TooLong
+
+    start, before = time.perf_counter(), signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 5)  # again, should something swallow the first
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    if time.perf_counter() - start > seconds:
+        raise TooLong

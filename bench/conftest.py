@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import energy
 import pytest
 import raw
 
@@ -23,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--tiny", action="store_true", help="only show that it runs, with the smallest network")
     group.addoption("--levels", metavar="NAMES", help="time only these levels, and no operators, as l0,l2,l11")
     group.addoption("--gpus", type=int, default=1, metavar="G", help="time only levels, on so many GPUs (default 1)")
+    energy.add_option(group.addoption)
     group.addoption("--results-dir", type=Path, metavar="DIR", help="for the raw result (default: bench/results)")
 
 
@@ -45,6 +47,11 @@ class Plan:
         self.partial = [Path(arg).resolve() for arg in config.args] != [HERE]
         self._folder: Path | None = config.getoption("results_dir")
         self.red: list[str] = []
+        counts = not (self.tiny or config.getoption("benchmark_disable"))
+        self.meters = {
+            where: energy.meter(config.getoption("joules") if counts and one else 0.0, where)
+            for where, one in (("cpu", True), ("cuda", not self.no_gpu))
+        }
 
     @property
     def file(self) -> Path | None:

@@ -24,6 +24,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import energy
 import numpy as np
 import raw
 from dram import under_ncu
@@ -209,7 +210,7 @@ def ready(spec: Spec, plan: Any, *, tiny: bool = False) -> tuple[Ready, Ours]:
         row["weights_from_l2"] = getattr(plan, "weight_bytes", None)
         row["plan"] = plan.describe()
     start = (lambda: made(made.stream)) if tiny else Graph(made, made.stream).launch
-    return Ready(spec.text(), start, spec.batch * flop, row, made.stream), made
+    return Ready(spec.text(), start, spec.batch * flop, row, made.stream, items=spec.batch), made
 
 
 def peer(spec: Spec) -> Ready | None:
@@ -245,7 +246,7 @@ def peer(spec: Spec) -> Ready | None:
         made._model(made._ids)
 
     row = {**vars(spec), "error": error, "flops": flop, "versions": made.versions}
-    return Ready(spec.text(), call, spec.batch * flop, row, made)
+    return Ready(spec.text(), call, spec.batch * flop, row, made, items=spec.batch)
 
 
 def ways(variant: str, precision: str, batch: int, threads: int | None = None) -> Iterator[tuple[Spec, Any]]:
@@ -263,7 +264,7 @@ def ways(variant: str, precision: str, batch: int, threads: int | None = None) -
         yield Spec(variant, precision, batch, SEPARATE, part), None
 
 
-def measure(cell: tuple[str, str, int], peers: bool, compiled: bool) -> list[dict[str, Any]]:
+def measure(cell: tuple[str, str, int], peers: bool, compiled: bool, meter: energy.Meter) -> list[dict[str, Any]]:
     """A row a way, all by turns."""
     every, kept = [], []
     for spec, plan in ways(*cell):
@@ -272,9 +273,8 @@ def measure(cell: tuple[str, str, int], peers: bool, compiled: bool) -> list[dic
         kept.append(made)
     for name in PEERS[cell[1]] if peers else ():
         for how, part in (("", "front"), ("", "network"), *([(" compiled", "front")] if compiled else [])):
-            found = peer(Spec(*cell, name + how, part))
-            every += [found] if found else []
-    rows = by_turns(every)
+            every += filter(None, [peer(Spec(*cell, name + how, part))])
+    rows = by_turns(every, meter=meter)
     for row in rows:
         row["images_per_second"] = cell[2] / row["microseconds"] * 1e6
     return rows
@@ -353,6 +353,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--compiled", type=_ints, default=[], metavar="N,...", help="batches for torch.compile, up to a minute each")
     add("--compile", action="store_true", help="only compile all kernels into Numba's cache, in many processes")
     add("--dram", type=int, metavar="N", help="count DRAM bytes at N images by Nsight Compute, instead of times")
+    energy.add_option(add)
     add("--results-dir", type=Path, metavar="DIR", help="default: bench/results")
     add("--tiny", action="store_true", help="only show in the simulator that it runs")
     add("--run", type=Spec.of, metavar="SPEC", help=argparse.SUPPRESS)  # what --compile and ncu start
@@ -375,8 +376,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.dram is not None:
         grown(file, here, "counted", shown(options))
     else:
+        meter = energy.meter(options.joules)
         for cell in cells:
-            grown(file, here, "ways", measure(cell, not options.no_peers, cell[2] in options.compiled))
+            grown(file, here, "ways", measure(cell, not options.no_peers, cell[2] in options.compiled, meter))
     return 0
 
 

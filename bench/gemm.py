@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import energy
 import numpy as np
 import raw
 from numba import cuda
@@ -120,7 +121,9 @@ class Drawn:
         count = calls_of(self.shape, self.precision)
         recorded = graph.Graph(calls, stream)
         row = row_of(name, self.precision, error)
-        return Ready(f"{self.shape} {name} {self.precision}", recorded.launch, count * self.shape.flop, row, stream)
+        return Ready(
+            f"{self.shape} {name} {self.precision}", recorded.launch, count * self.shape.flop, row, stream, items=count
+        )
 
 
 def calls_of(shape: Shape, precision: str) -> int:
@@ -196,16 +199,16 @@ def cublas(drawn: Drawn) -> Iterator[Ready]:
             for _ in range(count):
                 call()
         flop = count * drawn.shape.flop
-        yield Ready(f"{drawn.shape} cuBLAS, {name} {drawn.precision}", recorded.replay, flop, row)
+        yield Ready(f"{drawn.shape} cuBLAS, {name} {drawn.precision}", recorded.replay, flop, row, items=count)
 
 
-def measured(shape: Shape, precision: str) -> list[dict[str, Any]]:
+def measured(shape: Shape, precision: str, meter: energy.Meter) -> list[dict[str, Any]]:
     """A row each, of all that multiply this shape in the precision."""
     drawn = Drawn(shape, precision)
     ready = [*(by_fma(drawn) if precision == "float32" else own(drawn)), *cublas(drawn)]
     if (shape, precision) == (LARGEST, "fp16"):
         ready += steps(drawn)
-    rows = by_turns(ready)
+    rows = by_turns(ready, meter=meter)
     per = calls_of(shape, precision)
     return [{"shape": shape._asdict(), **row, "microseconds": row["microseconds"] / per} for row in rows]
 
@@ -214,6 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--shapes", metavar="N", type=int, default=len(SHAPES), help="only the first N (default: all)")
+    energy.add_option(parser.add_argument)
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of all")
     options = parser.parse_args(argv)
     if not 1 <= options.shapes <= len(SHAPES):
@@ -228,7 +232,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"gemm: {error}", file=sys.stderr)
         return 2
     cases = [(shape, precision) for shape in SHAPES[: options.shapes] for precision in ("fp16", "bf16")]
-    rows = [row for case in [(SMALLEST, "float32"), *cases] for row in measured(*case)]
+    meter = energy.meter(options.joules)
+    rows = [row for case in [(SMALLEST, "float32"), *cases] for row in measured(*case, meter)]
     here = machine.describe()
     folder = options.results_dir or (raw.RESULTS if options.shapes == len(SHAPES) else None)
     if folder is not None:

@@ -272,7 +272,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in filter(None, chosen.levels.split(",")):
         level = catalog.level(name)
         how = {"gpus": [0], **level.build_options(chosen.precision)}
-        build = partial(level.module.build, params.init(SMALL, 0), SMALL, **how)
+        build = partial(level.module.build, level.taken(params.init(SMALL, 0)), SMALL, **how)
         rows = chosen.inputs or 96 * 4096
         found.append(measured(f"{name} {chosen.precision}", build, SMALL.length, 4096, rows, chosen.rounds))
     result: Record = {"networks": found, "technique": chosen.technique, "precision": chosen.precision}

@@ -76,16 +76,16 @@ class Alone:
         return self._scratch
 
 
-def ids_and_weights(batch: int) -> tuple[np.ndarray, params.Params]:
-    """The network's input, and random parameters."""
+def ids_and_weights(batch: int, level: Level) -> tuple[np.ndarray, params.Params]:
+    """The network's input, and random parameters that the level takes."""
     drawn = np.random.default_rng(0).integers(0, SMALL.alphabet + 1, (DRAWN, SMALL.length), np.uint8)
-    return drawn[np.arange(batch) % DRAWN], params.init(SMALL, seed=0)
+    return drawn[np.arange(batch) % DRAWN], level.taken(params.init(SMALL, seed=0))
 
 
 @cache
-def expected(rounding: Rounding) -> tuple[np.ndarray, np.ndarray]:
+def expected(rounding: Rounding, level: Level) -> tuple[np.ndarray, np.ndarray]:
     """The logits of the inputs drawn, in float64, and their propagated rounding."""
-    ids, weights = ids_and_weights(DRAWN)
+    ids, weights = ids_and_weights(DRAWN, level)
     return validation.expected(ids, weights, SMALL, rounding)
 
 
@@ -95,7 +95,7 @@ def layers_of(level: Level, precision: str, batch: int, seen: set[tuple[str, str
     Raises:
         SystemExit: they are wrong.
     """
-    ids, weights = ids_and_weights(batch)
+    ids, weights = ids_and_weights(batch, level)
     options = level.build_options(precision)
     run = level.module.build(weights, SMALL, batch=batch, streams=1, gpus=[0], **options)
     prepared = flat(run.sequences[0].layers, batch)
@@ -131,7 +131,7 @@ def layers_of(level: Level, precision: str, batch: int, seen: set[tuple[str, str
         ready.append(Ready(f"{row['layer']} {row['made']} {level.name} {precision}", call, flop, row, stream))
     logits = x.copy_to_host().reshape(batch, SMALL.classes)
     rounding = level.rounding(precision)
-    right, sigma = (array[np.arange(batch) % DRAWN] for array in expected(rounding))
+    right, sigma = (array[np.arange(batch) % DRAWN] for array in expected(rounding, level))
     error = float(validation.in_sigmas(logits, right, sigma).max())
     if not error <= rounding.bound:
         raise SystemExit(f"{level.name} in {precision} is wrong: {error:.2g} sigma, allowed {rounding.bound:g}")

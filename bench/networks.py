@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import energy
 import numpy as np
 import raw
 from libraries import Network, own
@@ -92,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds; the median counts (default {ROUNDS})")
     compiling = "leave out peers that compile longer (default 120)"
     add("--compile-seconds", type=float, default=120.0, metavar="S", help=compiling)
+    energy.add_option(add)
     add("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of all networks")
     options = parser.parse_args(argv)
     here = machine.describe()
@@ -105,6 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ways = [row for row in techniques(where) if _meant(row, options.ways)]
     peers = [row for row in PEERS if where in row.devices and "gather" not in row.name and "bag" not in row.name]
     contenders = [*ways, *(row for row in peers if _meant(row, options.peers))]
+    meter = energy.meter(options.joules, where)
     rows: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
     for name in names:
@@ -113,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             job = ImageJob(params.init(network, 0), network, where, here["cores"], batch)
             timing = {"seconds": options.seconds, "rounds": options.rounds, "compile_seconds": options.compile_seconds}
             able = [row for row in contenders if row.level is None or row.level.computes(network.name)]
-            found, lost = measure(able, job, **timing)
+            found, lost = measure(able, job, **timing, meter=meter)
             print(f"{name}, {network.flops:,} FLOP an input")
             _show(found, lost)
             rows += [{"network": name, "flops": network.flops, **row} for row in found]

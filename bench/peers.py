@@ -12,12 +12,11 @@ import gc
 import json
 import os
 import random
-import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,8 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import cases
+import energy
 import numpy as np
 import raw
+from clock import TooLong, at_most
 from libraries import Network, own
 
 from charcnn import catalog
@@ -34,7 +35,7 @@ from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.host.arguments import HelpFormatter
-from charcnn.model import params, validation
+from charcnn.model import params, sparsity, validation
 from charcnn.model.rounding import ROUNDINGS, Rounding
 from charcnn.text import encodings
 from charcnn.text.texts import sample
@@ -165,28 +166,6 @@ def entries(level: catalog.Level) -> list[Contender]:
     return [row(precision) for precision in level.precisions]
 
 
-class _TooLong(BaseException):
-    """Compiling has taken its time: no Exception, as compilers catch those."""
-
-
-@contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
-    """Raise _TooLong where the block takes longer; one that never comes back to Python is told at its end."""
-
-    def stop(number: int, frame: object) -> None:
-        raise _TooLong
-
-    start, before = time.perf_counter(), signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 5)  # again, should something swallow the first
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    if time.perf_counter() - start > seconds:
-        raise _TooLong
-
-
 @dataclass
 class _Ready:
     """A network that passed its check."""
@@ -219,13 +198,13 @@ def ready(contender: Contender, job: Job, ids: np.ndarray, seconds: float) -> _R
     start = time.perf_counter()
     try:
         # Numba compiles a level, in a time that the user knows.
-        with _at_most(seconds) if contender.level is None else nullcontext():
+        with at_most(seconds) if contender.level is None else nullcontext():
             built = contender.build(job)
             built.load(ids)
             built.prepare(2)
             built.run(2)
             logits = built.logits()
-    except _TooLong:
+    except TooLong:
         raise LeftOut(f"took longer than {seconds:g} s to compile") from None
     except Exception as error:  # whatever a library raises where it does not fit this machine
         raise LeftOut(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
@@ -262,9 +241,10 @@ def _calibrate(one: Network, seconds: float) -> int:
 
 
 def measure(
-    contenders: Sequence[Contender], job: Job, *, seconds: float, rounds: int, compile_seconds: float
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Check all, then time all by turns: the rows of the result, and what is left out."""
+    contenders: Sequence[Contender], job: Job, *, seconds: float, rounds: int, compile_seconds: float,
+    meter: energy.Meter = energy.NONE,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:  # fmt: skip
+    """Check all, then time all by turns, then count their joules: the rows of the result, and what is left out."""
     ids, open_, left_out = job.draw(job.batch), [], []
     for row in contenders:
         try:
@@ -278,8 +258,9 @@ def measure(
     for _ in range(rounds):
         for one in draw_order.sample(open_, len(open_)):  # what a GPU drew for the one before lowers its clock
             one.rates.append(one.times * job.batch / _seconds(one.network, one.times))
+    joules = meter.by_turns([energy.Work(one.network.start, job.batch, one.network.prepare) for one in open_])
     rows = []
-    for one in open_:
+    for one, drawn in zip(open_, joules, strict=True):
         rows.append(
             {
                 "name": one.contender.name,
@@ -297,6 +278,7 @@ def measure(
                 "within_tolerance": one.sigmas <= one.contender.rounding.bound,
                 "compile_seconds": one.compile_seconds,
                 "versions": one.network.versions,
+                **drawn,
             }
         )
         one.network.close()
@@ -335,6 +317,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--rounds", type=int, default=ROUNDS, metavar="N", help=f"least and default {ROUNDS}; the median counts")
     compiling = "leave out peers that compile longer (default 180)"
     add("--compile-seconds", type=float, default=180.0, metavar="S", help=compiling)
+    energy.add_option(add)
     add("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of all peers")
     add("--tiny", action="store_true", help="only show that it runs, with the smallest network")
     options = parser.parse_args(argv)
@@ -354,7 +337,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         batches = map(_positive, options.batches.split(",")) if options.batches else BATCHES[options.device]
         options.batches = [*dict.fromkeys(batches)]
         options.peers = _choose("--peers", options.peers, peers, peers)
-        last = [one for one in levels if one.level is levels[-1].level]
+        last = [one for one in levels if one.level is next(row.level for row in levels[::-1] if not row.level.sparse)]
         options.levels = _choose("--levels", options.levels, levels, last)
     except ValueError as error:
         parser.error(str(error))
@@ -399,12 +382,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     here = machine.describe()
     if options.device == "cpu":
         here["gpus"], here["driver"] = [], None  # none was used
-    config = TINY if options.tiny else SMALL
-    weights = params.init(config, seed=0)
-    chosen = [*options.peers, *options.levels]
+    config, chosen = TINY if options.tiny else SMALL, [*options.peers, *options.levels]
+    weights, sparse = params.init(config, seed=0), any(row.level and row.level.sparse for row in chosen)
+    weights = sparsity.pruned(weights) if sparse else weights
     environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     said = ", ".join(f"{name}={value}" for name, value in environment.items())
     print(f"{options.device}: {here['cores']} threads{', ' if said else ''}{said}", flush=True)
+    meter = energy.meter(options.joules, options.device)
     result: dict[str, Any] = {
         "peers": [],
         "left_out": [],
@@ -412,7 +396,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "batches": [],
         "device": options.device,
         "config": config.to_dict(),
-        "data": "sample texts and uniform random token ids by turns; random weights, seed 0",
+        "data": f"sample texts and uniform random token ids by turns; random weights, seed 0{', pruned 2:4' * sparse}",
         "threads": here["cores"],
         "environment": environment,
         "versions": {},
@@ -421,7 +405,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     folder = options.results_dir or (raw.RESULTS if options.kept else None)
     path = None if folder is None else folder / f"{machine.name(here)}-peers.json"
-    limits = {"seconds": options.seconds, "rounds": options.rounds, "compile_seconds": options.compile_seconds}
+    limits = {name: getattr(options, name) for name in ("seconds", "rounds", "compile_seconds")} | {"meter": meter}
     for batch in options.batches:
         rows, left_out = measure(chosen, Job(weights, config, options.device, here["cores"], batch), **limits)
         _show(rows, left_out)

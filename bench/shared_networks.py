@@ -96,8 +96,7 @@ class Bench:
     def share(self) -> tuple[Any, list[tuple[str, float]]]:
         """This rank's share; and seconds of each of its parts, where all ranks repeat it alone."""
         case, place = self.case, (self.comm.rank, self.comm.size)
-        norms = parts.norms_of(case.batch, case.precision)
-        own, held = parts.gpu_share(self.network, norms, place, self.held)
+        own, held = parts.gpu_share(self.network, case.batch, case.precision, place, self.held)
         how = {"batch": case.batch, "group": self.group, **self.how}
         self.comm.Barrier()
         run = self.row.build(case.technique, held, own, streams=1, gpus=[device.current()], **how)
@@ -198,8 +197,9 @@ class Bench:
             error = self.check("stages", right if results is None else results, right)
             if not timing:
                 continue
-            alone = comm.allgather(relay.alone(micro))
             count = STREAM if micro == batch else batch // micro
+            comm.Barrier()
+            alone = comm.allgather(relay.alone(micro, count))  # as long as a run, by all GPUs: clocks fall with heat
             if comm.rank == 0:
                 for slot in range(2):
                     relay.bring(x[:micro], slot)
@@ -212,7 +212,7 @@ class Bench:
                 name, seconds, micro * count, micro_batches=count, allowed_share=allowed / statistics.median(seconds),
                 stage_microseconds=[1e6 * one for one in alone], idle=idle,
                 bubble=offload.bubble(comm.size, count), bubble_of_stages=offload.bubble_of(alone, count),
-                begins=comm.allgather(relay.begins), sent_bytes=comm.bcast(micro * relay.gives.nbytes), **error,
+                begins=comm.allgather(relay.begins), sent_bytes=comm.bcast(relay.sent(micro)), **error,
             )  # fmt: skip
 
     def streamed(self, relay: Relay, micro: int, count: int) -> float:

@@ -1,10 +1,11 @@
-"""What 2:4 sparse weights cost in accuracy, and what zeros alone save in dense products: labels, inputs/s, joules.
+"""What 2:4 sparse weights cost in accuracy, and what they save: labels, inputs/s, joules, by dense and sparse kernels.
 
     python bench/sparse_weights.py --data test.csv --model sparse.safetensors
 
-The dense kernels of level 19 compute the model that ships, the same one pruned (the two largest weights of each four
-stay), and models that `charcnn train --sparse 2:4` wrote. Rates and joules are of batches of the rows on the GPU, by
-turns. It needs a Hopper GPU, and adds to results/designs/MACHINE-sparse.json.
+The model that ships, the same one pruned (the two largest weights of each four stay), and models that `charcnn train
+--sparse 2:4` wrote go through level 19, which multiplies by zeros; those with zeros through level 22, which leaves them
+out. Rates and joules are of batches of the rows on the GPU, by turns. It needs a Hopper GPU, and adds to
+results/designs/MACHINE-sparse.json.
 
 Exit status: 0 measured, 2 unusable machine, files or options.
 """
@@ -25,14 +26,12 @@ from charcnn import catalog
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.host.arguments import HelpFormatter
-from charcnn.model import params, shipped
-from charcnn.ops.common.sparse import SPARSE
+from charcnn.model import params, shipped, sparsity
 from charcnn.text import encodings
 from charcnn.text.texts import read_texts
-from charcnn.training import sparsity
 from charcnn.training.measure import interval
 
-LEVEL, BATCH, PRECISIONS = catalog.level("l19"), 4096, ("fp16", "fp8")
+BATCH, PRECISIONS, LEVELS = 4096, ("fp16", "fp8"), ("l19", "l22")
 
 ROUNDS, WARM, SECONDS = 2, 0.3, 2.0
 
@@ -48,13 +47,13 @@ def models(paths: Sequence[str]) -> dict[str, params.Params]:
         OSError: it cannot be read.
     """
     dense = shipped.load("accurate")
-    arrays, _ = sparsity.begun(dense, dense.config, SPARSE)
-    found = {"dense": dense, "pruned": params.Params(arrays, dense.config, dense.encoding, dense.classes)}
+    found = {"dense": dense, "pruned": sparsity.pruned(dense)}
     for path in paths:
         model = params.load(path)
-        for name, mask in sparsity.masks(model, model.config).items():
-            if model[name][~mask].any():
-                raise ValueError(f"{path}: {name} has more than two of four weights: need what --sparse 2:4 wrote")
+        try:
+            sparsity.check(model, model.config)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
         found[Path(path).stem] = model
     return found
 
@@ -65,17 +64,21 @@ class Running:
     Args:
         name: the model's.
         model: its weights.
-        precision: a level's.
+        level: the level's row.
+        precision: one of its.
         ids: uint8 (N, L) of labelled rows.
         labels: int (N,).
     """
 
-    def __init__(self, name: str, model: params.Params, precision: str, ids: np.ndarray, labels: np.ndarray) -> None:
-        options = LEVEL.build_options(precision)
-        self._run = LEVEL.module.build(model, model.config, batch=BATCH, gpus=device.choose(1), **options)
+    def __init__(
+        self, name: str, model: params.Params, level: catalog.Level, precision: str, ids: np.ndarray, labels: np.ndarray
+    ) -> None:
+        options = level.build_options(precision)
+        self._run = level.module.build(model, model.config, batch=BATCH, gpus=device.choose(1), **options)
         right = int((self._run(ids).argmax(1) == labels).sum())
         self._batch = device.to_device(np.resize(ids, (BATCH, ids.shape[1])))
         self._row = {
+            "level": level.name,
             "model": name,
             "command": model.metadata.get("training", {}).get("command"),
             "precision": precision,
@@ -113,6 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--data", required=True, metavar="FILE", help="labelled rows: CSV, JSON Lines or Parquet")
     parser.add_argument("--model", action="append", default=[], metavar="FILE", help="of --sparse 2:4; may be repeated")
+    names = ",".join(LEVELS)
+    parser.add_argument("--levels", default=names, metavar="lK,...", help=f"that compute them (default {names})")
     parser.add_argument("--results-dir", default=raw.RESULTS / "designs", metavar="DIR", type=Path)
     options = parser.parse_args(argv)
     if device.SIMULATED or not device.has_tensor_cores(hopper=True):
@@ -130,9 +135,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     ids = encodings.encode(texts.texts, dense.encoding or "crepe", dense.config.length)
     running = [
-        Running(name, model, precision, ids, np.asarray(texts.labels))
+        Running(name, model, level, precision, ids, np.asarray(texts.labels))
         for precision in PRECISIONS
+        for level in map(catalog.level, options.levels.split(","))
         for name, model in found.items()
+        if not (level.sparse and name == "dense")
     ]
     counter = energy.Counter()
     for _ in range(ROUNDS):
@@ -141,13 +148,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = [one.row() for one in running]
     for row in rows:
         print(
-            *(row[name] for name in ("model", "precision", "accuracy", "interval", "inputs/s", "J/million")), flush=True
+            *(row[name] for name in ("level", "model", "precision", "accuracy", "interval", "inputs/s", "J/million")),
+            flush=True,
         )
-    here = machine.describe()
+    here, part = machine.describe(), "weights" if options.levels == LEVELS[0] else "level"
     raw.add(
         options.results_dir / f"{machine.name(here)}-sparse.json",
         "sparse",
-        {"weights": {"machine": here, "commit": machine.commit(), "rows": rows}},
+        {part: {"machine": here, "commit": machine.commit(), "rows": rows}},
     )
     return 0
 

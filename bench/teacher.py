@@ -39,13 +39,38 @@ def read(path):
     return np.array([classes.index(label) for label, _ in rows]), [text for _, text in rows], classes
 
 
-def changed(text, partner, rng):
-    """The text less some of its words, a run of its words, or its beginning and the partner's end.
+def near_words(folder, most=12):
+    """For each word that the encoder knows, those whose embeddings are nearest: names for names, towns for towns.
+
+    Args:
+        folder: with the encoder's files.
+        most: how many.
+    """
+    from safetensors.numpy import load_file
+
+    tokens = json.loads(Path(folder, "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    words = sorted(word for word in tokens if len(word) > 2 and word.isalpha() and word.isascii())
+    arrays = load_file(Path(folder, "model.safetensors"))
+    table = next(value for name, value in arrays.items() if name.endswith("word_embeddings.weight"))
+    table = table[[tokens[word] for word in words]].astype(np.float32)
+    table /= np.linalg.norm(table, axis=1, keepdims=True)
+    found = {}
+    for begin in range(0, len(words), 2048):
+        alike = table[begin : begin + 2048] @ table.T
+        nearest = np.argpartition(-alike, most, axis=1)[:, : most + 1]
+        found |= {word: [words[i] for i in row] for word, row in zip(words[begin:], nearest, strict=False)}
+    return found
+
+
+def changed(text, partner, near, rng):
+    """The text as it is, less some of its words, a run of its words, or its beginning and the partner's end.
+
+    Of that, some of the words, or in every other text none, become words that are near them.
 
     Returns:
         It, and whether more of it is the partner's.
     """
-    words, kind, share = text.split(" "), rng.integers(3), 1.0
+    words, kind, share = text.split(" "), rng.integers(4), 1.0
     if kind == 0:
         kept = rng.random(len(words)) >= rng.uniform(0.05, 0.5)
         words = [word for word, stays in zip(words, kept, strict=True) if stays]
@@ -53,25 +78,33 @@ def changed(text, partner, rng):
         count = max(3, round(len(words) * rng.uniform(0.2, 0.9)))
         begin = rng.integers(max(len(words) - count, 0) + 1)
         words = words[begin : begin + count]
-    else:
+    elif kind == 2:
         others, share = partner.split(" "), rng.uniform(0.15, 0.85)
         words = words[: round(len(words) * share)] + others[round(len(others) * share) :]
+    if kind == 3 or rng.random() < 0.5:
+        other, pick = rng.random(len(words)) < rng.uniform(0.05, 0.5), rng.integers(1 << 30, size=len(words))
+        for place in np.flatnonzero(other):
+            instead = near.get(words[place].lower(), words[place : place + 1])
+            words[place] = instead[pick[place] % len(instead)]
     return " ".join(words) or text, share < 0.5
 
 
-def copies(labels, texts, folds, count, seed):
-    """Labels and texts: as they are, then `count` changed copies of all; partners are of the same fold."""
+def copies(labels, texts, near, count, seed):
+    """Labels and texts of one fold: as they are, then `count` changed copies of all, whose partners are of the fold."""
     rng = np.random.default_rng(seed)
     made, named = list(texts), [labels]
     for _ in range(count):
-        partner = np.arange(len(texts))
-        for fold in np.unique(folds):
-            members = np.flatnonzero(folds == fold)
-            partner[members] = rng.permutation(members)
-        new = [changed(text, texts[partner[number]], rng) for number, text in enumerate(texts)]
+        partner = rng.permutation(len(texts))
+        new = [changed(text, texts[partner[number]], near, rng) for number, text in enumerate(texts)]
         made += [text for text, _ in new]
         named.append(np.where([others for _, others in new], labels[partner], labels))
     return np.concatenate(named), made
+
+
+def fold_of(options, labels, texts, folds, near, fold):
+    """Labels and texts of a fold, and of its changed copies."""
+    own = np.flatnonzero(folds == fold)
+    return copies(labels[own], [texts[i] for i in own], near, options.copies, [options.seed, fold])
 
 
 def prepared(options):
@@ -94,7 +127,7 @@ def fine_tuned(options, labels, texts, classes, seed):
     tokenizer = Tokenizer.from_file(f"{options.encoder}/tokenizer.json")
     tokenizer.enable_truncation(LONGEST)
     tokenizer.no_padding()
-    encoder = AutoModel.from_pretrained(options.encoder, torch_dtype=torch.float32).to(device)
+    encoder = AutoModel.from_pretrained(options.encoder, dtype=torch.float32).to(device)
     head = torch.nn.Linear(encoder.config.hidden_size, classes).to(device)
     torch.nn.init.zeros_(head.bias)
 
@@ -161,8 +194,8 @@ def one(options):
     learned = [text for text, other in zip(texts, others, strict=True) if other]
     probabilities = fine_tuned(options, labels[others], learned, len(classes), options.seed * 100 + options.one)
     tuned = time.perf_counter()
-    (_, made), every = copies(labels, texts, folds, options.copies, options.seed), np.tile(others, options.copies + 1)
-    answers = probabilities([text for text, other in zip(made, every, strict=True) if not other])
+    _, made = fold_of(options, labels, texts, folds, near_words(options.encoder), options.fold)
+    answers = probabilities(made)
     np.save(Path(options.out) / f"answers-{options.fold}-{options.one}.npy", answers)
     own = answers[: (~others).sum()].argmax(1) == labels[~others]
     held = probabilities([text for _, text in valid]).argmax(1) == [classes.index(label) for label, _ in valid]
@@ -199,27 +232,32 @@ def main():
         for fold in range(options.folds)
         for seed in range(options.seeds)
     ]  # fmt: skip
-    named, made = copies(labels, texts, folds, options.copies, options.seed)
+    near = near_words(options.encoder)
+    parts = [fold_of(options, labels, texts, folds, near, fold) for fold in range(options.folds)]
     with open(out / "valid.csv", "w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(valid)
     with gzip.open(out / "rows.csv.gz", "wt", 1, encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(zip((classes[label] for label in named), made, strict=True))
+        for named, made in parts:
+            csv.writer(file).writerows(zip((classes[label] for label in named), made, strict=True))
     if options.answers:
         return 0
-    if any(process.wait() for process in running):
+    if sum(process.wait() for process in running):
         return 1
-    every, mean = np.tile(folds, options.copies + 1), np.zeros((len(made), len(classes)), np.float32)
-    for fold in range(options.folds):
-        for seed in range(options.seeds):
-            path = out / f"answers-{fold}-{seed}.npy"
-            mean[every == fold] += np.load(path) / options.seeds
+    answers, right = [], 0
+    for fold, (named, _) in enumerate(parts):
+        paths = [out / f"answers-{fold}-{seed}.npy" for seed in range(options.seeds)]
+        answers.append(np.mean([np.load(path) for path in paths], axis=0))
+        own = int((folds == fold).sum())
+        right += int((answers[-1][:own].argmax(1) == named[:own]).sum())
+        for path in paths:
             path.unlink()
     names = options.classes.split(",") if options.classes else classes
-    np.savez_compressed(out / "probabilities.npz", probabilities=mean.astype(np.float16), classes=names)
-    right = float((mean[: len(labels)].argmax(1) == labels).mean())
-    told = {"rows": len(labels), "right": right, "copies": options.copies}
+    mean = np.concatenate(answers).astype(np.float16)
+    np.savez_compressed(out / "probabilities.npz", probabilities=mean, classes=names)
+    told = {"rows": len(labels), "right": right / len(labels), "copies": options.copies}
     (out / "teacher.json").write_text(json.dumps(told) + "\n")
-    print(f"{len(made):,} texts; the encoders are right for {100 * right:.2f} % of the rows they did not learn from")
+    share = f"{100 * right / len(labels):.2f} %"
+    print(f"{len(mean):,} texts; the encoders are right for {share} of the rows they did not learn from")
     return 0
 
 

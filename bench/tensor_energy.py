@@ -1,11 +1,11 @@
 """Energy of products of Hopper's tensor cores, dense and 2:4 sparse: W, pJ an operation, and how many a second.
 
-Each multiprocessor multiplies what lies in its shared memory, for seconds; nothing is copied meanwhile. First the
-sparse product is compared with NumPy, exactly. Numbers are whole, and each place has all six pairs of four. "dense,
-zeros" are the sparse weights with their zeros in place. Operations are those that are executed: a sparse product has
-half as many. Rounds take turns, and each row has all of them.
+Each multiprocessor multiplies what lies in its shared memory; nothing is copied meanwhile. First products are compared
+with NumPy, exactly, sparse ones with all six pairs of four at each place. "dense, zeros" are the sparse weights with
+their zeros in place. Operations are those that are executed: a sparse product has half as many. Rounds take turns.
 
-It needs a Hopper GPU. It adds to results/designs/MACHINE-sparse.json.
+It needs a Hopper GPU, and adds to results/designs/MACHINE-sparse.json; with --zeros, dense products in each type, by
+share of zeros in the features, to results/MACHINE-costs.json.
 
 Exit status: 0 measured, 1 a product is wrong, 2 unusable machine.
 """
@@ -33,7 +33,7 @@ from charcnn.gpu.launch import jit, start
 from charcnn.gpu.ptx.simulated import E4M3
 from charcnn.host import machine
 from charcnn.host.arguments import HelpFormatter
-from charcnn.ops.common.sparse import ROWS, compressed, largest
+from charcnn.ops.common.sparse import ROWS, compressed, largest, swizzled
 
 STAGES, THREADS = 4, 128
 """Tiles of 128 bytes of depth that a warpgroup multiplies by turns; its threads."""
@@ -44,12 +44,15 @@ FEATURES = ("normal", "relu")
 
 COLUMNS, WARPGROUPS = (128, 256), (1, 2)
 
-DEPTH, WORDS = {"f16": 64, "e4m3": 128}, {"f16": 1, "e4m3": 2}
-"""Numbers of 128 bytes, and words of metadata a thread for them."""
+ZEROS = {"no zeros": 0.0, "25 % zeros": 0.25, "50 % zeros": 0.5, "75 % zeros": 0.75}
+"""Features of --zeros: the share of zeros."""
 
-ROUNDS, WARM, SECONDS = 2, 0.2, 1.0
+DEPTH, WORDS = {"f16": 64, "bf16": 64, "tf32": 32, "e4m3": 128}, {"f16": 1, "bf16": 1, "tf32": 1, "e4m3": 2}
+"""Numbers of 128 bytes, and words of metadata a thread for them; TF32 has none, as its products are all dense."""
 
-MILLISECONDS = 8
+ROUNDS, WARM = 2, 0.2
+
+MILLISECONDS = 20
 """That a kernel is to take."""
 
 TRIALS = 5
@@ -77,6 +80,11 @@ def products() -> list[Product]:
     halves = product(["f16"], WEIGHTS, FEATURES, COLUMNS, WARPGROUPS)
     eighths = product(["e4m3"], ("dense", "sparse"), FEATURES, COLUMNS[-1:], WARPGROUPS[-1:])
     return [Product(*one) for one in (*halves, *eighths)]
+
+
+def with_zeros() -> list[Product]:
+    """All that --zeros measures."""
+    return [Product(*one) for one in product(DEPTH, WEIGHTS[:1], ZEROS, COLUMNS[-1:], WARPGROUPS[-1:])]
 
 
 @cache
@@ -146,14 +154,6 @@ def make_kernel(ptx_type: str, sparse: bool, columns: int) -> Kernel:
     return kernel
 
 
-def swizzled(tiles: np.ndarray) -> np.ndarray:
-    """Tiles (..., rows, numbers), rows of 64 or 128 bytes, as shared memory holds them: uint32, flat."""
-    rows, pieces = tiles.shape[-2], tiles.shape[-1] * tiles.itemsize // 16
-    found = np.ascontiguousarray(tiles).view(np.uint8).reshape(-1, rows, pieces, 16)
-    order = np.arange(pieces) ^ (np.arange(rows) * pieces // 8 % pieces)[:, None]
-    return np.take_along_axis(found, order[None, :, :, None], 2).view(np.uint32).ravel()
-
-
 def stages(matrix: np.ndarray) -> np.ndarray:
     """(rows, STAGES * depth) as tiles (STAGES, rows, depth)."""
     return matrix.reshape(len(matrix), STAGES, -1).transpose(1, 0, 2)
@@ -189,9 +189,13 @@ class Operands:
 
 
 def numbers(values: np.ndarray, ptx_type: str) -> np.ndarray:
-    """Rounded to nearest: float16, or e4m3's bits as uint8."""
+    """Rounded to nearest: float16, bf16's bits as uint16, TF32 as float32, or e4m3's bits as uint8."""
     if ptx_type == "f16":
         return values.astype(np.float16)
+    if ptx_type in ("bf16", "tf32"):
+        dropped = np.uint32(16 if ptx_type == "bf16" else 13)
+        kept = (values.astype(np.float32).view(np.uint32) + (np.uint32(1) << dropped - np.uint32(1))) >> dropped
+        return kept.astype(np.uint16) if ptx_type == "bf16" else (kept << dropped).view(np.float32)
     codes = np.argsort(E4M3)[:-2]  # without its two NaN
     codes = codes[codes != 0x80]  # -0
     sizes = E4M3[codes]
@@ -209,18 +213,27 @@ def paired(shape: tuple[int, int], turn: int, rng: np.random.Generator) -> np.nd
     return np.where(kept[pair].reshape(shape), sizes, 0)
 
 
-def wrong(ptx_type: str, columns: int, warpgroups: int = 2, turns: Sequence[int] = range(6)) -> list[dict[str, Any]]:
-    """The turns of `paired` whose sparse product differs from NumPy's, with how many sums do; empty where all agree."""
+def wrong(
+    ptx_type: str, columns: int, warpgroups: int = 2, turns: Sequence[int] = range(6), sparse: bool = True
+) -> list[dict[str, Any]]:
+    """The turns of `paired` whose product differs from NumPy's, with how many sums do; empty where all agree."""
     found, rng = [], np.random.default_rng(0)
     for turn in turns:
         a = paired((ROWS * warpgroups, STAGES * DEPTH[ptx_type]), turn, rng)
         b = rng.integers(-3, 4, (columns, a.shape[1]))
-        operands = Operands(ptx_type, True, numbers(a, ptx_type), numbers(b, ptx_type))
+        operands = Operands(ptx_type, sparse, numbers(a, ptx_type), numbers(b, ptx_type))
         operands.start(1, 1)
         bad = operands.d.copy_to_host() != a @ b.T
         if bad.any():
             found.append({"type": ptx_type, "columns": columns, "turn": turn, "wrong": int(bad.sum()), "of": bad.size})
     return found
+
+
+def features_of(kind: str, values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Values as they are, after ReLU, or with a share of zeros at random places."""
+    if kind == "relu":
+        return np.maximum(values, 0)
+    return np.where(rng.random(values.shape) < ZEROS.get(kind, 0), 0, values)
 
 
 def operands_of(one: Product) -> Operands:
@@ -229,7 +242,7 @@ def operands_of(one: Product) -> Operands:
     depth = STAGES * DEPTH[one.ptx_type]
     a, b = (rng.standard_normal((rows, depth)) for rows in (ROWS * one.warpgroups, one.columns))
     a = a if one.weights == "dense" else np.where(largest(a), a, 0)
-    b = np.maximum(b, 0) if one.features == "relu" else b
+    b = features_of(one.features, b, rng)
     return Operands(one.ptx_type, one.weights == "sparse", numbers(a, one.ptx_type), numbers(b, one.ptx_type))
 
 
@@ -255,9 +268,9 @@ class Measured:
         self.operands.start(device.multiprocessors(), self.loops)
         return energy.marked()
 
-    def measure(self, counter: energy.Counter) -> None:
+    def measure(self, counter: energy.Counter, seconds: float) -> None:
         """A round."""
-        drawn = energy.drawn(self.start, counter, warm=WARM, seconds=SECONDS)
+        drawn = energy.drawn(self.start, counter, warm=WARM, seconds=seconds)
         executed = drawn.calls * self.loops * device.multiprocessors() * self.product.operations
         self.rounds.append({
             "TFLOP/s": executed / drawn.seconds / 1e12,
@@ -276,32 +289,45 @@ class Measured:
 def main() -> int:
     """Check, measure, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
-    parser.add_argument("--results-dir", default=raw.RESULTS / "designs", metavar="DIR", type=Path)
-    parser.add_argument("--check", action="store_true", help="only compare the sparse products with NumPy")
+    energy.add_option(parser.add_argument)
+    where = "default: bench/results/designs, with --zeros bench/results"
+    parser.add_argument("--results-dir", metavar="DIR", type=Path, help=where)
+    parser.add_argument("--check", action="store_true", help="only compare products with NumPy")
+    parser.add_argument("--zeros", action="store_true", help="measure dense products in each type, by share of zeros")
     options = parser.parse_args()
     if device.SIMULATED or not device.has_tensor_cores(hopper=True):
         print("tensor_energy: needs a Hopper GPU", file=sys.stderr)
         return 2
-    bad = [row for ptx_type, columns in (("f16", 128), ("f16", 256), ("e4m3", 256)) for row in wrong(ptx_type, columns)]
+    bad = [row for ptx_type in DEPTH for row in wrong(ptx_type, 256, turns=range(1), sparse=False)]
+    for ptx_type, columns in () if options.zeros else (("f16", 128), ("f16", 256), ("e4m3", 256)):
+        bad += wrong(ptx_type, columns)
     for row in bad:
         print("tensor_energy: wrong:", row, file=sys.stderr, flush=True)
     if bad:
         return 1
-    print("sparse products are NumPy's", flush=True)
-    if options.check:
+    print("products are NumPy's", flush=True)
+    if options.check or not options.joules:
         return 0
-    counter, measured = energy.Counter(), [Measured(one) for one in products()]
+    meter = energy.meter(options.joules)
+    counter, measured = energy.Counter(), [Measured(one) for one in (with_zeros() if options.zeros else products())]
     for _ in range(ROUNDS):
         for one in measured:
-            one.measure(counter)
+            one.measure(counter, options.joules)
             print(*one.product, {name: round(value, 3) for name, value in one.rounds[-1].items()}, flush=True)
     here = machine.describe()
-    rows = [one.row() for one in measured]
-    raw.add(
-        options.results_dir / f"{machine.name(here)}-sparse.json",
-        "sparse",
-        {"products": {"machine": here, "commit": machine.commit(), "rows": rows}},
-    )
+    part = {
+        "machine": here,
+        "commit": machine.commit(),
+        "idle_watts": meter.idle,
+        "rows": [one.row() for one in measured],
+    }
+    if options.zeros:
+        raw.add(
+            (options.results_dir or raw.RESULTS) / f"{machine.name(here)}-costs.json", "costs", {"operations": part}
+        )
+    else:
+        folder = options.results_dir or raw.RESULTS / "designs"
+        raw.add(folder / f"{machine.name(here)}-sparse.json", "sparse", {"products": part})
     return 0
 
 

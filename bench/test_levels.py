@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import cases
+import energy
 import numpy as np
 import pytest
 from clock import HOST_CLOCK
@@ -29,7 +30,7 @@ ROUNDS = 3
 @pytest.mark.parametrize("level", catalog.LEVELS, ids=lambda level: level.name)
 def test_level(level: catalog.Level, plan: Any, benchmark: Any) -> None:
     config = plan.config
-    weights = params.init(config, seed=0)
+    weights = level.taken(params.init(config, seed=0))
     shipped = sample().texts
     texts = encodings.encode(shipped, encodings.ENCODINGS["crepe"], config.length)
 
@@ -61,6 +62,14 @@ def test_level(level: catalog.Level, plan: Any, benchmark: Any) -> None:
     HOST_CLOCK.inputs = inputs
     benchmark.pedantic(run, args=(ids,), rounds=rounds)
     seconds = inputs * benchmark.stats.stats.median
+    stages = {stage: spent / rounds for stage, spent in monitor.seconds.items()}
+
+    def start(times: int) -> Any:
+        for _ in range(times):
+            run(ids)
+        return energy.done
+
+    (drawn,) = plan.meters[level.device].by_turns([energy.Work(start, inputs)])
     benchmark.extra_info.update(
         level=level.name,
         title=level.title,
@@ -75,7 +84,8 @@ def test_level(level: catalog.Level, plan: Any, benchmark: Any) -> None:
         gflop_per_second=inputs * config.flops / seconds / 1e9,
         bytes=ids.nbytes + logits.nbytes,
         **({"gpu_memory_bytes": max(monitor.memory.values())} if monitor.memory else {}),
-        stages={stage: spent / rounds for stage, spent in monitor.seconds.items()},
+        stages=stages,
+        **drawn,
         error=cases.error(logits[checked], expected),
         sigmas=sigmas,
         bound=rounding.bound,

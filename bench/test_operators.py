@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import cases
@@ -11,6 +12,7 @@ from clock import CLOCKS
 
 from charcnn import catalog
 from charcnn.gpu import device
+from charcnn.ops.common.sparse import pruned
 
 BATCH = {"cpu": 1, "cuda": 128}
 TINY_BATCH = 2
@@ -38,6 +40,9 @@ def test_operator(variant: catalog.Variant, layer: str, plan: Any, benchmark: An
     operator = catalog.operator(variant.operator)
     batch = TINY_BATCH if plan.tiny else BATCH[variant.device]
     case = cases.case(variant.operator, layer, plan.config, batch)
+    if variant.sparse:
+        x, weight, *rest = case.args
+        case = replace(case, args=(x, pruned(weight, -2), *rest))
     summed = bool(operator.results)  # over the inputs: gradients of parameters
     sample = range(batch) if summed else sorted({0, batch // 2, batch - 1})
     exact = [array.astype(np.float64) if array.dtype == np.float32 else array for array in case.args]

@@ -26,6 +26,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import energy
 import raw
 import training_work
 from mpi import AS_ROOT, mpiexec
@@ -50,11 +51,13 @@ def run(chosen: Sequence[Contender], options: argparse.Namespace, take: Callable
     """Start a process for each, several to compile and one to be timed, and take what they say."""
     ends, failed = time.monotonic() + options.budget, dict[str, str]()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as open_:
+        meter = energy.meter(options.joules if options.ranks == 1 else 0.0, options.device)
         sizes = (options.batches, options.seconds, options.windows, options.steps, options.most)
         threads = str(max(1, machine.describe()["cores"] // options.together))
         processes = {}
         for one in chosen:
-            job = Job(one.name, options.device, options.tiny, *sizes, f"{folder}/right.npz", options.ranks)
+            told = f"{folder}/right.npz", options.ranks, meter.seconds, meter.idle
+            job = Job(one.name, options.device, options.tiny, *sizes, *told)
             command = [sys.executable, training_work.__file__, json.dumps(vars(job))]
             if one.ranks > 1:
                 command = [mpiexec(), *options.mpi.split(), "-n", str(one.ranks), *command]
@@ -141,6 +144,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--budget", type=float, metavar="S", help="of all; what has no time left is left out (default: none; quick 230)"
     )
     add("--together", type=int, default=5, metavar="N", help="processes that compile at once (default 5)")
+    energy.add_option(add)
     add("--results-dir", type=Path, metavar="DIR", help="default: bench/results/training, for all peers and levels")
     add("--ranks", type=int, default=1, metavar="R", help="of levels that share a step, a batch each (default 1: none)")
     add("--mpi", default="", metavar="WORDS", help="options of mpiexec")

@@ -18,6 +18,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TextIO, cast
 
+import energy
 import numpy as np
 from libraries.training import Steps, Task, build, draw
 from libraries.training_own import Own
@@ -147,6 +148,10 @@ class Job:
     """The file of what is right, there when it is this process's turn."""
     ranks: int = 1
     """Of the whole command, whose levels depend on it."""
+    joules: float = 0.0
+    """Seconds of a round in which they are counted; 0: they are not."""
+    idle: float = 0.0
+    """W."""
 
     def task(self, batch: int, early: bool = False) -> Task:
         """The work at a batch size."""
@@ -239,6 +244,8 @@ def measured(one: Contender, job: Job, batch: int, comm: Comm | None = None) -> 
         if not steps.clips_always:
             steps.start(clip=False)
             unclipped = statistics.median(_rates(steps, job, batch, _seconds(steps, 2) / 2))
+        meter = energy.NONE if comm else energy.meter(job.joules, job.device, job.idle)
+        (drawn,) = meter.by_turns([meter.repeated(steps.step, batch, getattr(steps, "queued", None))])
         return {
             "name": one.name,
             "title": one.title,
@@ -255,6 +262,7 @@ def measured(one: Contender, job: Job, batch: int, comm: Comm | None = None) -> 
             "tolerance": TOLERANCES[one.precision].error,
             "build_seconds": built,
             "versions": steps.versions,
+            **drawn,
             **({} if comm is None else {"ranks": one.ranks, "kinds": cast(Own, steps).kinds()}),
         }
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import energy
 from numba import cuda
 
 ROUNDS = 7
@@ -29,6 +30,8 @@ class Ready:
     """What the result says of it beside its rate."""
     stream: Any = None
     """On which it runs, kept as long."""
+    items: int = 1
+    """Inputs, texts or products of a call."""
     times: int = 1
     """Calls a round."""
 
@@ -47,23 +50,28 @@ def _seconds(one: Ready, times: int, now: Callable[[], float]) -> float:
 
 
 def by_turns(
-    every: Sequence[Ready], now: Callable[[], float] = _gpu_seconds, rounds: int = ROUNDS
-) -> list[dict[str, Any]]:
-    """The rate of each, a row each: in rounds, in an order drawn for each; `now` gives seconds when work has ended."""
+    every: Sequence[Ready], now: Callable[[], float] = _gpu_seconds, rounds: int | None = None,
+    meter: energy.Meter = energy.NONE,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The rate of each, a row each: in rounds, in an order drawn for each; then what it draws, where there is a meter.
+
+    `now` gives seconds when work has ended; rounds are ROUNDS where none are given.
+    """
     for one in every:
         one.call()
         one.times = max(1, round(SECONDS / _seconds(one, 3, now)))
     seconds: list[list[float]] = [[] for _ in every]
     order = random.Random(0)
-    for _ in range(rounds):
+    for _ in range(rounds or ROUNDS):
         # Drawn anew, as the clock that one finds is what the power of the one before has left.
         for i in order.sample(range(len(every)), len(every)):
             seconds[i].append(_seconds(every[i], every[i].times, now))
     rows = []
-    for one, found in zip(every, seconds, strict=True):
+    joules = meter.by_turns([meter.repeated(one.call, one.items) for one in every])
+    for one, found, drawn in zip(every, seconds, joules, strict=True):
         rates = [one.flop / each / 1e12 for each in found]
         median = statistics.median(found)
         rows.append(one.row | {"microseconds": 1e6 * median, "tflop_per_second": one.flop / median / 1e12})
-        rows[-1]["rounds"] = rates
+        rows[-1] |= {"rounds": rates, **drawn}
         print(f"{one.name:44} {1e6 * median:9.1f} us {one.flop / median / 1e12:8.1f} TFLOP/s", flush=True)
     return rows

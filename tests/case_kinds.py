@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from charcnn.ops.common.sparse import FOUR, pruned
+
 Sizes = dict[str, int]
 
 
@@ -26,6 +28,18 @@ class Case:
             for name, array in self.inputs.items()
         }
         return reference(**inputs, **self.options)
+
+
+def built(row: Any, cases: Cases, sizes: Sizes, seed: int = 0, normal: bool = False) -> Case:
+    """The arguments of these sizes as a row of the catalogue takes them: its weights may have to be 2:4 sparse."""
+    case = cases.build(sizes, seed, normal)
+    if not row.sparse:
+        return case
+    weight = case.inputs["weight"]
+    whole = np.zeros((*weight.shape[:-2], -(-weight.shape[-2] // FOUR) * FOUR, weight.shape[-1]), np.float32)
+    whole[..., : weight.shape[-2], :] = weight
+    kept = np.ascontiguousarray(pruned(whole, -2)[..., : weight.shape[-2], :])
+    return Case({**case.inputs, "weight": kept}, case.options)
 
 
 def values(rng: np.random.Generator, *shape: int, normal: bool) -> np.ndarray:

@@ -48,9 +48,14 @@ LABELLING = (
 """Files whose tests label texts on the CPU, most of them; they share models and classifiers."""
 
 ON_CPU = (
-    "test_conv2d_cpu.py", "test_cpu_direct.py", "test_cpu_dot.py", "test_cpu_gemm.py", "test_winograd_rows.py",
+    "test_attention.py", "test_conv2d_cpu.py", "test_cpu_direct.py", "test_cpu_dot.py", "test_cpu_gemm.py",
+    "test_cpu_training.py", "test_house.py", "test_own_training.py", "test_winograd_rows.py",
 )  # fmt: skip
-"""Files whose tests share few functions, which processes that begin together would each compile for themselves."""
+"""Files whose tests share a few functions, or counts, which processes that begin together would each make."""
+
+SPREAD = "test_catalog.py", "test_ops.py", "test_ops_arguments.py", "test_reference.py"
+"""Files of so many short tests that processes share them also in the simulator, where other files stay whole: two
+processes that begin together would each compile for the CPU, and emulate, what tests of one file have in common."""
 
 ROWS = frozenset(row.name for row in VARIANTS)
 
@@ -121,6 +126,17 @@ def repeats(item: pytest.Item) -> bool:
     )
 
 
+MARKS = re.compile(r"exhaustive|quick\(|sampled\(|operator_rows|each_tile")
+"""What a file has some of whose tests are exhaustive; the last two are marked in other files."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With -m exhaustive, files that have none of these tests: each process would import them."""
+    if config.getoption("-m") != "exhaustive" or not collection_path.match("test_*.py"):
+        return None
+    return None if MARKS.search(collection_path.read_text(encoding="utf-8")) else True
+
+
 @cache
 def commit() -> int:
     """The checkout's; 0 outside a clone."""
@@ -144,7 +160,7 @@ TURNS = 11
 """Of exhaustive tests and their cases, one in so many runs with --turns: those that a commit's hash chooses."""
 
 ALWAYS = (
-    "test_emulator_levels.py", "test_notebooks.py", "test_offline.py", "test_strikes.py",
+    "test_emulator_levels.py", "test_notebooks.py", "test_offline.py",
 )  # fmt: skip
 """Files whose tests take turns in their own way, or are to run for every commit."""
 
@@ -194,9 +210,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With -n, each test goes to whichever process is free; those of a file that shares a fixture stay with one.
 
-    So do a variant's tests in test_ops (`row_scope`); and the files that label texts on the CPU, of which the longest
-    has one of its own where there are more than four: what they need takes half a minute to compile, in each process
-    that begins before another has ended.
+    In the simulator those of any file do, but for SPREAD. So do a variant's tests in test_ops (`row_scope`); and the
+    files that label texts on the CPU, of which the longest has one of its own where there are more than four: what they
+    need takes half a minute to compile, in each process that begins before another has ended.
 
     Unless --dist says how to deal them out. Not an option in pyproject.toml: pytest-benchmark would take that for
     several processes, and measure nothing.
@@ -206,10 +222,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadFileScheduling
 
     few = (config.getoption("numprocesses", None) or 0) <= 4
+    whole = device.SIMULATED and not config.getoption("--all")
 
     @cache
     def shares(file: str) -> bool:
-        compiles = file.rpartition("/")[2] in (*LABELLING, *ON_CPU)
+        name = file.rpartition("/")[2]
+        compiles = name in (*LABELLING, *ON_CPU) or (whole and name not in SPREAD)
         return compiles or 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8")
 
     class EachScheduling(LoadFileScheduling):

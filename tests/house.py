@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from charcnn.catalog import LAYERS
@@ -57,12 +58,13 @@ def own_lines(function: ast.FunctionDef) -> int:
     return len(own)
 
 
-def lines_of_functions(*, kernels: bool) -> dict[str, int]:
-    found = {}
+@cache
+def kernels_and_others() -> tuple[dict[str, int], dict[str, int]]:
+    """Lines of functions: of those that are no kernels, and of kernels."""
+    found: tuple[dict[str, int], dict[str, int]] = ({}, {})
     for path in OURS:
         for name, function in functions(ast.parse(path.read_text())):
-            if is_kernel(function) == kernels:
-                found[f"{name_of(path)} {name}"] = own_lines(function)
+            found[is_kernel(function)][f"{name_of(path)} {name}"] = own_lines(function)
     return found
 
 
@@ -88,8 +90,8 @@ def vague_docstrings() -> dict[str, int]:
     """By room, texts that stand alone, behind a name or below it, and begin so."""
     found: Counter[str] = Counter()
     for path in SOURCES:
-        room = "/".join(name_of(path).split("/")[:2])
-        for node in ast.walk(ast.parse(path.read_text())):
+        room, text = "/".join(name_of(path).split("/")[:2]), path.read_text()
+        for node in ast.walk(ast.parse(text)) if re.search(f"[\"']{VAGUE.pattern}", text) else ():
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 found[room] += bool(VAGUE.match(str(node.value.value)))
     return dict(found)
@@ -201,8 +203,8 @@ def anys_of_rooms() -> dict[str, int]:
     """By room, how often `Any` stands for a type: charcnn/aliases.py has names for most of these."""
     found: Counter[str] = Counter()
     for path in OURS:
-        if path.name != "aliases.py":
-            nodes = ast.walk(ast.parse(path.read_text()))
+        if path.name != "aliases.py" and "Any" in (text := path.read_text()):
+            nodes = ast.walk(ast.parse(text))
             found["/".join(path.relative_to(ROOT).parts[:2])] += sum(
                 isinstance(node, ast.Name) and node.id == "Any" for node in nodes
             )
@@ -255,11 +257,15 @@ def classes_of_one_name() -> dict[str, int]:
     )
 
 
+@cache
 def late_imports(code: str) -> list[str]:
     """What of the package is imported within functions, as far as it is named, and each call that imports by name."""
-    found = []
-    for node in ast.walk(tree := ast.parse(code)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
+    found: list[str] = []
+    if not re.search(r"(?m)^\s+(from|import) |\b(import_module|__import__)\b", code):  # most files: not to be walked
+        return found
+    tree, by_name = ast.parse(code), ("import_module", "__import__")
+    for node in ast.walk(tree) if any(name in code for name in by_name) else ():
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in by_name:
             found.append(ast.unparse(node))
     inner = {node for _, function in functions(tree) for node in ast.walk(function)}
     for node in inner:
@@ -300,8 +306,8 @@ def internals_of_files() -> dict[str, int]:
 
 LISTS = {
     "LONG_FILES": (lines_of_files, FILE),
-    "LONG_FUNCTIONS": (lambda: lines_of_functions(kernels=False), FUNCTION),
-    "LONG_KERNELS": (lambda: lines_of_functions(kernels=True), KERNEL),
+    "LONG_FUNCTIONS": (lambda: kernels_and_others()[0], FUNCTION),
+    "LONG_KERNELS": (lambda: kernels_and_others()[1], KERNEL),
     "LONG_LEVELS": (lines_of_levels, LEVEL),
     "BRANCHED_LEVELS": (ifs_of_levels, IFS),
     "PRECISE_NAMES": (names_with_a_precision, 0),

@@ -127,7 +127,7 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
             if row.device == "cuda" and (not names or row.name in names):
                 recorder.variant = row.name
                 for sizes in sizes_of(row):
-                    case = operator_cases.CASES[row.operator].build(sizes)
+                    case = operator_cases.built(row, operator_cases.CASES[row.operator], sizes)
                     row.launcher(**case.inputs, **case.options)
                 if "_backward" not in row.operator:
                     between_features(row)

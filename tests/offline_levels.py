@@ -11,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 from numba import types
+from prepared import of_kind
 
 from charcnn.aliases import Array, DType, Kernel, KernelArgument, NumbaType, Stream
 from charcnn.compiling.networks import BuiltEncoder, BuiltLevel, record, runnable
@@ -19,10 +20,12 @@ from charcnn.config import SMALL
 from charcnn.gpu import copy_kernel
 from charcnn.gpu.collectives import PROTOCOLS, kernels, pieces, signals
 from charcnn.gpu.launch import Grid, title
-from charcnn.ops import adamw, maxpool1d_training, moving_average, pushed_sums, shared_norm
+from charcnn.ops import adamw, maxpool1d_training, moving_average, pushed_sums, shared_norm, shared_softmax
 from charcnn.ops.common import columns
 from charcnn.ops.common.epilogue_functions import inlined
+from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d import products
+from charcnn.ops.conv1d.wgmma_sparse.layer import SparseConv
 from charcnn.ops.encoder import reduced_rows, scattered_rows
 from charcnn.ops.layernorm import training, training_backward
 from charcnn.ops.linear import head
@@ -57,19 +60,24 @@ def of_level(name: str, target: Target, recorder: Recorder) -> None:
             record(BuiltLevel(*row, replace(SMALL, layernorm=layernorm)), target, launched, sizes)
 
 
-ENCODERS = {"encoder fp32": "naive", "encoder fp16": "mma", "encoder bf16": "wgmma"}
+ENCODERS = {"encoder fp32": "naive", "encoder fp16": "mma", "encoder bf16": "wgmma", "encoder fp8": "wgmma"}
 """The kernels of `charcnn.ops.encoder` in each precision, by a technique that launches them."""
+
+IN_EIGHTHS = "attention.", "conv1d.wgmma.matmul"
+"""Of fp8 also those that no variant launches: results are e4m3."""
 
 
 def of_encoder(name: str, target: Target, recorder: Recorder) -> None:
     """Hand over what one of ENCODERS launches."""
-    recorder.variant = name
+    recorder.variant, precision = name, name.split()[1]
+    wanted = ("encoder.", *(IN_EIGHTHS if precision == "fp8" else ()))
 
     def launched(kernel: Kernel, kinds: tuple[NumbaType, ...]) -> None:
-        if title(kernel).startswith("encoder."):
+        if title(kernel).startswith(wanted):
             recorder.launch(kernel, kinds)
 
-    record(BuiltEncoder("bert", ENCODERS[name], name.split()[1]), target, launched, [3])
+    sizes = [3, 256] if precision == "fp8" else [3]
+    record(BuiltEncoder("bert", ENCODERS[name], precision), target, launched, sizes)
 
 
 COLLECTIVES = "collectives"
@@ -104,6 +112,7 @@ def of_collectives(name: str, target: Target, recorder: Recorder) -> None:
         recorder.launch(norm, (u64, u64, regions, *[words] * 3, *[u32] * 10, *factors, regions, u32, u64, u64))
     relu = inlined("relu")
     recorder.launch(kernels.make_exchange("all_reduce", "f16", 2, "lines", True, relu), kinds)
+    recorder.launch(shared_softmax.make_kernel(2, True), (u64, u64, regions, u32, u32, u32, u64, u64))
     recorder.launch(signals.signal_kernel, (u64, u32))
     recorder.launch(signals.wait_kernel, (u64, u32, regions, u32, u64, u64))
 
@@ -201,9 +210,26 @@ def of_training(name: str, target: Target, recorder: Recorder) -> None:
                 head.head(*given, vector, logits, h, logits, *weights, multi_label=several)
 
 
+SPARSE = "sparse weights of l22"
+"""The layers of CharCNN by 2:4 sparse weights, at the network's sizes, with LayerNorm and without."""
+
+
+def of_sparse(name: str, target: Target, recorder: Recorder) -> None:
+    """Hand over SPARSE."""
+    kinds = (7, "pool", 336, 256), (3, "relu", 110, 256), (3, "relu", 106, 256), (3, "stat", 104, 256)
+    kinds = *kinds, (3, "pool", 104, 256), (1, "relu", 1, 8704), (1, "relu", 1, 1024)
+    recorder.variant = name
+    for precision in ("fp16", "fp8"):  # bf16 is one word in fp16's kernels
+        for taps, kind_of, length, c_in in kinds:
+            weight, bias = np.zeros((taps, c_in, 256), np.float32), np.zeros(256, np.float32)
+            conv = of_kind(SparseConv, kind_of, weight, bias, precision=precision)
+            start = conv.with_moments if kind_of == "stat" else conv.apply
+            start(np.zeros((256, length, c_in), choose(precision).dtype))
+
+
 LAUNCHED = {
     **dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys(ENCODERS, of_encoder), COLLECTIVES: of_collectives,
-    ADAMW: of_adamw, PUSHED_SUMS: of_pushed_sums, BETWEEN_PRODUCTS: of_training,
+    ADAMW: of_adamw, PUSHED_SUMS: of_pushed_sums, BETWEEN_PRODUCTS: of_training, SPARSE: of_sparse,
 }  # fmt: skip
 """What hands over each of these."""
 

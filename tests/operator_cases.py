@@ -12,6 +12,7 @@ from dataclasses import replace
 import case_makers as make
 import numpy as np
 from case_kinds import Cases, Sizes
+from case_kinds import built as built
 from chain_cases import CHAIN1D
 from direct_mma_cases import DIRECT_MMA
 from gradient_cases import GRADIENTS
@@ -20,7 +21,7 @@ from transformer_cases import TRANSFORMER
 
 from charcnn.catalog import CHAIN
 from charcnn.ops.common.moments import PART
-from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
+from charcnn.ops.common.precision import HALF_PRECISIONS, SPARSE_PRECISIONS, TENSOR_PRECISIONS
 
 
 def _conv1d_fits(s: Sizes) -> bool:
@@ -372,6 +373,13 @@ LIMITS: dict[str, Callable[[Sizes], bool]] = {
     **{
         f"small_batch_{of}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7
         for of in TENSOR_PRECISIONS
+    },
+    **{
+        f"wgmma_sparse_{of}": lambda sizes: (
+            sizes.get("pool_size", 3) == 3
+            and all(sizes.get(name, least) == least for name, least in (("stride", 1), ("padding", 0), ("dilation", 1)))
+        )
+        for of in SPARSE_PRECISIONS
     },
     **DIRECT_MMA,
     # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from case_kinds import Case
+from case_kinds import Case, built
 from conftest import runs_here
 from operator_cases import CASES, takes
 
@@ -101,7 +101,7 @@ def leading():
     return {row.name for row in first.values()}
 
 
-COSTLY = ("double_buffered", "winograd", "mma", "wgmma", "direct_mma")
+COSTLY = ("double_buffered", "winograd", "mma", "wgmma", "wgmma_sparse", "direct_mma")
 """Techniques whose kernels a GPU compiles for seconds each, for many of the sizes."""
 
 
@@ -155,7 +155,8 @@ def each(rows):
 
 
 def example(variant) -> Case:
-    return (cases := CASES[variant.operator]).build(next(s for s in cases.edges if takes(variant.label, s)))
+    cases = CASES[variant.operator]
+    return built(variant, cases, next(s for s in cases.edges if takes(variant.label, s)))
 
 
 def arrays(result) -> tuple:

@@ -2,10 +2,11 @@
 
     python tests/strikes.py --runs 200 --seed 0 --json bench/results/offload/cpu-2-cores-strikes.json
 
-Each run starts `mpiexec` with a level or `charcnn classify`, as static, async or farm, with or without ULFM, and
-strikes one or two ranks by SIGKILL or SIGSTOP. It must end within LIMIT: complete, or with a line and a status that is
-not 0. A farm under ULFM must be complete, whichever worker was struck after MPI had started. What `charcnn classify`
-left unfinished, the same command must complete, here without ranks.
+Each run starts `mpiexec` with a level or `charcnn classify`, as static, async or farm, or with a network whose parts
+ranks have, on a CPU or on emulated GPUs; with or without ULFM. It strikes one or two ranks by SIGKILL or SIGSTOP. The
+run must end within LIMIT: complete, or with a line and a status that is not 0; and no rank may live on. A farm under
+ULFM must be complete, whichever worker was struck after MPI had started. What `charcnn classify` left unfinished, the
+same command must complete, here without ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from charcnn.host.arguments import HelpFormatter
@@ -33,16 +37,29 @@ LIMIT = 60.0
 """Seconds for a run."""
 
 DEADLINES = {"CHARCNN_MPI_START": "10", "CHARCNN_MPI_STOPPED": "3", "CHARCNN_MPI_END": "5"}
+GRACE = 20.0
+"""Seconds that a rank may take to end behind its launcher."""
+
+TOKEN = "CHARCNN_STRIKE"
+"""The environment's name of a run."""
+
 DEADLINE = 2.0
 """Of the farm, in seconds."""
 
 PHASES = ("before", "init", "start", "compute", "gather", "finalize")
 """Before MPI_Init and in it; after it; while the rank computes; while logits return; while MPI ends."""
 
-LINES = ("charcnn: rank", "l18: rank", "noticed that process", "PMIX ERROR")
+COLLECTIVE = {"tensor": ("put", "posted", "arrived", "take"), "pipeline": ("signal", "wait")}
+"""And on emulated GPUs, by mode: in a kernel that exchanges features, before a rank sends a vector, says so, waits or
+receives; before a stage is told that something has come, or waits for it."""
+
+LINES = ("charcnn: rank", "l18: rank", "ece408: rank", "noticed that process", "PMIX ERROR")
 """What a rank says that ends for another one's sake, or mpiexec of a rank that died."""
 
-COMMANDS, MODES, SIGNALS = ("level", "classify"), ("static", "async", "farm"), ("SIGKILL", "SIGSTOP")
+WHOLE, PARTED = ("static", "async", "farm"), ("tensor", "pipeline")
+COMMANDS = {"level": WHOLE, "classify": WHOLE, "network": PARTED, "emulated": PARTED}
+"""What runs, and the modes that it has."""
+SIGNALS = "SIGKILL", "SIGSTOP"
 ROWS = 600
 
 
@@ -69,9 +86,12 @@ def struck(fate: dict[str, Any], arguments: list[str]) -> None:
         threading.Thread(target=strike_soon, daemon=True).start()
     from charcnn import offload
     from charcnn.__main__ import main
+    from charcnn.gpu.collectives import pieces, protocols
     from charcnn.levels import l18
     from charcnn.levels.runner import command
-    from charcnn.offload import watch
+    from charcnn.networks import cpu, cuda
+    from charcnn.networks.runner import command as network
+    from charcnn.offload import relay, watch
 
     within, leave = watch.within, os._exit
 
@@ -90,7 +110,26 @@ def struck(fate: dict[str, Any], arguments: list[str]) -> None:
     offload.world()
     if mine == "start":
         strike()
-    whole, calls = l18.build, itertools.count(1)
+    page: Any = {"network": cpu, "emulated": cuda}.get(fate["command"], l18)
+    whole, calls = page.build, itertools.count(1)
+
+    def struck_in(owner: Any, name: str) -> None:
+        """Strike in a call of the owner's function."""
+        of, own = getattr(owner, name), itertools.count(1)
+
+        def called(*given: Any) -> Any:
+            if next(own) == fate["call"]:
+                strike()
+            return of(*given)
+
+        setattr(owner, name, called)
+
+    if mine in COLLECTIVE["pipeline"]:
+        struck_in(relay, mine)
+    elif mine in COLLECTIVE["tensor"]:
+        for name, made in protocols.PROTOCOLS.items():
+            protocols.PROTOCOLS[name] = cache(partial(struck_protocol, made, mine, struck_in))
+            pieces.tiles = protocols.PROTOCOLS["tiles"]
 
     def build(*given: Any, **options: Any) -> Any:
         run = whole(*given, **options)
@@ -107,12 +146,21 @@ def struck(fate: dict[str, Any], arguments: list[str]) -> None:
 
         return paced
 
-    build.__module__ = "charcnn.levels.l18"
+    build.__module__ = page.__name__
     build.__signature__ = inspect.signature(whole)  # type: ignore[attr-defined]
-    l18.build = build
+    page.build = build
     if fate["command"] == "classify":
         sys.exit(main(arguments))
+    if page is not l18:
+        network.main("ece408", arguments)
     command.main(build, arguments)
+
+
+def struck_protocol(made: Any, name: str, struck_in: Any, ranks: int) -> Any:
+    """A protocol of collectives, one of whose functions strikes."""
+    found = SimpleNamespace(**made(ranks)._asdict())
+    struck_in(found, name)
+    return found
 
 
 # The runs, from outside
@@ -120,11 +168,17 @@ def struck(fate: dict[str, Any], arguments: list[str]) -> None:
 
 def fate(number: int, seed: int) -> dict[str, Any]:
     """Who is struck how, when, in what; each phase, mode, signal, command and ULFM as often as any other."""
-    grid = list(itertools.product(PHASES, MODES, SIGNALS, COMMANDS, (True, False)))
+    grid = [
+        (phase, mode, how, command, ulfm)
+        for command, modes in COMMANDS.items()
+        for mode in modes
+        for phase in (*PHASES, *(COLLECTIVE[mode] if command == "emulated" else ()))
+        for how, ulfm in itertools.product(SIGNALS, (True, False))
+    ]
     random.Random(seed).shuffle(grid)
     rng = random.Random(f"{seed}, {number}")
     phase, mode, how, command, ulfm = grid[number % len(grid)]
-    ranks = rng.choice([2, 3, 4])
+    ranks = rng.choice([2, 3] if command == "emulated" else [2, 3, 4])
     victims = rng.sample(range(1, ranks), 1 if rng.random() < 0.7 else min(2, ranks - 1))
     if rng.random() < 0.2:
         victims = [0]
@@ -172,15 +226,21 @@ class Strikes:
         out, report = f"{fate['number']}.csv", self._folder / f"{fate['number']}.json"
         more = ["--offload", fate["mode"], *(["--deadline", str(DEADLINE)] if fate["mode"] == "farm" else [])]
         arguments = self._arguments(out)
-        if fate["command"] == "level":
+        environment = {**self._environment, TOKEN: report.stem + str(self._folder)}
+        if fate["command"] != "classify":
             arguments = ["--config", "tiny", "--inputs", str(ROWS), "--batch", "16", "--json", str(report)]
+        if fate["mode"] in PARTED:
+            emulated = fate["command"] == "emulated"
+            technique, inputs = ("naive", "2") if emulated else ("cpu_gemm", "60")
+            environment["NUMBA_ENABLE_CUDASIM"] = str(int(emulated))
+            arguments[:4] = ["--variant", "tiny", "--as", technique, "--inputs", inputs]
+            arguments[arguments.index("--batch") + 1] = "1" if emulated else "2"
         ulfm = ["--with-ft", "ulfm"] if fate["ulfm"] else []
         command = [self._launcher, *ulfm, "-n", str(fate["ranks"]), sys.executable, __file__, "--struck"]
         started = time.monotonic()
         process = subprocess.Popen(
             [*command, json.dumps(fate), *arguments, *more],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._environment,
-            start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True,
         )  # fmt: skip
         try:
             said, _ = process.communicate(timeout=LIMIT)
@@ -190,13 +250,15 @@ class Strikes:
             return {"outcome": "hang", "seconds": LIMIT, "said": said, **fate}
         seconds = time.monotonic() - started
         outcome = self._outcome(fate, process.returncode, said, out, report)
+        if living(environment[TOKEN]):
+            outcome = "left a rank behind"
         return {"outcome": outcome, "status": process.returncode, "seconds": seconds, "said": said, **fate}
 
     def _outcome(self, fate: dict[str, Any], status: int, said: str, out: str, report: Path) -> str:
-        written = report if fate["command"] == "level" else self._folder / out
+        written = self._folder / out if fate["command"] == "classify" else report
         right = written.exists() and (
             json.loads(report.read_text())["validation"]["passed"]
-            if fate["command"] == "level"
+            if fate["command"] != "classify"
             else written.read_bytes() == self._expected
         )
         if written.exists() and not right:
@@ -214,6 +276,23 @@ class Strikes:
             if written.read_bytes() != self._expected:
                 return "wrong after it went on"
         return "ended"
+
+
+def living(token: str) -> bool:
+    """Whether a process of this run lives on; those that are ending get GRACE seconds."""
+    until = time.monotonic() + GRACE
+    while any(token in environment_of(place) for place in Path("/proc").glob("[0-9]*")):
+        if time.monotonic() > until:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def environment_of(process: Path) -> str:
+    """What a process of /proc was started with; empty where that cannot be read."""
+    with suppress(OSError):
+        return (process / "environ").read_text(errors="replace")
+    return ""
 
 
 def can_go_on(fate: dict[str, Any]) -> bool:

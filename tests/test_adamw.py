@@ -93,6 +93,10 @@ def test_resumed_to_the_same_bits(put):
         rest.step(put(gradient))
     assert fetched(rest.weights).tobytes() == fetched(whole.weights).tobytes()
     assert rest.state()["loss_scale"] == whole.state()["loss_scale"]
+    for scale in (None, {"scale": 2.0}):
+        with pytest.raises(ValueError, match=r"^state\['loss_scale'\] is "):
+            rest.restore({**half.state(), "loss_scale": scale})
+    assert rest.state()["first"].tobytes() == whole.state()["first"].tobytes()
 
 
 def test_the_same_bits_on_any_number_of_cores():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from case_kinds import Case
 from case_makers import attention
+from conftest import quick
 from operator_rows import VARIANTS, each
 from test_ops import check
 
@@ -26,10 +27,17 @@ def run(variant, inputs, options):
     check(variant, variant.launcher(**inputs, **options), Case(inputs, options).oracle(reference.attention))
 
 
+HEADS, S, D = (1, 3, 12), (1, 7, 64, 129), (32, 64, 128)
+
+
 @each(ROWS)
-@pytest.mark.parametrize("heads", [1, 3, 12])
-@pytest.mark.parametrize("s", [1, 7, 64, 129])
-@pytest.mark.parametrize("d", [32, 64, 128])
+@quick(
+    lambda heads, s, d: (HEADS.index(heads) + S.index(s) + D.index(d)) % 3 == 0 or (s == 7 and heads * d <= 73),
+    everywhere=True,
+)  # each pair once, and what the simulator can run
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("s", S)
+@pytest.mark.parametrize("d", D)
 def test_sizes_of_transformers(variant, heads, s, d):
     if variant.device == "cuda" and device.SIMULATED and heads * s * d > 512:
         pytest.skip("the simulator would take minutes: needs a GPU")

@@ -40,7 +40,7 @@ def small(monkeypatch):
 
 @pytest.mark.parametrize("precisions", ["fp16", pytest.param("fp16,bf16", marks=pytest.mark.exhaustive)])
 def test_every_technique_is_checked_timed_and_shown(precisions, small, monkeypatch, tmp_path):
-    words = ["--shapes", "1", "--precisions", precisions, "--results-dir", str(tmp_path)]
+    words = ["--shapes", "1", "--precisions", precisions, "--joules", "0", "--results-dir", str(tmp_path)]
     assert attention.main(words) == 0
     (file,) = tmp_path.iterdir()
     raw = json.loads(file.read_text())
@@ -64,7 +64,7 @@ def test_every_technique_is_checked_timed_and_shown(precisions, small, monkeypat
 
 
 def test_a_wrong_result_is_not_timed(small, monkeypatch):
-    monkeypatch.setattr(attention, "by_turns", lambda ready: pytest.fail("timed"))
+    monkeypatch.setattr(attention, "by_turns", lambda ready, **_: pytest.fail("timed"))
     monkeypatch.setattr(attention.mma, "start", lambda call, given, out, *_: out.copy_to_device(np.ones_like(out)))
     with pytest.raises(SystemExit, match="mma fp16, S = 5, N = 2, 1 heads of 32: off by "):
         attention.main(["--shapes", "1"])

@@ -99,11 +99,11 @@ def small(monkeypatch):
         monkeypatch.setitem(sys.modules, "transformers", made)
     monkeypatch.setattr(bert, "GPU", "cpu")
     monkeypatch.setattr(bert, "CASES", (bert.Case("tiny", 2, 6, 3), bert.Case("tiny", 1, 5)))
-    monkeypatch.setattr(bert, "serves", lambda row, precision: precision in row.precisions)
+    monkeypatch.setattr(bert, "serves", lambda row, precision: precision in row.precisions and precision != "fp8")
     monkeypatch.setattr(device, "require_tensor_cores", lambda *_, **__: None)
 
 
-def timed(ready):
+def timed(ready, **_):
     """Rows as `turns.by_turns` gives them; each call took a microsecond more than the one before."""
     rates = {"tflop_per_second": 1.0, "rounds": [1.0]}
     return [{**one.row, **rates, "microseconds": float(n)} for n, one in enumerate(ready, 1)]
@@ -131,7 +131,7 @@ def test_every_technique_is_checked_timed_and_shown(small, monkeypatch, tmp_path
     ("name", "value"), [("own", "mma fp16, tiny, N = 1, 5 tokens: off by"), ("reference", "BertModel in float32, tiny")]
 )
 def test_a_wrong_result_is_not_timed(name, value, small, monkeypatch):
-    monkeypatch.setattr(bert, "by_turns", lambda ready: pytest.fail("timed"))
+    monkeypatch.setattr(bert, "by_turns", lambda ready, **_: pytest.fail("timed"))
     if name == "own":
         check = bert.Drawn.check
         monkeypatch.setattr(bert.Drawn, "check", lambda self, name, y, precision: check(self, name, -y, precision))

@@ -271,8 +271,8 @@ def test_the_page(monkeypatch, tmp_path):
     machine = {"gpus": ["NVIDIA H200"], "cores": 16, "cpu": None}
     out = {"name": "jax", "batch": 4096, "reason": "no memory", "wrong": False}
     runs = [
-        {"rows": rows, "left_out": [], "steps": 20, "machine": machine},
-        {"rows": [row("t3", 4096, 280000.0, level=True, bytes=None)], "left_out": [out], "steps": 20},
+        {"rows": rows, "left_out": [], "steps": 20, "machine": machine, "ranks": 1},
+        {"rows": [row("t3", 4096, 280000.0, level=True, bytes=None)], "left_out": [out], "steps": 20, "ranks": 1},
     ]
     monkeypatch.setattr(block, "trainings", lambda: {tmp_path / "nvidia-h200.json": runs})
     assert block.training_steps(tmp_path / "page.md").split("\n") == [
@@ -293,6 +293,22 @@ def test_the_page(monkeypatch, tmp_path):
         "",
     ]
     monkeypatch.setattr(block, "trainings", dict)
+    assert block.training_steps(tmp_path / "page.md") == ""
+
+
+def test_ranks_on_the_page(monkeypatch, tmp_path):
+    kinds = {"weights": (101, 100), "gradients": (4e6, 4e6), "masters": (4e6, 4e6), "moments": (8e6, 8e6),
+             "features": (9e6, 9e6), "workspace": (7e6, 0)}  # fmt: skip
+    rows = [
+        row("t4", 256, 100.0, level=True), row("t5", 256, 190.0, level=True, kinds=kinds),
+        row("t6", 256, 200.0, level=True, kinds=kinds),
+    ]  # fmt: skip
+    machine = {"gpus": ["NVIDIA H200"] * 2, "cores": 32, "cpu": None}
+    run = {"rows": rows, "left_out": [], "steps": 20, "machine": machine, "ranks": 2}
+    monkeypatch.setattr(block, "trainings", lambda: {tmp_path / "nvidia-h200-2-ranks.json": [run]})
+    text = block.training_ranks(tmp_path / "page.md")
+    assert "| `t4`, one GPU | 256 | 100.0 | 1.00 | – |" in text
+    assert "| `t6` | 256 | 200.0 | 2.00 | 0.950 | 0.0 | 4.0 | 4.0 | 8.0 | 7.0 | 1.00% |" in text
     assert block.training_steps(tmp_path / "page.md") == ""
 
 

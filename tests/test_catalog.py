@@ -35,7 +35,7 @@ from charcnn.catalog import (
 )
 from charcnn.model.rounding import ROUNDINGS
 from charcnn.ops import functions, reference
-from charcnn.ops.common.precision import TENSOR_PRECISIONS
+from charcnn.ops.common.precision import SPARSE_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.table import IMAGES, STEPPING
 
 PACKAGE = Path(charcnn.__file__).parent
@@ -161,6 +161,7 @@ def test_channels_last():
         "winograd_cpu",
         *(f"mma_{name}" for name in TENSOR_PRECISIONS),
         *(f"wgmma_{name}" for name in TENSOR_PRECISIONS),
+        *(f"wgmma_sparse_{name}" for name in SPARSE_PRECISIONS),
         *(f"small_batch_{name}" for name in TENSOR_PRECISIONS),
     ]
 

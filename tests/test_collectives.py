@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import pytest
 from test_mpi import mpiexec, needs_mpi
 
+from charcnn.catalog import encoder
 from charcnn.gpu import device
 from charcnn.gpu.collectives import Group
 from charcnn.gpu.collectives.protocols import BLOCKS, COUNTERS, HEADER, Mailboxes
+from charcnn.networks.encoder import shares, steps
 
 pytestmark = needs_mpi
 
@@ -19,7 +21,11 @@ BEGIN = """
 import sys
 import numpy as np
 from mpi4py import MPI
-from charcnn.gpu.collectives import Group
+from charcnn.gpu import device
+from charcnn.gpu.collectives import Group, group as groups, protocols
+
+if device.SIMULATED:
+    groups.BLOCKS = protocols.BLOCKS = 4  # mailboxes of as many are all that these sizes need
 
 comm = MPI.COMM_WORLD
 rng = np.random.default_rng(7)
@@ -71,23 +77,49 @@ print("all right")
 
 @pytest.mark.parametrize(
     ("ranks", "sizes"),
-    [(2, (0, 1, 7, 64, 333)), (3, (5, 260)), pytest.param(4, (9,), marks=pytest.mark.exhaustive), (8, (3,))],
+    [
+        (2, (0, 1, 7, 64, 333)),
+        (3, (5, 260)),
+        *(pytest.param(ranks, (0, 1, 3, 65), marks=pytest.mark.exhaustive) for ranks in (4, 5, 6, 7, 8)),
+    ],
 )
 def test_sums_and_copies_are_exact(ranks, sizes):
     done = mpiexec(ranks, "-c", ALL, *sizes, **EMULATED)
     assert done.stdout.count("all right") == ranks, done.stderr
 
 
+LARGE = (
+    BEGIN
+    + """
+group = Group(comm, deadline=3000)
+for size in map(int, sys.argv[1:]):
+    xs = drawn((size,), "float16")
+    mine, part = xs[comm.rank].copy(), size // comm.size
+    same(group.all_reduce(mine), total(xs))
+    parts = np.ascontiguousarray(xs[:, : part * comm.size].reshape(comm.size, comm.size, part))
+    same(group.reduce_scatter(parts[comm.rank]), total(parts)[comm.rank])
+    same(group.all_gather(mine[:part].copy()), xs[:, :part])
+print("all right")
+"""
+)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("ranks", "sizes"), [(2, ((1 << 19) - 1,)), (3, (1 << 16,)), (8, (12_289,))])
+def test_large_arrays(ranks, sizes):
+    """Up to a megabyte less a number: tiles, and with more ranks two shots; blocks take many steps."""
+    done = mpiexec(ranks, "-c", LARGE, *sizes, timeout=3000, **EMULATED)
+    assert done.stdout.count("all right") == ranks, done.stderr
+
+
 STEPS = (
     BEGIN
     + """
-from charcnn.gpu.collectives import kernels, protocols
+from charcnn.gpu.collectives import kernels
 
 protocols.CAPACITIES.update(lines=8, tiles=8)
 kernels.THREADS.update(lines=4, tiles=4)
-import charcnn.gpu.collectives.group as module
-
-module.BLOCKS = 2
+groups.BLOCKS = 2
 group = Group(comm, deadline=100)
 for turn, size in enumerate((300, 8, 301, 150)):
     for protocol in ("lines", "tiles"):
@@ -112,11 +144,11 @@ LOST = (
     BEGIN
     + """
 import time
-from charcnn.gpu.collectives import protocols
 from charcnn.gpu.device import DeviceError
 
 protocols.LOOKS = 16
-for protocol, shots in (("lines", 1), ("tiles", 1), ("lines", 2), ("tiles", 2)):
+for protocol, shots in (one.split() for one in sys.argv[1:]):
+    shots = int(shots)
     group, how = Group(comm, deadline=0.5), {"protocol": protocol, "shots": shots}
     old = np.full(40, 1 + 100 * comm.rank, np.float32)
     for _ in range(4):
@@ -139,17 +171,21 @@ for protocol, shots in (("lines", 1), ("tiles", 1), ("lines", 2), ("tiles", 2)):
 )
 
 
-def test_a_late_rank_ends_the_wait():
+@pytest.mark.parametrize(
+    "ways", [("lines 1", "tiles 2"), pytest.param(("tiles 1", "lines 2"), marks=pytest.mark.exhaustive)]
+)
+def test_a_late_rank_ends_the_wait(ways):
     """The one that waited gives up and tells the late one, which would else take what lies in its mailbox."""
-    done = mpiexec(2, "-c", LOST, **EMULATED)
+    done = mpiexec(2, "-c", LOST, *ways, **EMULATED)
     assert done.returncode == 0, done.stderr
-    for how in ("lines 1", "tiles 1", "lines 2", "tiles 2"):
+    for how in ways:
         assert done.stdout.count(f"{how} rank 1 did not come within 0.5 s to where rank ") == 2, done.stdout
 
 
 ODD = (
     BEGIN
     + """
+import platform
 group = Group(comm)
 for call in (
     lambda: group.all_reduce(np.ones(4)),
@@ -160,6 +196,7 @@ for call in (
     lambda: Group(comm, deadline=float("inf")),
     lambda: group.all_reduce(np.ones(4, np.float32), shots=3),
     lambda: group.all_reduce([1.0]),
+    lambda: setattr(platform, "node", lambda: str(comm.rank)) or Group(comm),
 ):
     try:
         call()
@@ -180,6 +217,7 @@ def test_arguments_that_do_not_fit():
         "deadline=inf: need seconds above 0",
         "shots=3: need 1 or 2",
         "x is a list: need an array",
+        "ranks on 2 hosts: GPUs share layers on one host, whose memory all of them reach; start ranks on one, or use",
     ):
         assert said.count(part) == 2, said
 
@@ -223,10 +261,8 @@ def test_encoders_whose_layers_are_shared(way, technique, precision):
 
 
 def test_more_ranks_than_heads():
-    words = "--variant tiny --inputs 1 --tokens 4 --offload tensor --as naive"
-    done = mpiexec(3, "-m", "charcnn.networks.bert", *words.split(), **EMULATED)
-    assert done.returncode
-    assert "3 ranks: need a divisor of the " in done.stderr, done.stderr
+    with pytest.raises(ValueError, match="3 ranks: need a divisor of the "):
+        shares.check(steps(encoder("bert").architecture("tiny", 4).nodes), 3)
 
 
 MANY = (
@@ -286,7 +322,7 @@ encoder.main("bert", "--variant tiny --inputs 1 --tokens 4 --offload tensor --as
 """
 
 
-@pytest.mark.parametrize("how", ["dies", "raises"])
+@pytest.mark.parametrize("how", ["dies", pytest.param("raises", marks=pytest.mark.exhaustive)])
 def test_a_rank_that_ends_in_a_layer_ends_the_run(how):
     """The other one waits in a kernel."""
     done = mpiexec(2, "-c", STRUCK, how, timeout=120, **EMULATED)

@@ -215,6 +215,17 @@ def test_resumes_to_the_same_bytes():
     states = [one.state() for one in (made, other)]
     assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
     assert states[0]["steps"] == 6
+    takes_all_or_nothing(other, engine(drawn_by=4).state())
+
+
+def takes_all_or_nothing(training, state):
+    """Whatever of another state does not fit, nothing of it is taken."""
+    before = training.state()
+    for name, value in state.items():
+        for other in (None, -1, *([value[1:], value.astype(np.float64)] if name != "steps" else [1.5])):
+            with pytest.raises(ValueError, match=rf"^state\['{name}'\]"):
+                training.restore({**state, name: other})
+    assert all(np.array_equal(value, training.state()[name]) for name, value in before.items())
 
 
 def test_averages_and_other_weights():

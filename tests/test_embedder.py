@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bert_folder import TEXTS, WORDS, ids_of, of_pytorch, written
+from conftest import quick
 from test_mpi import mpiexec, needs_mpi
 
 import charcnn
@@ -199,7 +200,8 @@ def test_real_weights_give_the_embeddings_of_pytorch() -> None:
 
 
 @needs_mpi
-@pytest.mark.parametrize("mode", ["static", pytest.param("async", marks=pytest.mark.exhaustive), "farm"])
+@pytest.mark.parametrize("mode", ["static", "async", "farm"])
+@quick(lambda mode: mode == "farm", everywhere=True)
 def test_ranks_write_the_bytes_of_one_process(folder: Path, mode: str) -> None:
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(WORDS[4:], rng.integers(1, 15))) for _ in range(75)]

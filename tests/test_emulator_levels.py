@@ -25,6 +25,7 @@ def test_a_level(name, seed, request):
         pytest.skip("another commit's turn")
     ids = np.random.default_rng(seed).integers(0, TINY_MATRICES.alphabet, (2, TINY_MATRICES.length)).astype(np.uint8)
     with emulator.checking(seed) as findings:
-        run = catalog.level(name).module.build(params.init(TINY_MATRICES, 0), TINY_MATRICES, batch=2, streams=1)
+        level = catalog.level(name)
+        run = level.module.build(level.taken(params.init(TINY_MATRICES, 0)), TINY_MATRICES, batch=2, streams=1)
         assert np.isfinite(run(ids)).all()
     assert findings == []

@@ -142,17 +142,20 @@ def test_texts_with_no_character_of_the_alphabet_are_refused():
         ngrams.weights(examples, sizes, balance=False, teaching=0.7, seed=0)
 
 
-def test_ngrams_that_the_same_rows_have_are_one():
+def test_ngrams_that_one_row_has_fill_what_others_leave():
     ids = encode(["abcde x", "abcde y", "abcde x"], FORWARD, 20)
-    table = ngrams._table(ids, FORWARD.blank, True)
-    texts = {code.to_bytes(8, "big").lstrip(b"\0") for code in table.codes.tolist()}
-    assert len(table.codes) == 2, "what all rows have, and what two have; what one has is left out"
-    assert max(map(len, texts)) == 5
-    norms = np.bincount(table.row, table.value**2)
-    np.testing.assert_allclose(norms, 1, rtol=1e-6)
-    assert len(ngrams._table(ids, FORWARD.blank, False).codes) == 2
-    apart = encode(["abc", "xyz"], FORWARD, 20)
-    assert len(ngrams._table(apart, FORWARD.blank, True).codes) == 2, "where no row shares one, all are kept"
+
+    def found(*way):
+        table = ngrams._table(ids, FORWARD.blank, *way)
+        np.testing.assert_allclose(np.bincount(table.row, table.value**2), 1, rtol=1e-6)
+        texts = [bytes(byte - 1 for byte in code.to_bytes(8, "big") if byte) for code in table.codes.tolist()]
+        return {"".join((FORWARD.alphabet + " ")[id] for id in text) for text in texts}
+
+    four = {"abcd", "bcde", "cde "}
+    assert found((True, (4,)), 3) == four, "what all rows have"
+    assert found((False, (4,)), 3) == four | {"de x", "e x "}, "and what two have"
+    assert found((False, (4,)), 6) == four | {"de x", "e x ", "de y", "e y "}, "and what one has"
+    assert found((True, (2, 4)), 11) == four | {"ab", "bc", "cd", "de", "e ", " x", "x ", " y", "y "}
 
 
 def test_the_network_adds_evidence_up_as_the_linear_model_does():
@@ -202,7 +205,7 @@ def test_the_command_says_how_it_begins_and_what_other_ways_reach(tmp_path, caps
     assert run(*options, "--no-curve") == 0
     said = capsys.readouterr().out
     assert re.search(
-        r"begins with \d+ n-grams of 2 to 5 characters (within|across) words that tell .* of 54 rows", said
+        r"begins with \d+ n-grams of (4|2 to 5) characters (within|across) words that tell .* of 54 rows", said
     )
     assert "other ways on the same validation rows: always naming money would make it 33.33 %" in said
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["a.csv", "m.safetensors"]

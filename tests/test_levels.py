@@ -33,7 +33,7 @@ LEVELS = {row.name: row for row in catalog.LEVELS if runs_here(row)}
 
 FEW = Config(length=123, alphabet=9, channels=4, units=8)  # few characters: they are most of the simulator's work
 MORE = pytest.mark.exhaustive
-ODD = [("l14", "fp16"), ("l19", "fp8")]  # batches, by default; level 19 has layers of levels 15 to 17
+ODD = [("l14", "fp16"), ("l19", "fp8"), ("l22", "fp16")]  # batches, by default; level 19 has layers of levels 15 to 17
 COMPILED = [*(name for name, row in LEVELS.items() if row.tensor_cores), "l10"]  # for many seconds, on a GPU
 OTHER = Config(length=130, alphabet=7, channels=5, units=7, classes=3, layernorm=False)
 
@@ -74,7 +74,7 @@ def test_logits_are_those_of_the_reference_and_of_l0(name, config):
     if (name, config.alphabet) == ("l19", 255):
         pytest.skip("its table has no room for so many characters: test_plane_gather has what it says")
     config = fitted(name, config)
-    weights = params.init(config, seed=3)
+    weights = LEVELS[name].taken(params.init(config, seed=3))
     ids = random_ids(3, config)
     monitor = Monitor()
     logits = LEVELS[name].module.build(weights, config, batch=2, monitor=monitor)(ids)
@@ -90,20 +90,20 @@ def test_logits_are_those_of_the_reference_and_of_l0(name, config):
     [(row.name, of) for row in LEVELS.values() if row.precisions[1:] for of in filter(multiplied_here, row.precisions)],
 )
 # Level 19 has layers of levels 15 to 17, in all but bf16; what level 14 multiplies with, test_mma_windows has.
-@quick(lambda name, precision: name in ("l19", "l20") or (name, precision) in (("l14", "fp16"), ("l16", "bf16")))
+@quick(lambda name, precision: name in ("l19", "l20", "l22") or (name, precision) in (("l14", "fp16"), ("l16", "bf16")))
 @pytest.mark.parametrize("layernorm", [True, pytest.param(False, marks=MORE)])
 def test_every_precision(name, precision, layernorm):
     config = replace(SMALL, layernorm=layernorm)
-    weights, ids = params.init(config, seed=4), random_ids(65, config)
+    weights, ids = LEVELS[name].taken(params.init(config, seed=4)), random_ids(65, config)
     run = LEVELS[name].module.build(weights, config, batch=65, precision=precision)
     assert right(run(ids)[:5], ids[:5], weights, config, name, precision)
     assert right(run(ids[:5]), ids[:5], weights, config, name, precision)
 
 
 @cache
-def odd_batch():
+def odd_batch(sparse):
     """Parameters, as many token ids as no tile divides, half of them short texts, and level 13's logits of them."""
-    weights, ids = params.init(SMALL, seed=5), random_ids(4097, SMALL)
+    weights, ids = LEVELS["l22" if sparse else "l13"].taken(params.init(SMALL, seed=5)), random_ids(4097, SMALL)
     ids[::2, 200:] = SMALL.alphabet
     expected = LEVELS["l13"].module.build(weights, SMALL, batch=4097, streams=1, gpus=[0])(ids)  # several share the GPU
     assert right(expected[-3:], ids[-3:], weights, SMALL, "l13")
@@ -119,8 +119,7 @@ def odd_batch():
     ],
 )  # fmt: skip
 def test_odd_batches_on_tensor_cores(name, precision):
-    weights, ids, expected = odd_batch()
-    level = LEVELS[name]
+    weights, ids, expected = odd_batch((level := LEVELS[name]).sparse)
     run = level.module.build(weights, SMALL, batch=4097, streams=1, gpus=[0], **level.build_options(precision))
     rounding = level.rounding(precision)
     some = np.r_[:3, 4094:4097]  # sigmas differ little from input to input
@@ -136,7 +135,7 @@ def test_odd_batches_on_tensor_cores(name, precision):
 @pytest.mark.parametrize("name", LEVELS)
 def test_logits_do_not_depend_on_the_batch(name):
     config, n = fitted(name, FEW), ALONE if LEVELS[name].small_batches else 3  # of more, these have other kernels
-    weights, ids = params.init(config, seed=1), random_ids(n, config)
+    weights, ids = LEVELS[name].taken(params.init(config, seed=1)), random_ids(n, config)
     batches = (1, 64) if device.SIMULATED else (1, 2, 64)
     first, *others = [LEVELS[name].module.build(weights, config, batch=batch)(ids) for batch in batches]
     assert all(np.array_equal(first, logits) for logits in others)
@@ -146,7 +145,8 @@ def test_logits_do_not_depend_on_the_batch(name):
 def test_no_input_is_no_logits(name):
     build = LEVELS[name].module.build
     config = fitted(name, FEW)
-    assert build(params.init(config, seed=0), config)(random_ids(0, config)).shape == (0, config.classes)
+    weights = LEVELS[name].taken(params.init(config, seed=0))
+    assert build(weights, config)(random_ids(0, config)).shape == (0, config.classes)
 
 
 def test_a_level_is_a_photograph():

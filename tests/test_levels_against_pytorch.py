@@ -18,7 +18,7 @@ ONES = [name if name in ("l0", "l16") else pytest.param(name, marks=MORE) for na
 
 @pytest.mark.parametrize("name", ["l0"] if device.SIMULATED else ONES)
 def test_small_against_pytorch(name):
-    weights, ids = params.init(SMALL, seed=5), random_ids(2, SMALL)
+    weights, ids = LEVELS[name].taken(params.init(SMALL, seed=5)), random_ids(2, SMALL)
 
     def conv_block(block, pool):
         layers = [nn.Conv1d(SMALL.in_channels(block), 256, SMALL.kernel_sizes[block - 1])]

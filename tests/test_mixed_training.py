@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numba import cuda
 from small_gpu import fresh_kernels
+from test_cpu_training import takes_all_or_nothing
 
 from charcnn import layers
 from charcnn.config import SMALL, Config
@@ -147,6 +148,7 @@ def test_a_training_resumes_to_the_same_bytes():
         assert np.array_equal(saved, second.state()[name]), name
     assert not np.array_equal(state["weights"], first.state()["weights"])
     assert not np.array_equal(first.state()["average"], first.state()["weights"])
+    takes_all_or_nothing(second, state)
 
 
 def answered(config, ids, weights):
@@ -211,7 +213,14 @@ def test_an_average_begins_with_the_first_weights():
     assert all(np.array_equal(array, moved[name]) for name, array in training.averaged.items())
     training.load(weights)
     assert all(np.array_equal(array, weights[name]) for name, array in training.params.items())
-    assert all(np.array_equal(array, moved[name]) for name, array in training.averaged.items())
+    flat = training.averaged  # on the GPU
+    assert flat.keys() == moved.keys()
+    before, found = training.state(), training.answers(ids, flat)
+    assert all(np.array_equal(saved, training.state()[name]) for name, saved in before.items())
+    training.average(0.5)  # of a copy nothing is seen
+    assert all(np.array_equal(array, moved[name]) for name, array in flat.items())
+    assert np.array_equal(found, training.answers(ids, dict(flat)))
+    assert not np.array_equal(found, training.answers(ids))
 
 
 def test_what_an_average_cannot_follow():

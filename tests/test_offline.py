@@ -17,7 +17,7 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 from conftest import part, wheels_installed
-from offline_levels import ADAMW, BETWEEN_PRODUCTS, COLLECTIVES, ENCODERS
+from offline_levels import ADAMW, BETWEEN_PRODUCTS, COLLECTIVES, ENCODERS, SPARSE
 
 from charcnn.catalog import CHAIN, IMAGE_CHAIN, VARIANTS
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
@@ -49,7 +49,7 @@ PARTS = 48
 """Of what is as it was, a part in so many is compiled nevertheless."""
 
 LEVEL_17, TOOM_COOK, FOR_ADA = "l17", "toom_cook", "l14 fp8"
-BESIDE = (LEVEL_17, TOOM_COOK, FOR_ADA, *ENCODERS, COLLECTIVES, ADAMW, BETWEEN_PRODUCTS)
+BESIDE = (LEVEL_17, TOOM_COOK, FOR_ADA, *ENCODERS, COLLECTIVES, ADAMW, BETWEEN_PRODUCTS, SPARSE)
 """What these launch beside the variants (`offline_build`)."""
 
 FEW_PORTABLE, FOR_TURING = "few inputs of l21", "l14 fp16"
@@ -106,6 +106,7 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather_bf16", "_warp_gather_pool_kernel"),
     *((LEVEL_17, kernel) for kernel in ("_warp_gather_pool_kernel", "_make_kernel", "_merge_kernel")),
     (TOOM_COOK, "make_kernel"),
+    (SPARSE, "_merge_kernel"),
     *((FOR_ADA, f"_{kernel}_kernel") for kernel in ("merge", "pairs", "singles", "stat", "tables", "warp_gather_pool")),
     (FOR_ADA, "_make_kernel"),
 }
@@ -237,7 +238,7 @@ PORTABLE = {
 }
 
 
-PORTABLE_PARTS = 4
+PORTABLE_PARTS = 8
 """Of a capability's kernels, with --turns, a part in so many is compiled, by one commit of each."""
 
 SPILLING = {("8.0", "_stat_kernel")}

@@ -14,12 +14,13 @@ from test_training import ENGINES, FORWARD, QUICK, command, engine, examples, ru
 
 from charcnn.config import Config
 from charcnn.host.install import module_environment
-from charcnn.model import network, params
+from charcnn.model import network, params, sparsity
 from charcnn.text.encodings import encode
-from charcnn.training import changes, data, engines, ngrams, sparsity, start
+from charcnn.training import changes, data, engines, ngrams, start
 from charcnn.training.engines import choose
 from charcnn.training.plan import plan
 from charcnn.training.recipe import Recipe
+from charcnn.training.steps import OwnTrainer
 
 STILL = Recipe(blank_words=0, replace_characters=0, shift_left=0, shift_right=0, smoothing=0)
 SMALLEST = Config(length=123, channels=8, units=16, classes=3)
@@ -196,7 +197,8 @@ def test_the_largest_evidence_is_that_of_the_network():
 # Which engine trains.
 
 
-def chosen(monkeypatch, *asked, gpu=None, torch=True, cuda_build=True, **options):
+def chosen(monkeypatch, *asked, gpu=None, torch=True, cuda_build=True, on_a_gpu="torch", **options):
+    monkeypatch.setattr(engines, "ON_A_GPU", on_a_gpu)
     monkeypatch.setattr(engines, "gpu", lambda: gpu)
     monkeypatch.setattr(engines, "find_spec", lambda name: torch or None)
     monkeypatch.setattr(engines, "_torch", lambda *how: SimpleNamespace(name="torch", device=how[0], precision=how[1]))
@@ -214,6 +216,7 @@ OLD = "An old GPU has compute capability 7.5, below 8.0"
     [
         ((), {}, ("own", "cpu", "float32"), None),
         ((), {"gpu": ""}, ("torch", "auto", "auto"), "engine torch trains: a GPU is there, and so is PyTorch"),
+        ((), {"gpu": "", "on_a_gpu": "own"}, ("own", "cuda", "bf16"), None),
         ((), {"gpu": "", "torch": False}, ("own", "cuda", "bf16"), None),
         ((), {"gpu": "", "cuda_build": False}, ("own", "cuda", "bf16"), None),
         (("own",), {"gpu": ""}, ("own", "cuda", "bf16"), None),
@@ -281,6 +284,15 @@ def test_a_training_goes_on_to_the_same_weights(tmp_path):
     for number in (2, 3):
         part.epoch(number)
     assert bytes(engine().packed({"trainer": part.state()})) == bytes(states[2])
+
+
+def test_a_thread_that_changes_texts_ahead_changes_no_bits():
+    given, states = (examples(), np.ones(3), SMALLEST, Recipe(epochs=2, batch=16, cut=0.5), engine()._make), []
+    for ahead in (False, True):
+        trainer = OwnTrainer(*given, ahead=ahead)
+        trainer.epoch(1)
+        states.append(bytes(engine().packed(trainer.state())))
+    assert states[0] == states[1]
 
 
 def test_without_matplotlib_a_model_has_no_curve(tmp_path, monkeypatch, capsys):

@@ -349,9 +349,9 @@ command.main("ece408", options)
 
 @needs_mpi
 @needs_ulfm
-@pytest.mark.parametrize("mode", ["tensor", pytest.param("pipeline", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("mode", offload.PARTED)
 def test_a_death_ends_all_ranks(mode):
-    done = mpiexec(3, "-c", STRUCK, mode, options=ULFM, timeout=300)
+    done = mpiexec(2, "-c", STRUCK, mode, options=ULFM, timeout=300)
     ended(done)
     assert f"rank 0: rank 1 has died, and ends this run: --offload {mode} needs all" in done.stderr
     assert "validated" not in done.stdout

@@ -4,9 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
+from test_mpi import mpiexec, needs_mpi
 from test_networks import architecture
 from test_plan import plan
 
+from charcnn.gpu import device
 from charcnn.offload import parts_model
 from charcnn.offload.cost_model import Machine, Work
 
@@ -64,3 +66,67 @@ def test_plan_of_a_network(capsys):
     ):
         with pytest.raises(ValueError, match=message):
             plan(capsys, "--rate", 1, *words)
+
+
+ADVISED = """
+import charcnn.networks
+charcnn.networks.prepare()
+import argparse, contextlib, io, json, shlex, sys
+import numpy as np
+from charcnn import offload
+from charcnn.cli import plan
+from charcnn.levels.runner import command as runner
+from charcnn.networks.runner import command
+
+comm, parser, said, kept = offload.world(), argparse.ArgumentParser(), io.StringIO(), []
+plan.add_arguments(parser)
+network, goal, *how = sys.argv[1:]
+words = ["--network", network, "--rate", "1", "--gpus", str(comm.size), "--chunk", "1", "--measure", "--json"]
+with contextlib.redirect_stdout(said):
+    plan.run(parser.parse_args(words))
+found = comm.bcast(json.loads(said.getvalue()) if comm.rank == 0 else None)
+assert {*found["links"]} == {"local_link", "local_latency"}, "between ranks of one host"
+assert found["machine"].items() >= found["links"].items()
+runner.show = lambda name, report, job, results: kept.append(results)
+
+def run(*words):
+    try:
+        command.main(network, [*words, "--variant", "tiny", "--inputs", "5", *how])
+    except SystemExit as done:
+        assert not done.code, words
+
+for one in found["advice"]:
+    if one["ranks"] == comm.size and goal in one["for"]:
+        launcher, option, ranks, python, option, module, *rest = shlex.split(one["command"])
+        assert [launcher, ranks, python, module] == ["mpiexec", str(comm.size), "python", f"charcnn.networks.{network}"]
+        run(*rest)
+        if comm.rank == 0:
+            print("ran:", one["way"])
+if comm.rank == 0:
+    offload.world = lambda: None
+    run()
+    *parts, whole = kept
+    for part in parts:
+        np.testing.assert_allclose(part, whole, rtol=1e-3, atol=1e-5 * np.abs(whole).max())
+comm.Barrier()
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("ranks", "goal"), [(2, "one batch"), *(pytest.param(ranks, "", marks=pytest.mark.exhaustive) for ranks in (3, 4))]
+)
+def test_what_a_plan_advises_gives_the_results_of_one_process(ranks, goal):
+    """The links are measured first. Processors are so slow that no message matters: ranks share a single image."""
+    done = mpiexec(ranks, "-c", ADVISED, "ece408", goal, "--as", "cpu_gemm")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = [line for line in done.stdout.splitlines() if line.startswith("ran:")]
+    assert ran == ["ran: data"] * (not goal) + ["ran: tensor"]
+
+
+@needs_mpi
+@pytest.mark.skipif(device.SIMULATED or device.gpu_count() < 2, reason="needs two GPUs")
+def test_what_a_plan_advises_on_two_gpus():
+    done = mpiexec(2, "-c", ADVISED, "alexnet", "", "--as", "winograd")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ran: tensor" in done.stdout

@@ -176,7 +176,7 @@ def test_the_command_writes_its_result(tmp_path):
     light = "torch-float32,onnxruntime,openvino"
     done = command(
         "--tiny", "--device", "cpu", "--batches", "1,3", "--levels", "l0,l2", "--peers", light, "--seconds", "0.01",
-        "--results-dir", tmp_path,
+        "--joules", "0", "--results-dir", tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (file,) = tmp_path.iterdir()

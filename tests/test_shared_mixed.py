@@ -97,11 +97,14 @@ def test_other_ranks_are_told_once_all_weights_are_moved():
 
 
 OFFLOADED = """
+import sys
 import numpy as np
 from charcnn import layers, offload
 from charcnn.layers import place
 from charcnn.runtime.mixed_training import MixedTraining
+from charcnn.runtime.filed_training import FiledTraining
 from charcnn.runtime.offloaded_training import OffloadedTraining
+from charcnn.runtime.sharding import LEAST_MEMORY
 
 nodes = place(
     (layers.OneHot(9), layers.Conv1d(64, 3, name="conv1"), layers.Relu(), layers.MaxPool1d(3),
@@ -126,7 +129,21 @@ masters = shared._layout.flat(found)
 assert np.array_equal(plain, masters[: plain.size])
 nearest = (halves.astype(np.uint32) << 16).view(np.float32)
 assert np.all(abs(nearest - masters[plain.size :]) <= abs(masters[plain.size :]) / 256)
-shared.close()
+filed = FiledTraining(nodes, weights, 4, comm, directory=sys.argv[1], memory=LEAST_MEMORY, clip=0.1)
+assert filed.files >= 4 * filed._states.windows <= 4 * LEAST_MEMORY
+for _ in range(2):
+    filed.step(ids[own], targets[own])
+assert filed.digest() == shared.digest() and filed.steps == 2
+assert filed.memory["moments"] == filed.memory["masters"] == 0
+file = f"{sys.argv[1]}/kept.safetensors"
+filed.save(file)
+again = FiledTraining(nodes, weights, 4, comm, directory=sys.argv[1], memory=LEAST_MEMORY, clip=0.1)
+again.resume(file)
+for training in (again, shared):
+    training.step(ids[own], targets[own])
+assert again.digest() == shared.digest() and again.steps == 3
+for training in (shared, filed, again):
+    training.close()
 if comm is None or comm.rank == 0:
     print("all right")
 """
@@ -135,9 +152,12 @@ if comm is None or comm.rank == 0:
 @needs_mpi
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_the_host_moves_the_weights(ranks):
-    """Emulated: nearly those of a GPU that does all; float32's operations are contracted otherwise there."""
-    done = mpiexec(ranks, "-c", OFFLOADED, NUMBA_ENABLE_CUDASIM="1", timeout=600)
+def test_the_host_moves_the_weights(ranks, tmp_path):
+    """Emulated: nearly those of a GPU that does all; float32's operations are contracted otherwise there.
+
+    Masters and moments in files, four times as large as the memory that they are allowed, have the same bits.
+    """
+    done = mpiexec(ranks, "-c", OFFLOADED, tmp_path, NUMBA_ENABLE_CUDASIM="1", timeout=600)
     assert done.stdout.startswith("all right"), done.stderr
 
 

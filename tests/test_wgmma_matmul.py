@@ -7,11 +7,12 @@ import pytest
 from small_gpu import fresh_kernels
 
 from charcnn.gpu import device
+from charcnn.gpu.ptx.simulated import E4M3
 from charcnn.layers import Gelu, Linear, Relu
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma import few_rows, layer, matmul, split_k
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
-from charcnn.ops.conv1d.wgmma.matmul import TILE
+from charcnn.ops.conv1d.wgmma.matmul import TILES
 
 if device.SIMULATED:
     from charcnn.gpu import emulator
@@ -21,14 +22,18 @@ AFTER = {"": [], "relu": [Relu()], "gelu": [Gelu()]}
 CASES = [(300, 264, 136, ""), (520, 520, 320, "relu"), (100, 8, 40, "gelu")]
 """Rows, columns, depth: of several tiles, of more steps than boxes, of one step; what follows."""
 
+EIGHTHS = 130, 272, 272, "gelu"
+"""Likewise, of fp8."""
 
-def test_what_shared_memory_holds():
-    assert TILE.smem_bytes <= device.SHARED_LIMIT
-    assert TILE.stage_bytes % 1024 == TILE.staged_at % 1024 == matmul.BOX_BYTES % 1024 == 0  # the swizzle begins anew
-    assert TILE.bias_at - TILE.staged_at == 2 * TILE.block_m * TILE.block_n  # all results
-    copy, math = TILE.registers
-    assert 128 * (copy + TILE.math_warpgroups * math) <= 65_536
-    assert math >= 32 + TILE.block_n // 2
+
+@pytest.mark.parametrize("tile", TILES.values())
+def test_what_shared_memory_holds(tile):
+    assert tile.smem_bytes <= device.SHARED_LIMIT
+    assert tile.stage_bytes % 1024 == tile.staged_at % 1024 == matmul.BOX_BYTES % 1024 == 0  # the swizzle begins anew
+    assert tile.bias_at - tile.staged_at == tile.result_bytes * tile.block_m * tile.block_n  # all results
+    copy, math = tile.registers
+    assert 128 * (copy + tile.math_warpgroups * math) <= 65_536
+    assert math >= 32 + tile.block_n // 2
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="calls a device function")
@@ -57,49 +62,63 @@ needs_hopper = pytest.mark.skipif(
 )
 
 
+def values_of(bits, precision):
+    """Numbers of a format."""
+    if precision == "fp8":
+        return E4M3[bits]
+    return bits if precision == "fp16" else (bits.astype(np.uint32) << 16).view(np.float32)
+
+
 def multiplied(case, precision="fp16"):
     """A result, poisoned before, and what it must be."""
     m, n, k, after = case
     draw = np.random.default_rng(0)
+    of = TENSOR_PRECISIONS[precision]
     a, b = draw.standard_normal((m, k)).astype(np.float16), draw.standard_normal((k, n), np.float32) / np.sqrt(k)
     bias = draw.standard_normal(n, np.float32) if after else None
     weights = {"weight": b.astype(np.float32)} | ({} if bias is None else {"bias": bias})
     made = WgmmaConv([Linear(n), *AFTER[after]], weights, precision=precision)
-    x = device.to_device(a if precision == "fp16" else (a.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16))
-    y = device.to_device(np.full((m, 1, n), 0x7FFF, np.uint16).view(made.results.dtype))
-    made.apply(x, out=y)
-    exact = a.astype(np.float64) @ b
+    x = a if precision == "fp16" else (a.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    if precision == "fp8":
+        x = draw.integers(0x28, 0x3F, (m, k), np.uint8) | draw.integers(0, 2, (m, k), np.uint8) << 7  # 1/4 to 1.9
+    y = device.to_device(np.full(m * n * of.itemsize, 0x7F, np.uint8).view(of.dtype).reshape(m, 1, n))
+    made.apply(device.to_device(x), out=y)
+    exact = values_of(x, precision).astype(np.float64) @ b
     want = exact + (0 if bias is None else bias)
     if after == "relu":
         want = np.maximum(want, 0)
     elif after == "gelu":
         want = 0.5 * want * (1 + np.tanh(np.sqrt(2 / np.pi) * (want + 0.044715 * want**3)))
-    return y.copy_to_host()[:, 0], want
+    return values_of(y.copy_to_host()[:, 0], precision), want
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to emulate")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "precision"), [*((case, "fp16") for case in CASES), (EIGHTHS, "fp8")])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 20))])
-def test_the_emulator_finds_nothing(case, seed, machine):
+def test_the_emulator_finds_nothing(case, precision, seed, machine):
     with emulator.checking(seed) as findings:
-        got, want = multiplied(case)
+        got, want = multiplied(case, precision)
     assert findings == []
-    assert np.linalg.norm(got - want) <= TENSOR_PRECISIONS["fp16"].tolerance * np.linalg.norm(want)
+    assert np.linalg.norm(got - want) <= TENSOR_PRECISIONS[precision].tolerance * np.linalg.norm(want)
 
 
 @needs_hopper
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp16", marks=pytest.mark.exhaustive), "bf16", "fp8"])
 def test_the_product(precision, machine):
-    got, want = multiplied((257, 264, 200, ""), precision)
-    if precision == "bf16":
-        got = (got.astype(np.uint32) << 16).view(np.float32)
+    got, want = multiplied((257, 272, 208, ""), precision)
     assert np.linalg.norm(got - want) <= 2 * TENSOR_PRECISIONS[precision].tolerance * np.linalg.norm(want)
 
 
 @needs_hopper
 @pytest.mark.parametrize(
     ("options", "own"),
-    [({}, True), ({"precision": "bf16"}, True), ({"results": "float32"}, False), ({"precision": "fp16x3"}, False)],
+    [
+        ({}, True),
+        ({"precision": "bf16"}, True),
+        ({"precision": "fp8"}, True),
+        ({"results": "float32"}, False),
+        ({"precision": "fp16x3"}, False),
+    ],
 )
 def test_when_it_is_taken(options, own, machine):
     weight = np.zeros((64, 16), np.float32)

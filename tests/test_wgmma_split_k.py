@@ -64,6 +64,19 @@ def test_when_they_are_taken(name, monkeypatch):
     }  # fmt: skip
 
 
+def test_wide_layers_of_few_rows_are_one_round(monkeypatch):
+    monkeypatch.setattr(device, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(device, "shared_limit", lambda: LIMIT)
+    of = TENSOR_PRECISIONS["fp16"]
+    usual = WgmmaTile.of(1, False, of)
+    for c_out, splits in ((768, 4), (2304, 2), (3072, 2)):
+        tile = split_k.offered(usual, 128, 12, c_out, of)
+        assert (tile.block_m, tile.block_n, tile.splits) == (128, 64, splits)
+        assert -(-c_out // tile.block_n) * tile.splits <= 132
+        assert tile.smem_bytes <= LIMIT
+    assert split_k.offered(usual, 512, 12, 3072, of) is None  # where smaller tiles are faster
+
+
 def test_the_time_of_a_tile_by_hand():
     (tile, *_) = split_k.candidates(136, TENSOR_PRECISIONS["fp16"], LIMIT)
     # 16 clusters of 4 blocks at once; 34 steps of 8,192 + 32 / 64 of 8,192 bytes, 3200 / 64 a cycle.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -21,8 +22,12 @@ class Network(Protocol):
     def prepare(self, times: int) -> None:
         """Make ready, untimed, for a run of so many times; other networks may have run since the last."""
 
+    def start(self, times: int) -> Callable[[], object]:
+        """Begin to compute the logits of the loaded ids so many times; gives what waits for the last."""
+
     def run(self, times: int) -> None:
-        """Compute the logits of the loaded ids so many times, and wait for the last."""
+        """Start, and wait."""
+        self.start(times)()
 
     def logits(self) -> np.ndarray:
         """What the last of a run left, (N, classes) on the host."""

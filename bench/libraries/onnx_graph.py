@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+from energy import done
 
 from charcnn.layers import Network
 from charcnn.model.onnx_graph import graph
+from libraries import Network as Face
 
 
 class _Once:
@@ -43,7 +45,7 @@ def quantised(model: bytes, ids: np.ndarray) -> bytes:
         return path.read_bytes()
 
 
-class _OnHost:
+class _OnHost(Face):
     """A `Network` that a graph makes: a call waits for its result."""
 
     timed = "host to host"
@@ -61,10 +63,11 @@ class _OnHost:
     def prepare(self, times: int) -> None:
         """Nothing to make ready."""
 
-    def run(self, times: int) -> None:
-        """Compute the logits of the loaded ids."""
+    def start(self, times: int) -> Callable[[], object]:
+        """Compute the logits of the loaded ids; they are there when it returns."""
         for _ in range(times):
             self._logits = self._infer(self._ids)
+        return done
 
     def logits(self) -> np.ndarray:
         """What the last run left."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
+from energy import done, marked
 
 from charcnn import catalog
 from charcnn.config import Config
 from charcnn.gpu import device
 from charcnn.runtime.run import BatchRun, GpuRun
+from libraries import Network
 
 MOST_INPUTS = 1 << 18
 """Of one call: 266 MB of token ids."""
 
 
-class HostLevel:
+class HostLevel(Network):
     """A `Network`: many batches a call, as a level overlaps them."""
 
     timed = "host to host"
@@ -33,10 +35,11 @@ class HostLevel:
         self._batches = min(times, max(1, MOST_INPUTS // len(self._ids)))
         self._repeated = np.tile(self._ids, (self._batches, 1))
 
-    def run(self, times: int) -> None:
-        """Compute the logits of the loaded ids."""
+    def start(self, times: int) -> Callable[[], object]:
+        """Compute the logits of the loaded ids; they are there when it returns."""
         for start in range(0, times, self._batches):
             self._logits = self._run(self._repeated[: min(self._batches, times - start) * len(self._ids)])
+        return done
 
     def logits(self) -> np.ndarray:
         """What the last batch left."""
@@ -60,13 +63,11 @@ class DeviceLevel(HostLevel):
     def prepare(self, times: int) -> None:
         """Nothing to make ready."""
 
-    def run(self, times: int) -> None:
-        """Compute the logits of the loaded ids."""
-        from numba import cuda
-
+    def start(self, times: int) -> Callable[[], object]:
+        """Queue what computes the logits of the loaded ids."""
         for _ in range(times):
             self._left = self._run.on_device(self._ids)
-        cuda.synchronize()
+        return marked()
 
     def logits(self) -> np.ndarray:
         """What the last run left."""

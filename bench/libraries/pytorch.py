@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from energy import done
 
 from charcnn.config import Config
 from charcnn.layers import Network
 from charcnn.model.pytorch import attribute, function, inward
+from libraries import Network as Face
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -98,8 +100,8 @@ class ImageModel(torch.nn.Module):
         return x
 
 
-class Torch:
-    """A `Network`."""
+class Torch(Face):
+    """PyTorch's `Network`."""
 
     def __init__(self, model: Model | ImageModel, compiled: bool, tf32: bool, threads: int) -> None:
         self._model = torch.compile(model, mode="max-autotune", dynamic=False) if compiled else model
@@ -121,12 +123,15 @@ class Torch:
             torch.backends.cudnn.benchmark = True  # it tries its algorithms at the first call
 
     @torch.inference_mode()
-    def run(self, times: int) -> None:
-        """Compute the logits of the loaded ids."""
+    def start(self, times: int) -> Callable[[], object]:
+        """Compute the logits of the loaded ids, on a GPU queued."""
         for _ in range(times):
             self._logits = self._model(self._ids)
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
+        if self._device.type != "cuda":
+            return done
+        event = torch.cuda.Event()
+        event.record()
+        return event.synchronize
 
     def logits(self) -> np.ndarray:
         """What the last run left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -77,6 +78,10 @@ class Jax:
         self._params, self._moments = self._move(
             self._params, self._moments, gradients, float(self._made), clip=self._clip
         )
+
+    def queued(self) -> Callable[[], object]:
+        """What waits for the last step's loss: JAX has streams of its own, for which no event of ours waits."""
+        return self._last.block_until_ready
 
     def loss(self) -> float:
         """The loss before the last step, when that is done."""

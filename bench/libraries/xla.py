@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from charcnn.layers import (
     Softmax,
     Tanh,
 )
+from libraries import Network as Face
 
 DTYPES = {"tf32": jnp.float32, "bf16": jnp.bfloat16}
 """TF32 is what JAX makes of a float32 product on a GPU unless told otherwise; on a CPU it is float32."""
@@ -132,8 +133,8 @@ def _pooled(x: Any, at: Any, empty: float, of: Any) -> Any:
     return lax.reduce_window(x, np.array(empty, x.dtype), of, window, strides, ((0, 0), *_sides(at), (0, 0)))
 
 
-class Jax:
-    """A `Network`."""
+class Jax(Face):
+    """JAX's `Network`."""
 
     timed = "device to device"
 
@@ -152,11 +153,11 @@ class Jax:
     def prepare(self, times: int) -> None:
         """Nothing to set."""
 
-    def run(self, times: int) -> None:
-        """Compute the logits of the loaded ids."""
+    def start(self, times: int) -> Callable[[], object]:
+        """Queue what computes the logits of the loaded ids."""
         for _ in range(times):
             self._logits = self._forward(self._params, self._ids)
-        self._logits.block_until_ready()
+        return self._logits.block_until_ready
 
     def logits(self) -> np.ndarray:
         """What the last run left."""

@@ -90,12 +90,12 @@ def _networks(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     cells = []
     for called, by in found.items():
         one, shared = (by[made]["microseconds"] for made in ("one GPU", "shared"))
-        sent = [sum(us for part, us in of if part.startswith(EXCHANGES)) for of in by["shared"]["parts"]]
+        sent = [sum(us for part, us in of.items() if part.startswith(EXCHANGES)) for of in by["shared"]["parts"]]
         cells.append([called, _us(one), _us(shared), _us(max(sent)), f"{one / shared:.2f} ×"])
-    return ["µs a batch", "one GPU", "layers shared", "of it, exchanges alone", "faster"], cells
+    return ["µs a batch", "one GPU", "layers shared", "of it, gathers and sums", "faster"], cells
 
 
-EXCHANGES = "gathered", "summed", "sharednorm"
+EXCHANGES = "gathered", "summed"
 """How the names of layers begin that exchange features."""
 
 

@@ -20,6 +20,7 @@ from report.claims import layer_costs, op_times, op_times_here, training_memory
 from report.classify import accuracy, classify, compared, engines, training
 from report.code import change, code
 from report.collectives import collectives
+from report.energy import energy_bytes, energy_operations
 from report.few_rows import few_rows
 from report.fused import fused_alexnet
 from report.gemm import gemm
@@ -28,6 +29,7 @@ from report.ideas import ideas
 from report.images import conv2d, conv2d_cpu
 from report.ladder import READMES, mma_steps, wgmma_steps
 from report.levels import cost, headline, history, levels, measured, step
+from report.loss_curves import loss_curves
 from report.measured import SHIPPED
 from report.networks import fused_layers, half_chain, network_techniques, networks, networks_beside
 from report.offload import forecasts, mixed, overhead, path, ranks, scaling, strikes, whole
@@ -37,8 +39,8 @@ from report.peers import beside, peers
 from report.pictures import PICTURES
 from report.plot import PLOT, TALL, drawn, drawn_tall
 from report.schema import ROOT, WEIGHTS, ReportError
-from report.sparse import sparse_conv3, sparse_products, sparse_weights
-from report.training import training_steps
+from report.sparse import sparse_conv3, sparse_level, sparse_products, sparse_weights
+from report.training import training_ranks, training_steps
 from report.tried import tried
 
 BLOCK = re.compile(r"(<!-- (\w+):begin ?([^\n]*?) ?-->\n).*?(<!-- \2:end -->)", re.DOTALL)
@@ -49,8 +51,9 @@ _BLOCKS = (
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted, bert,
     gemm, amx, attention, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
-    few_rows, collectives, whole, training_memory, training_steps, host_bytes, sparse_conv3, sparse_products,
-    sparse_weights, backends, backends_beside,
+    few_rows, collectives, whole, training_memory, training_steps, host_bytes, sparse_conv3, sparse_level,
+    sparse_products, sparse_weights, training_ranks, energy_operations, energy_bytes, loss_curves,
+    backends, backends_beside,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

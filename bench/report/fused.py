@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from report import energy
 from report.markdown import UNMEASURED, link, sources, table
 from report.schema import ROOT, machine_called, results
 
@@ -25,7 +26,8 @@ def fused_alexnet(document: Path) -> str:
         rows = raw["ways"]
         parts.append(
             f"{machine_called(raw['machine'])}, microseconds a call, from bytes on the GPU. The first two layers:\n\n"
-            f"{_times(rows, 'front')}\nThe whole network with them:\n\n{_times(rows, 'network')}\n"
+            f"{_times(rows, 'front')}\nThe whole network with them:\n\n{_times(rows, 'network')}"
+            f"{energy.said(rows, 'images')}\n"
             f"What the ways compute and move:\n\n{_counts(rows, raw['counted'])}{sources(document, [file])}"
         )
     if not parts:
@@ -59,7 +61,7 @@ def _times(rows: Iterable[Row], part: str) -> str:
 
 
 def _time(row: Row | None) -> str:
-    return f"{row['microseconds']:,.1f}" if row else "–"
+    return energy.beside(f"{row['microseconds']:,.1f}", row) if row else "–"
 
 
 def _peer(of: dict[str, Row], how: str) -> str:

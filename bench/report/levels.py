@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from charcnn import catalog
+from report import energy
 from report.limits import beside_peers, best_peer, limit, predecessor
 from report.markdown import UNMEASURED, link, number, percent, sources, table
 from report.schema import ROOT, LevelResult, Place, ReportError, places, results
@@ -44,10 +45,12 @@ def headline(document: Path) -> str:
 def levels(document: Path) -> str:
     """The table of levels: what each is, how fast, by how much faster, and beside the fastest other library."""
     rows, files = [], []
+    drawn = [one.row for level in catalog.LEVELS if (one := results().levels.get((level.name, HOST)))]
+    counts = any("energy" in row for row in drawn)
     for level in catalog.LEVELS:
         now = results().levels.get((level.name, HOST))
         if now is None:
-            rows.append([_page(document, level.name), level.title, UNMEASURED, "", ""])
+            rows.append([_page(document, level.name), level.title, UNMEASURED, "", "", *[""] * counts])
             continue
         times, share = _won(level, now), ""
         files += [now.file, *(results().levels[level.name, place].file for place in _more_ranks(level))]
@@ -56,8 +59,9 @@ def levels(document: Path) -> str:
             share = percent(rate / peer.inputs_per_second)
             files.append(peer.file)
         rows.append([_page(document, level.name), level.title, number(now.inputs_per_second), times, share])
-    head = ["level", "idea", "inputs/s", "× before", "of the best other library"]
-    return table(head, rows, 2) + sources(document, dict.fromkeys(files))
+        rows[-1] += [energy.joules(now.row)] * counts
+    head = ["level", "idea", "inputs/s", "× before", "of the best other library", *["J a million"] * counts]
+    return table(head, rows, 2) + energy.said(drawn, "inputs") + sources(document, dict.fromkeys(files))
 
 
 def _more_ranks(level: catalog.Level) -> list[Place]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from charcnn import catalog
 from charcnn.networks.architecture import Architecture
+from report import energy
 from report.markdown import UNMEASURED, link, number, sources, table
 from report.schema import ROOT, machine_called, results
 
@@ -57,6 +58,7 @@ def networks_beside(document: Path) -> str:
             rows.append([f"{name}, N = {batch:,}", _cell(own), *map(_cell, others)])
             rows[-1].append(f"{rate / best:.2f} ×" if best else "–")
         made = table(["network", "fastest here", *libraries, "of the best other"], rows, right=1)
+        made += energy.said(raw["networks"], "inputs")
         where = "bytes and results on the GPU, " if raw["machine"]["gpus"] else ""
         said = f"Inputs/s, {where}{machine_called(raw['machine'])}{_note(raw)}.\n\n{made}"
         parts.append(said + sources(document, [file]))
@@ -68,7 +70,10 @@ def _note(raw: dict[str, Any]) -> str:
 
 
 def _cell(row: dict[str, Any] | None) -> str:
-    return f"{number(row['inputs_per_second'])} (`{row['name']}`)" if row else "–"
+    if row is None:
+        return "–"
+    drawn = f", {energy.joules(row)} J" if "energy" in row else ""
+    return f"{number(row['inputs_per_second'])} (`{row['name']}`{drawn})"
 
 
 def fused_layers(document: Path) -> str:

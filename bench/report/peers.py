@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from report import energy
 from report.limits import best_peer, called, peer_rows
 from report.markdown import UNMEASURED, number, sources, table
 from report.schema import machine_called, results
@@ -51,6 +52,8 @@ def machine_table(link: str, raw: dict[str, Any]) -> str:
     left_out: dict[tuple[str, str], list[str]] = {}
     for out in sorted((out for run in runs for out in run["left_out"]), key=lambda out: int(out["batch"])):
         left_out.setdefault((out["name"], out["reason"]), []).append(str(out["batch"]))
+    every = [row for run in runs for row in run["peers"]]
+    drawn = energy.columns(every, batches, lambda row: row["batch"], lambda batch: f"N={batch}")
     for name in dict.fromkeys(name for run in runs for name in run["order"]):
         measured = {row["batch"]: row for run in runs for row in run["peers"] if row["name"] == name}
         cells = []
@@ -65,9 +68,11 @@ def machine_table(link: str, raw: dict[str, Any]) -> str:
                     off = f"{row['error']:.1e}, meant {row['tolerance']:g}"
                 missed.append(f"`{name}` at N={batch} {off}")
         for row in [*measured.values()][:1]:
+            cells += [energy.joules(measured.get(batch)) for batch in drawn]
             rows.append([f"{row['title']} (`{name}`)", row["precision"], row["timed"], *cells])
     where = machine_called(raw["machine"])
-    parts = [table([f"{where}: inputs/s", "arithmetic", "timed", *(f"N={batch}" for batch in batches)], rows, 3)]
+    head = [f"{where}: inputs/s", "arithmetic", "timed", *(f"N={batch}" for batch in batches), *drawn.values()]
+    parts = [table(head, rows, 3) + energy.said(every, "inputs")]
     if missed:
         parts.append(f"\\* Off by more than its arithmetic is meant to be: {'; '.join(missed)}.\n")
     if left_out:

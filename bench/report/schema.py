@@ -53,6 +53,8 @@ class LevelResult:
     batch: int
     file: Path
     """The raw result that has it."""
+    row: dict[str, Any] = field(default_factory=dict, compare=False)
+    """It as it stands there, with its joules where they were counted."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ class Results:
     """What bench/bert.py wrote, by file."""
     gemm: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/gemm.py wrote, by file."""
+    costs: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/tensor_energy.py --zeros and bench/byte_energy.py wrote, by file."""
     collectives: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/collectives.py wrote, by file."""
     shared_layers: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -136,6 +140,7 @@ def results() -> Results:
         "attention": found.attention,
         "bert": found.bert,
         "gemm": found.gemm,
+        "costs": found.costs,
         "collectives": found.collectives,
         "shared_layers": found.shared_layers,
         "shared_networks": found.shared_networks,
@@ -186,7 +191,7 @@ SCHEMAS = (
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
     "compare", "amx", "models", "wgmma_trace", "calls", "attention",
     "attention_trace", "bert", "gemm", "collectives", "shared_layers", "shared_networks", "whole", "training", "sparse",
-    "backends",
+    "costs", "loss_curves", "backends",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits, cores and dot; pictures the traces."""
 
@@ -221,7 +226,7 @@ def _add_level(found: Results, file: Path, row: dict[str, Any], host: dict[str, 
         raise ReportError(f"{file.name}: a second result for {row['level']} on {found.hosts[place]}")
     found.hosts[place] = _called(host, place)
     stages = {stage: 1e3 * seconds / row["inputs"] / gpus for stage, seconds in row["stages"].items()}
-    found.levels[row["level"], place] = LevelResult(row["inputs_per_second"], stages, row["batch"], file)
+    found.levels[row["level"], place] = LevelResult(row["inputs_per_second"], stages, row["batch"], file, row)
 
 
 def _called(host: dict[str, Any], place: Place) -> str:

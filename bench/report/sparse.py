@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ LEAST = 0.912
 
 FASTER = 1.25
 """Than the tuned dense kernel, that conv3 by sparse weights has to be."""
+
+GOALS = {"fp16": 1.15, "fp8": 1.06}
+"""Rates relative to l19 with dense weights that l22 is asked for."""
 
 NAMED = ("ptx_type", "weights", "features", "columns", "warpgroups")
 """What a row of products is found by."""
@@ -86,30 +90,49 @@ def sparse_conv3(document: Path) -> str:
     return f"{said}\n\n{table(head, rows, right=1)}\n{_source(document, part)}"
 
 
-def sparse_weights(document: Path) -> str:
-    """Accuracy, rates and joules of dense and sparse weights in dense kernels, and the first gate."""
-    part = _part("weights")
-    if part is None:
-        return "No GPU has run this yet: `python bench/sparse_weights.py` measures it.\n"
-    dense = {row["precision"]: row for row in part["rows"] if row["model"] == "dense"}
-    head = [
-        "l19, weights",
-        "right on test rows (95 %)",
-        "inputs/s",
-        "× dense",
-        "J a million inputs (rounds)",
-        "× dense",
-    ]
+def _weights(part: dict[str, Any], named: Callable[[dict[str, Any]], str], head: str) -> str:
+    """Accuracy, rates and joules, a row each, relative to dense weights in l19."""
+    dense = {
+        row["precision"]: row for row in part["rows"] if (row.get("level", "l19"), row["model"]) == ("l19", "dense")
+    }
+    titles = [head, "right on test rows (95 %)", "inputs/s", "× dense", "J a million inputs (rounds)", "× dense"]
     rows = []
     for row in part["rows"]:
         low, high = (100 * bound for bound in row["interval"])
         of = dense[row["precision"]]
         rows.append([
-            f"{row['precision']}, {row['model']}", f"{100 * row['accuracy']:.2f} % ({low:.2f} to {high:.2f})",
+            named(row), f"{100 * row['accuracy']:.2f} % ({low:.2f} to {high:.2f})",
             number(row["inputs/s"]), f"{row['inputs/s'] / of['inputs/s']:.3f}",
             f"{number(row['J/million'])} ({_per_round(row, 'J/million')})",
             f"{row['J/million'] / of['J/million']:.3f}",
         ])  # fmt: skip
+    return table(titles, rows, right=1)
+
+
+def sparse_level(document: Path) -> str:
+    """Accuracy, rates and joules of levels by sparse and by dense kernels."""
+    part = _part("level")
+    if part is None:
+        return "No GPU has run this yet: `python bench/sparse_weights.py` measures it.\n"
+    rate = {(row["level"], row["precision"], row["model"]): row["inputs/s"] for row in part["rows"]}
+    found = []
+    for precision, goal in GOALS.items():
+        sparse = max(value for (level, of, _), value in rate.items() if (level, of) == ("l22", precision))
+        ratio = sparse / rate["l19", precision, "dense"]
+        found.append(
+            f"In {precision}, l22 computes {ratio:.2f} × as many inputs/s as l19 with dense weights: {goal} × were"
+        )
+    rows = _weights(
+        part, lambda row: f"{row['level']}, {row['precision']}, {row['model']}", "level, precision, weights"
+    )
+    return f"{' asked for. '.join(found)} asked for.\n\n{rows}\n{_source(document, part)}"
+
+
+def sparse_weights(document: Path) -> str:
+    """Accuracy, rates and joules of dense and sparse weights in dense kernels, and the first gate."""
+    part = _part("weights")
+    if part is None:
+        return "No GPU has run this yet: `python bench/sparse_weights.py` measures it.\n"
     trained = [row for row in part["rows"] if row["command"] and row["model"] != "dense" and row["precision"] == "fp16"]
     said = "**Gate 1 has no trained model yet.**"
     if trained:
@@ -118,4 +141,5 @@ def sparse_weights(document: Path) -> str:
         said = f"**Gate 1 is {verdict}**: after masked training the best model has {100 * best:.2f} % right in fp16,"
         said += f" where {100 * LEAST:.1f} % are asked for."
     commands = "".join(f"- {row['model']}: `{row['command']}`\n" for row in trained)
-    return f"{said}\n\n{table(head, rows, right=1)}\n{_source(document, part)}" + (commands and f"\n{commands}")
+    rows = _weights(part, lambda row: f"{row['precision']}, {row['model']}", "l19, weights")
+    return f"{said}\n\n{rows}\n{_source(document, part)}" + (commands and f"\n{commands}")

@@ -27,7 +27,7 @@ from charcnn.catalog.networks import network_technique as network_technique
 from charcnn.catalog.programs import PRECISIONS as PRECISIONS
 from charcnn.catalog.programs import Program as Program
 from charcnn.host.terminal import runs
-from charcnn.ops.layers import ALL, DOT, TOOM_COOK
+from charcnn.ops.layers import ALL, DOT, SPARSE, TOOM_COOK
 from charcnn.ops.layers import IMAGE_LAYERS as IMAGE_LAYERS
 from charcnn.ops.layers import LAYERS as LAYERS
 from charcnn.ops.layers import LayerRow as LayerRow
@@ -148,6 +148,7 @@ LEVELS = (
           differs="a layer has a precision, and says what it stores"),
     Level("l21", "cuda", gathered=True, after="l14", precisions=ALL, ampere=True, turing=True, small_batches=True,
           tuned=("mma", "mma")),
+    Level("l22", "cuda", gathered=True, after="l19", precisions=SPARSE, hopper=True, sparse=True, small_batches=True),
 )  # fmt: skip
 
 
@@ -161,7 +162,7 @@ TRAINING_LEVELS = (
     TrainingLevel("t6", "cpu", ranks=True, mixed=True),
     TrainingLevel("t7", "cpu", ranks=True, mixed=True),
     TrainingLevel("t8", "cpu", ranks=True, mixed=True),
-    TrainingLevel("t9", "cpu", ranks=True),
+    TrainingLevel("t9", "cpu", ranks=True, mixed=True),
 )
 
 

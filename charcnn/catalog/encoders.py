@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from charcnn.catalog.networks import TENSOR_CORES, NetworkRow, NetworkTechnique
 from charcnn.layers import Network
+from charcnn.model.rounding import FP16, Rounding
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class EncoderTechnique(NetworkTechnique):
         """All ways."""
         return ENCODER_TECHNIQUES
 
+    def rounding(self, asked: str | None = None) -> Rounding:
+        """As of any program; but of fp8, what is added up, and attention, is fp16."""
+        found = super().rounding(asked)
+        return replace(found, stored=(FP16, FP16), heads=FP16) if self.precision(asked) == "fp8" else found
+
 
 _CPU, _CUDA = "encoder.cpu", "encoder.cuda"
 
@@ -49,7 +55,7 @@ ENCODER_TECHNIQUES = (
     ),
     EncoderTechnique(
         "wgmma", "cuda", "as mma, on Hopper's tensor cores, attention from a projection's rows", _CUDA, hopper=True,
-        precisions=TENSOR_CORES,
+        precisions=(*TENSOR_CORES, "fp8"),
     ),
 )  # fmt: skip
 """In the order of the history."""

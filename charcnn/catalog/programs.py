@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from charcnn.model import sparsity
+from charcnn.model.params import Params
 from charcnn.model.rounding import ROUNDINGS, Rounding
 from charcnn.ops.common.precision import FP32, INT8, TENSOR_PRECISIONS, NumberFormat
 
@@ -36,6 +38,8 @@ class Program:
     """Whether it computes convolutions by Winograd's filtering, which rounds more."""
     toom_cook: bool = field(default=False, kw_only=True)
     """Whether it computes conv2 by Toom-Cook's products, which round more."""
+    sparse: bool = field(default=False, kw_only=True)
+    """Whether it takes 2:4 sparse weights alone (`charcnn.model.sparsity`)."""
     mixed: bool = field(default=False, kw_only=True)
     """Whether each rank takes a Hopper GPU, in bf16, where there are such."""
 
@@ -75,6 +79,10 @@ class Program:
         """What its `build` is told of that: nothing where it has one precision alone; errors likewise."""
         precision = self.precision(asked)
         return {"precision": precision} if len(self.precisions) > 1 else {}
+
+    def taken(self, params: Params) -> Params:
+        """Weights of no training as it takes them: pruned, where it is for sparse ones."""
+        return sparsity.pruned(params) if self.sparse else params
 
     @staticmethod
     def names_of(rows: Sequence[Any]) -> str:

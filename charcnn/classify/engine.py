@@ -21,6 +21,7 @@ from charcnn.gpu import simulator
 from charcnn.host import cores
 from charcnn.host.forks import Home
 from charcnn.layers.windows import at_least
+from charcnn.model import sparsity
 from charcnn.model.params import Params
 from charcnn.ops.common.cpu_dot import DOT_FORMATS, require
 from charcnn.runtime.monitor import Monitor
@@ -58,7 +59,9 @@ class Choice:
         return f"{self.level.name} ({'GPU' if self.level.device == 'cuda' else 'CPU'}, {self.precision})"
 
 
-def choices(device: str, precision: str | None = None, level: str | None = None) -> list[Choice]:
+def choices(
+    device: str, precision: str | None = None, level: str | None = None, *, sparse: bool = False
+) -> list[Choice]:
     """The levels that compute on this device in this precision, the fastest first: those for Hopper alone, then others,
     the latest first.
 
@@ -66,6 +69,7 @@ def choices(device: str, precision: str | None = None, level: str | None = None)
         device: "cpu" or "cuda".
         precision: one of catalog.PRECISIONS; None for those of AUTOMATIC, or the level's own.
         level: only this one.
+        sparse: whether weights are such that levels for 2:4 sparse ones take them.
 
     Raises:
         ValueError: there is none; names the levels that compute in this precision.
@@ -74,7 +78,7 @@ def choices(device: str, precision: str | None = None, level: str | None = None)
         raise ValueError(f"device={device!r}: need one of {', '.join(DEVICES)}")
     if precision is not None and precision not in catalog.PRECISIONS:
         raise ValueError(f"precision={precision!r}: need one of {', '.join(catalog.PRECISIONS)}")
-    rows: Sequence[catalog.Level] = catalog.LEVELS
+    rows = [row for row in catalog.LEVELS if sparse or level is not None or not row.sparse]
     if level is not None:
         rows = [row for row in rows if row.name == level]
         if not rows:
@@ -162,7 +166,7 @@ class Engine:
         device: "cpu" or "cuda"; None for a GPU where the machine has one that can be used.
         precision: one of catalog.PRECISIONS; None for fp16 where the GPU has a level for it that is faster than all in
             fp32, else fp32; of a level that is named, its own.
-        level: which level; None for the fastest that fits.
+        level: which level; None for the fastest that fits, one for 2:4 sparse weights only where these are such.
         batch: inputs that an operator takes at once; None for what the level prefers.
         gpus: how many GPUs, or which; None for all.
 
@@ -196,7 +200,7 @@ class Engine:
 
             gpu_count()  # else every level would say that there is none
         reasons = [reason]
-        for choice in choices(device, precision, level):
+        for choice in choices(device, precision, level, sparse=device == "cuda" and sparsity.fits(params)):
             try:
                 self._build(choice, params, batch, gpus)
             except RuntimeError as error:

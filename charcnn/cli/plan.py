@@ -18,7 +18,9 @@ from charcnn.cli import DONE
 from charcnn.host.arguments import count
 
 if TYPE_CHECKING:
+    from charcnn.networks.architecture import Architecture
     from charcnn.offload.cost_model import Machine, Work
+    from charcnn.offload.parts_model import Parallel
 
 UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 NUMBER = r"\d+(?:\.\d*)?(?:e\d+)?"
@@ -97,6 +99,7 @@ def run(options: argparse.Namespace) -> int:
     from charcnn.offload.cost_model import table
 
     machine, work = _described(options)
+    links_found: Record = {}
     if options.measure:
         from charcnn import offload
         from charcnn.offload import links
@@ -105,11 +108,12 @@ def run(options: argparse.Namespace) -> int:
         comm = offload.world()
         if comm is None:
             raise ValueError("--measure: start it by mpiexec, with a rank on each host, or several on one")
-        machine = Machine(**{**vars(machine), **links.measured(comm)})
+        links_found = links.measured(comm)
+        machine = Machine(**{**vars(machine), **links_found})
         if comm.rank:
             return DONE
     if options.network is not None:
-        return _parts(options, machine, work)
+        return _parts(options, machine, work, links_found)
     for name in ("variant", "memory"):
         if getattr(options, name) is not None:
             raise ValueError(f"--{name}: needs --network")
@@ -117,13 +121,15 @@ def run(options: argparse.Namespace) -> int:
     rows = [asdict(row) for row in table(machine, work, counts)]
     compared = [_compared(file, machine, work) for file in options.measured or []]
     if options.json:
-        print(as_json({"machine": asdict(machine), "work": asdict(work), "plan": rows, "measured": compared}, indent=1))
+        found = {**_head(machine, work, links_found), "plan": rows, "measured": compared}
+        print(as_json(found, indent=1))
         return DONE
     print(
         f"{work.inputs:,} inputs in chunks of {work.chunk}; one GPU {machine.gpu_rate:,.0f} inputs/s; "
         f"{machine.link / 1e9:g} GB/s and {machine.latency * 1e6:g} us between hosts, "
         f"{machine.local_link / 1e9:g} GB/s within one; {machine.root_message * 1e6:g} us a chunk for the root"
     )
+    _say(links_found)
     print("  GPUs  hosts        inputs/s   efficiency     seconds  bound by")
     for row in rows:
         hosts = -(-row["gpus"] // machine.gpus)
@@ -139,14 +145,27 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _parts(options: argparse.Namespace, machine: Machine, work: Work) -> int:
+def _head(machine: Machine, work: Work, links_found: Record) -> Record:
+    """What JSON of each kind begins with; `links`: what --measure found, by its names in `machine`."""
+    return {"machine": asdict(machine), "work": asdict(work), "links": links_found}
+
+
+def _say(links_found: Record) -> None:
+    """Print what --measure found."""
+    for kind, where in (("local_", "within a host"), ("", "between hosts")):
+        if f"{kind}link" in links_found:
+            link, latency = (links_found[f"{kind}{name}"] for name in ("link", "latency"))
+            print(f"measured {where}, messages of MPI: {link / 1e9:.3g} GB/s, {latency * 1e6:.3g} us")
+
+
+def _parts(options: argparse.Namespace, machine: Machine, work: Work, links_found: Record) -> int:
     """Whole networks on each rank beside parts of one; the exit status."""
     from dataclasses import replace
 
     from charcnn import catalog
     from charcnn.files import as_json
     from charcnn.networks.architecture import Architecture
-    from charcnn.offload.parts_model import Parallel, compare, verdict
+    from charcnn.offload.parts_model import best, compare, verdict
 
     named = {row.name: row for row in catalog.NETWORKS}
     if options.network not in named:
@@ -162,31 +181,47 @@ def _parts(options: argparse.Namespace, machine: Machine, work: Work) -> int:
         for count in _counts(machine.gpus, options.hosts)
         for row in compare(network, options.memory, _machines(machine, count), work)
     ]
+    measures: Record = {
+        "inputs/s": lambda row: 1 / row.inputs_per_second, "time of one batch": lambda row: row.seconds
+    }  # fmt: skip
+    advice = [
+        {"for": name, "ranks": row.ranks, "way": row.way, "command": _command(network, row, work.chunk, name)}
+        for name, measure in measures.items()
+        for row in best(rows, measure)
+    ]
     if options.json:
-        print(
-            as_json({"machine": asdict(machine), "work": asdict(work), "plan": [asdict(row) for row in rows]}, indent=1)
-        )
+        found = {**_head(machine, work, links_found), "plan": [asdict(row) for row in rows], "advice": advice}
+        print(as_json(found, indent=1))
         return DONE
     print(
         f"{network.name} {variant}: {network.flops:,} FLOP an input, {network.parameters:,} parameters; batches of "
         f"{work.chunk}; one GPU {machine.gpu_rate:,.0f} inputs/s of large ones, "
         f"{machine.gpu_rate * network.flops / 1e12:,.1f} TFLOP/s"
     )
+    _say(links_found)
     print("  GPUs  parallel        inputs/s   us a batch     bytes sent   parameter bytes a GPU")
     for row in rows:
         print(
             f"{row.ranks:>6}  {row.way:<9}{row.inputs_per_second:>15,.0f}{1e6 * row.seconds:>13,.1f}{row.sent:>15,.0f}"
             f"{row.parameters:>24,.0f}"
         )
-    measures: Record = {
-        "inputs/s": lambda row: 1 / row.inputs_per_second, "time of one batch": lambda row: row.seconds
-    }  # fmt: skip
     for name, measure in measures.items():
         for way, better in verdict(rows, measure).items():
             where: list[Parallel] = better
             at = f"on {', '.join(str(row.ranks) for row in where)} GPUs" if where else "nowhere"
             print(f"{way} beats data parallel in {name}: {at}")
+    for one in advice:
+        print(f"for {one['for']} on {one['ranks']} GPUs: {one['command']}")
     return DONE
+
+
+def _command(network: Architecture, row: Parallel, chunk: int, measure: str) -> str:
+    """What runs a network as a row of the forecast has it."""
+    if row.way == "data" and measure != "inputs/s":
+        chunk = -(-chunk // row.ranks)  # a batch is shared out
+    mode = "async" if row.way == "data" else row.way
+    page = f"charcnn.networks.{network.name} --variant {network.variant}"
+    return f"mpiexec -n {row.ranks} python -m {page} --offload {mode} --batch {chunk}"
 
 
 def _machines(machine: Machine, count: int) -> Machine:

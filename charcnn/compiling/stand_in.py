@@ -219,6 +219,7 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
             stack, cuda,
             gpus=[nullcontext()],
             stream=Stream,
+            default_stream=Stream,
             event=lambda timing=True: Stream(),
             pinned_array=lambda shape, dtype: np.empty(shape, dtype),
             synchronize=lambda: None,

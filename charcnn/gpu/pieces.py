@@ -8,6 +8,7 @@ one compiled call without Python's lock.
 from __future__ import annotations
 
 import math
+import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from queue import SimpleQueue
 
@@ -100,6 +101,7 @@ class CopyThreads:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="copy")
         self._call = np.array([*addresses(_FUNCTIONS), int(cuda.current_context().handle), 0, 0], np.int64)
         self._memory = cuda.pinned_array((threads, PIECES, PIECE), np.uint8)
+        self._turn = threading.Lock()
         self._idle: SimpleQueue[np.ndarray] = SimpleQueue()
         for own in self._memory:
             self._idle.put(np.array([[piece.ctypes.data, graph.event()] for piece in own], np.int64))
@@ -118,7 +120,8 @@ class CopyThreads:
         call, taken = self._call.copy(), np.zeros(1, np.int64)
         call[_STREAM] = int(stream)
         count = min(self.threads, math.ceil(array.nbytes / self._memory.shape[-1]))
-        tasks = [self._pool.submit(self._share, call, taken, array, to) for _ in range(count)]
+        with self._turn:  # all threads copy one array, then the next: the GPU begins when the first has come
+            tasks = [self._pool.submit(self._share, call, taken, array, to) for _ in range(count)]
         wait(tasks)
         for task in tasks:
             if task.result() != 0:

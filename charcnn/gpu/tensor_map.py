@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numba import cuda
 
 from charcnn.aliases import Array
 from charcnn.gpu import device
@@ -53,14 +54,21 @@ def encode(array: Array, shape: Sequence[int], strides: Sequence[int], box: Sequ
     """
     check(shape, strides, box, 2)
     if device.SIMULATED:
-        return device.to_device(np.array(_description(device.address(array), shape, strides, box, None), np.uint64))
+        return uploaded(_description(device.address(array), shape, strides, box, None))
     from cuda.bindings import driver
 
     sizes = [driver.cuuint32_t(size) for size in box]
     words = _encoded(
         driver.cuTensorMapEncodeTiled, device.address(array), shape, strides, [sizes], [1] * len(shape), 2 * box[0]
     )
-    return device.to_device(np.array(words, np.uint64))
+    return uploaded(words)
+
+
+def uploaded(words: Sequence[int]) -> Array:
+    """Words of maps on the current GPU, where they are on return: a stream of another library's waits for no copy."""
+    maps = device.to_device(np.array(words, np.uint64))
+    cuda.default_stream().synchronize()
+    return maps
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import platform
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,19 @@ from charcnn.aliases import Comm
 
 SHARED = Path("/dev/shm")
 """Where Linux has files that lie in memory."""
+
+
+def hosts(comm: Comm) -> list[int]:
+    """By rank, the first rank of its host: of those that share memory as MPI has it, and the host's name. Together."""
+    from mpi4py import MPI
+
+    near = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
+    try:
+        own = near.bcast(comm.rank), platform.node()
+    finally:
+        near.Free()
+    found = comm.allgather(own)
+    return [found.index(one) for one in found]
 
 
 class HostMemory:

@@ -81,6 +81,8 @@ class Rounding:
     """What features and weights are rounded to before they are multiplied; None: they stay float32."""
     weights: Grid | None = None
     """What weights are rounded to, where it is something else than features are."""
+    heads: Grid | None = None
+    """What attention multiplies, where it is something else than `operands`."""
     first: Grid = FP32
     """What block 1's weights, sums and LayerNorm are in."""
     stored: tuple[Grid | None, Grid | None] = (None, None)

@@ -13,6 +13,7 @@ import numpy as np
 
 from charcnn import layers
 from charcnn.layers import Node
+from charcnn.model.calibrate import power_of_two
 from charcnn.model.rounding import FP32, Grid, Rounding
 from charcnn.ops import reference
 
@@ -44,7 +45,10 @@ class Rounded(Exact):
 
     def product(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Operands are rounded, and partial sums in float32."""
-        if (grid := self._of.weights or self._of.operands) is not None:
+        grid = self._of.weights or self._of.operands
+        if y.ndim == 3:
+            grid = self._of.heads or grid
+        if grid is not None:
             x, y = (self._moved(value, _variance(grid, value, axis)) for value, axis in ((x, -1), (y, -2)))
         variance = FP32.unit**2 / 3 * self._of.roundings(x.shape[-1]) + self._of.left_out
         return self._moved(x @ y, variance * ((x * x) @ (y * y)))
@@ -58,9 +62,15 @@ class Rounded(Exact):
 
 
 def _variance(grid: Grid, x: np.ndarray, axis: int) -> np.ndarray:
-    """The variance of each x's rounding error; a scale is for all terms of a sum where the grid has one by channel."""
-    if grid.peak is None or not grid.by_channel:
+    """The variance of each x's rounding error; a scale is for all terms of a sum where the grid has one by channel.
+
+    Where the grid has a greatest number and no scale by channel, all of x has one scale, a power of two.
+    """
+    if grid.peak is None or (grid.largest == math.inf and not grid.by_channel):
         return grid.variance(x, np)
+    if not grid.by_channel:
+        unit = float(power_of_two(abs(x).max(initial=0) / grid.peak))
+        return np.asarray(unit**2 * grid.variance(x / unit, np))
     peak = abs(x).max(axis=axis, keepdims=True, initial=0)
     found: np.ndarray = np.broadcast_to(np.square(grid.tiny / grid.peak * peak) / 3, x.shape)
     return found

@@ -53,6 +53,29 @@ class Gathered(Layer):
 
 
 @dataclass(frozen=True)
+class GatheredInputs(Layer):
+    """Gathers the inputs of a batch. Up to here each rank has computed some of them, by whole layers."""
+
+    @staticmethod
+    def own(n: int, rank: int, ranks: int) -> slice:
+        """Those of n inputs that a rank takes: as many on each, so that the last ones may be on two."""
+        each = -(-n // ranks)
+        begin = min(rank * each, n - each)
+        return slice(begin, begin + each)
+
+    @classmethod
+    def pieces(cls, n: int, ranks: int, nbytes: int) -> list[list[Piece]]:
+        """What each rank gives each, of inputs of so many bytes: every input comes from one rank."""
+        found = []
+        for rank in range(ranks):
+            own = cls.own(n, rank, ranks)
+            first = min(rank * (own.stop - own.start), n)
+            piece = Piece((first - own.start) * nbytes, (own.stop - first) * nbytes, first * nbytes)
+            found.append([piece] * ranks)
+        return found
+
+
+@dataclass(frozen=True)
 class Summed(Layer):
     """The sum of what all ranks have."""
 
@@ -70,5 +93,5 @@ class SharedNorm(LocalResponseNorm):
         return LocalResponseNorm(self.size, self.alpha, self.beta, self.k, name=self.name)
 
 
-BETWEEN = Gathered, Summed, SharedNorm
+BETWEEN = Gathered, GatheredInputs, Summed, SharedNorm
 """Layers that `Exchanges` has kernels for."""

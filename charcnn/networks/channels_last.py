@@ -74,6 +74,8 @@ def decide(technique: Layers) -> tuple[Rewrite, ...]:
 def stages(ops: Ops, params: Params, technique: Layers, exchanges: Exchanges | None = None) -> list[Stage]:
     """Each op with its layers, weights packed on the current GPU; `exchanges` makes those between ranks."""
     found = [stage for op in ops for stage in _stages(op, params, technique, exchanges)]
+    if exchanges is not None:
+        found = exchanges.begun(found)
     ask_ahead([layer for _, layers in found for layer in layers])
     return found
 

@@ -182,10 +182,11 @@ def first_stages(
 ) -> list[Stage]:  # fmt: skip
     """The layer of each op, by `made`; those between ranks exchange features with the group's."""
     exchanges = None if group is None else Exchanges(group, batch, ops)
-    return [
-        (op.label, [between(op, exchanges) if exchanges is not None and isinstance(op.layer, BETWEEN) else made(op)])
-        for op in ops
-    ]
+    if exchanges is None:
+        return [(op.label, [made(op)]) for op in ops]
+    return exchanges.begun(
+        [(op.label, [between(op, exchanges) if isinstance(op.layer, BETWEEN) else made(op)]) for op in ops]
+    )
 
 
 def build(

@@ -15,8 +15,8 @@ from charcnn.gpu import device
 from charcnn.gpu.collectives import Group
 from charcnn.gpu.collectives.pieces import launch_pieces
 from charcnn.gpu.collectives.regions import array_at
-from charcnn.layers import Shape
-from charcnn.networks.between import BETWEEN, Gathered, SharedNorm, Summed
+from charcnn.layers import Shape, Softmax
+from charcnn.networks.between import BETWEEN, Gathered, GatheredInputs, SharedNorm, Summed
 from charcnn.networks.channels import Channels
 from charcnn.networks.lowering import Op, Ops
 from charcnn.ops.common.epilogue_functions import inlined
@@ -25,6 +25,8 @@ from charcnn.ops.common.layer import ArraySpec, NoScratch, PreparedLayer, Space
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.common.precision import choose
 from charcnn.ops.shared_norm import FeaturePlaces, Reach, launch_borders
+from charcnn.ops.shared_softmax import launch_softmax
+from charcnn.runtime.sequence import Stage
 
 
 class Exchanges:
@@ -38,12 +40,23 @@ class Exchanges:
 
     def __init__(self, group: Group, batch: int, ops: Ops) -> None:
         self.group, self.batch = group, batch
-        self.alone = sum(isinstance(op.layer, BETWEEN) and not getattr(op.layer, "local", False) for op in ops) < 2
+        between = [op.layer for op in ops if isinstance(op.layer, BETWEEN) and not getattr(op.layer, "local", False)]
+        own = [isinstance(layer, GatheredInputs) for layer in between]
+        self.alone = len(own) - sum(own) < 2  # inputs of a batch of one are not gathered
         """Whether no other collective says that all ranks have read a result before it is written again."""
+        self.inputs = 0 if any(own) else None
+        """Of the batch whose layers start, where each rank begins with some of them."""
 
     def room(self, nbytes: Sequence[int]) -> list[int]:
         """By rank, the address here of so many bytes on it."""
         return self.group.share(max(*nbytes, 1))
+
+    def begun(self, stages: list[Stage]) -> list[Stage]:
+        """Stages of all layers: where each rank has some inputs, the first one takes these."""
+        if self.inputs is None:
+            return stages
+        (label, layers), *rest = stages
+        return [(label, [OwnInputs(self), *layers]), *rest]
 
     def last(self, op: Op, *, octets: bool, together: int, before: PreparedLayer | None = None) -> PreparedLayer:
         """The layer of an op whose features are channels-last.
@@ -60,7 +73,10 @@ class Exchanges:
         form, (_, *image) = choose(op.reads, STORED), op.in_shape
         layer, area = op.layer, math.prod(image)
         if isinstance(layer, Summed):
-            return SumLayer(self, op)
+            softmax = any(isinstance(node.layer, Softmax) for node in op.nodes)
+            return SumSoftmax(self) if softmax else SumLayer(self, op)
+        if isinstance(layer, GatheredInputs):
+            return GatherInputs(self, area * form.size * op.inputs.width)
         if isinstance(layer, SharedNorm):
             assert before is not None
             width = op.inputs.width
@@ -86,6 +102,8 @@ class Exchanges:
         area = math.prod(image)
         if isinstance(layer, Summed):
             return SumLayer(self, op)
+        if isinstance(layer, GatheredInputs):
+            return GatherInputs(self, 4 * channels * area)
         if isinstance(layer, SharedNorm):
             assert before is not None
             return NormLayer(self, before, layer, FeaturePlaces(0, area, channels * area, 1, area), "fp32")
@@ -108,6 +126,55 @@ class Same(NoScratch):
         return x
 
 
+class OwnInputs(NoScratch):
+    """This rank's inputs of a batch."""
+
+    nbytes = 0
+
+    def __init__(self, exchanges: Exchanges) -> None:
+        self._exchanges = exchanges
+
+    def writes(self, x: Shape) -> list[ArraySpec]:
+        """Nothing of its own."""
+        return [ArraySpec((-(-x[0] // self._exchanges.group.ranks), *x[1:]), np.uint8)]
+
+    def __call__(self, x: Array, space: Space) -> Array:
+        """Those of x, where they are."""
+        group, self._exchanges.inputs = self._exchanges.group, len(x)
+        return x[GatheredInputs.own(len(x), group.rank, group.ranks)]
+
+
+class GatherInputs(NoScratch):
+    """The inputs of a batch that other ranks have, which they write here.
+
+    Args:
+        exchanges: of this rank.
+        each: bytes of an input.
+    """
+
+    nbytes = 0
+
+    def __init__(self, exchanges: Exchanges, each: int) -> None:
+        self._exchanges, self._each = exchanges, each
+        self._places = exchanges.room([exchanges.batch * each])
+        self._said = device.to_device(np.zeros(4, np.float32))
+
+    def writes(self, x: Shape) -> list[ArraySpec]:
+        """The result at most, which has room of its own."""
+        return [ArraySpec((x[0] * self._exchanges.group.ranks, *x[1:]), np.uint8)]
+
+    def __call__(self, x: Array, space: Space) -> Array:
+        """Start on this rank's inputs; a batch of one is on each."""
+        n, group = self._exchanges.inputs, self._exchanges.group
+        if n is None or n == len(x):
+            return x
+        if self._exchanges.alone:
+            group.all_reduce(self._said, self._said, space.stream)
+        pieces = GatheredInputs.pieces(n, group.ranks, self._each)
+        launch_pieces(group, device.address(x), 0, self._places, [0] * group.ranks, pieces, 1, space.stream)
+        return array_at(self._places[group.rank], (n, *x.shape[1:]), x.dtype)
+
+
 class SumLayer(NoScratch):
     """An all-reduce of rows, and the pointwise function behind it."""
 
@@ -125,6 +192,26 @@ class SumLayer(NoScratch):
         """Start on this rank's part."""
         (y,) = self.writes(x.shape)
         return self._group.all_reduce(x, space.device(*y), space.stream, epilogue=self._epilogue)
+
+
+class SumSoftmax(NoScratch):
+    """An all-reduce of rows of float32, and the softmax behind it."""
+
+    nbytes = 0
+
+    def __init__(self, exchanges: Exchanges) -> None:
+        self._group = exchanges.group
+
+    def writes(self, x: Shape) -> list[ArraySpec]:
+        """The result."""
+        return [ArraySpec(x)]
+
+    def __call__(self, x: Array, space: Space) -> Array:
+        """Start on this rank's part."""
+        (result,), (rows, classes) = self.writes(x.shape), x.shape
+        y = space.device(*result)
+        launch_softmax(self._group, device.address(x), device.address(y), rows, classes, space.stream)
+        return y
 
 
 class GatherLayer(NoScratch):

@@ -21,9 +21,9 @@ from charcnn.catalog import NetworkTechnique
 from charcnn.gpu.collectives import Group
 from charcnn.layers import BatchNorm2d, Conv2d, Layer, Linear, LocalResponseNorm, Network, Node, Shape
 from charcnn.networks.architecture import Architecture, Features
-from charcnn.networks.between import Gathered, SharedNorm, Summed
+from charcnn.networks.between import Gathered, GatheredInputs, SharedNorm, Summed
 from charcnn.offload import partition
-from charcnn.offload.relay import Relay, timed
+from charcnn.offload.relay import Border, Relay, timed
 from charcnn.ops.common.features import STORED
 from charcnn.ops.common.layer import ArraySpec
 from charcnn.ops.common.precision import choose
@@ -86,6 +86,10 @@ def _sliced(placed: partition.Placed, rank: int, params: Mapping[str, np.ndarray
 FEW = 64
 """Inputs of a batch, up to which a message less is worth more work."""
 
+BY_CHANNELS = ["fp32"]
+"""Precisions in which ranks share channels of convolutions, not a batch's inputs. A rank has whole groups then, which
+Winograd's filtering takes as convolutions. In other precisions memory traffic takes the time."""
+
 
 def norms_of(batch: int, precision: str) -> str:
     """Which of `partition.NORMS` is right for GPUs."""
@@ -93,16 +97,33 @@ def norms_of(batch: int, precision: str) -> str:
 
 
 def gpu_share(
-    whole: Architecture, norms: str, place: tuple[int, int], params: Mapping[str, np.ndarray]
+    whole: Architecture, batch: int, precision: str, place: tuple[int, int], params: Mapping[str, np.ndarray]
 ) -> tuple[Architecture, dict[str, np.ndarray]]:
-    """The rank's share of the network as one by itself, with exchanges between its layers; and its weights."""
-    rank, ranks = place
-    layers: list[Layer] = []
-    held: dict[str, np.ndarray] = {}
-    for of in partition.tensor(whole.nodes, ranks, norms):
+    """The rank's share of the network as one by itself, with exchanges between its layers; and its weights.
+
+    But in BY_CHANNELS, ranks begin with some of a batch's inputs each, and whole layers (`partition.by_units`).
+
+    Args:
+        whole: the network.
+        batch: inputs at most.
+        precision: of the technique that computes it.
+        place: the rank, and how many there are.
+        params: of the whole network.
+    """
+    (rank, ranks), nodes = place, whole.nodes
+    begin, end = (
+        (0, len(nodes)) if precision in BY_CHANNELS else partition.by_units(nodes, ranks, batch, few=batch <= FEW)
+    )
+    norms = norms_of(batch, precision)
+    layers: list[Layer] = [node.layer for node in nodes[:begin]]
+    held = {name: params[name] for node in (*nodes[:begin], *nodes[end:]) for name in node.parameters}
+    if begin:
+        layers.append(GatheredInputs())
+    shared = partition.tensor(nodes[begin:end], ranks, norms) if begin < end else []
+    for number, of in enumerate(shared):
         if of.kind == "sum":
             layers.append(Summed())
-        elif layers:  # at the end all ranks get what the root does
+        elif number:  # at the end all ranks get what the root does
             needs = of.need if of.layers else (of.need[0],) * ranks
             layers.append(Gathered(of.has, of.owns, needs, place, local=not of.kind))
         for placed in of.layers:
@@ -112,7 +133,7 @@ def gpu_share(
                 layer = SharedNorm(**norm, owns=placed.take)
             layers.append(layer)
             held |= given
-    return part(whole, None, layers), held
+    return part(whole, None, [*layers, *(node.layer for node in nodes[end:])]), held
 
 
 def over_group(build: Callable[..., Run], share: Function | None = None) -> Function:
@@ -144,7 +165,7 @@ def over_group(build: Callable[..., Run], share: Function | None = None) -> Func
             group.check()
             return results
 
-        return offload.Steps([offload.Step(None, checked)], group.link)
+        return offload.Steps([offload.Step(None, checked)], group)
 
     return made
 
@@ -157,7 +178,7 @@ def shared(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
         precision: str | None,
     ) -> tuple[dict[str, np.ndarray], Architecture]:  # fmt: skip
         most = batch or inspect.signature(build).parameters["batch"].default
-        own, held = gpu_share(config, norms_of(most, technique.precision(precision)), place, params)
+        own, held = gpu_share(config, most, technique.precision(precision), place, params)
         return held, own
 
     return over_group(build, share)
@@ -203,11 +224,21 @@ def stage_on(
         raise ValueError(f"{ranks} ranks: need 1 to {len(ops)}, of the layers that a stage may have")
     found = timed([prepared((op,)) for op in ops], batch, config.length) if rank == 0 else None
     seconds, specs = zip(*comm.bcast(found), strict=True)
-    cuts = partition.cut(seconds, ranks)
-    reads = [ArraySpec((config.length,), np.uint8), *(specs[own.start - 1] for own in cuts[1:])]
-    mine = ops[cuts[rank].start : cuts[rank].stop]
-    times = [sum(seconds[own.start : own.stop]) for own in cuts]
-    return Relay(group, prepared(mine), reads, specs[cuts[rank].stop - 1], batch, gpu, monitor, times, mine[0].label)
+    specs = ArraySpec((config.length,), np.uint8), *specs  # what each op reads, and the last one gives
+    weighted = [place for place, op in enumerate(ops) if any(node.parameters for node in op.nodes)]
+    shared = [0, *weighted[1:]] if batch >= DIVIDED else []
+    cuts = [*partition.begins(seconds, ranks, shared), (len(ops), len(ops), 0.0)]
+    borders = [Border(specs[end], specs[begin], share) for begin, end, share in cuts]
+    reached = [sum(seconds[:begin]) + share * sum(seconds[begin:end]) for begin, end, share in cuts]
+    (first, own, _), (last, end, _) = cuts[rank : rank + 2]
+    each = [prepared(ops[of]) for of in (slice(first, own), slice(own, last), slice(last, end))]
+    took = reached[rank + 1] - reached[rank]
+    return Relay(group, each, borders, batch, gpu, monitor, took, ops[first].label)
+
+
+DIVIDED = 64
+"""Inputs of a micro-batch from which two stages share a layer of weights and what follows it: each takes some of the
+inputs. The layers' time is about in proportion to them."""
 
 
 def flops(whole: Architecture, mode: str, ranks: int) -> list[int]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 
 import numpy as np
 
 from charcnn.aliases import Comm
+from charcnn.host.shared_memory import hosts
 
 LARGE = 16 << 20
 """Bytes of a message whose time is all bandwidth."""
@@ -34,12 +34,12 @@ def measured(comm: Comm) -> dict[str, float]:
     """
     if comm.size < 2:
         raise ValueError("1 rank has no links: need 2 or more")
-    hosts, found = comm.allgather(platform.node()), dict[str, float]()
+    first, found = hosts(comm), dict[str, float]()
     for other in range(1, comm.size):
         comm.Barrier()
         if comm.rank in (0, other):
             short, long = (_one_way(comm, other if comm.rank == 0 else 0, size) for size in ROUNDS)
-            kind, link = "local_" * (hosts[other] == hosts[0]), LARGE / max(long - short, 1e-9)
+            kind, link = "local_" * (first[other] == 0), LARGE / max(long - short, 1e-9)
             found[f"{kind}latency"] = max(short, found.get(f"{kind}latency", 0.0))
             found[f"{kind}link"] = min(link, found.get(f"{kind}link", link))
     return dict(comm.bcast(found))

@@ -252,6 +252,7 @@ class _Parted(_Together):
 
     def close(self, own: Any, *, traced: bool) -> tuple[list[Any], Any]:
         did = self._own.did()
+        self._own.close()
         self._did = [did] if self.comm is None else self.comm.gather(did)
         return super().close(own, traced=traced)
 

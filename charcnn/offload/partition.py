@@ -53,6 +53,26 @@ def cut(work: Sequence[float], count: int) -> list[range]:
     return [range(a, b) for a, b in itertools.pairwise([0, *best[len(work)][1]])]
 
 
+def begins(work: Sequence[float], count: int, shared: Sequence[int]) -> list[tuple[int, int, float]]:
+    """Where each stage of pieces of work begins: it shares [begin, end) with the stage before, which has that share.
+
+    Args:
+        work: of each piece, in order.
+        count: stages.
+        shared: where pieces begin that two stages may share together, the first at 0. Where one would be more stages',
+            or there are none, nothing is shared.
+    """
+    sums = [0.0, *itertools.accumulate(work)]
+    ends, found = [*shared[1:], len(work)], [(0, 0, 0.0)]
+    for at in (sums[-1] * place / count for place in range(1, count)):
+        for begin, end in zip(shared, ends, strict=False):
+            if sums[begin] <= at < sums[end]:
+                found.append((begin, end, (at - sums[begin]) / (sums[end] - sums[begin])))
+    if len({begin for begin, *_ in found}) == count:
+        return found
+    return [(own.start, own.start, 0.0) for own in cut(work, count)]
+
+
 def channels(count: int, groups: int, ranks: int, label: str) -> Ranges:
     """Output channels shared out: a rank has whole groups, or a part of one.
 
@@ -182,6 +202,42 @@ def tensor(nodes: Sequence[Node], ranks: int, norms: str = NORMS[0]) -> list[Par
     if summed or not whole:
         parts.append(Part(nodes[-1].out_shape, "sum" if summed else "exchange", has, owns, has if summed else root))
     return parts
+
+
+SLOWER = 14
+"""How many times as long values take from another GPU's memory as from the own one: an H200: 0.3 and 4.2 TB/s."""
+
+
+def by_units(nodes: Sequence[Node], ranks: int, batch: int, *, few: bool) -> tuple[int, int]:
+    """The first layer that GPUs share by units or channels, and the one behind the last; before, they share inputs.
+
+    It is the first linear layer whose weights take longer to read than its features take between GPUs. A single input
+    cannot be shared: there it is the first product from which on ranks exchange nothing but sums.
+
+    Args:
+        nodes: the network.
+        ranks: how many.
+        batch: inputs.
+        few: whether an exchange takes longer than half of a linear layer: only pairs are shared, by one sum each.
+    """
+    for begin in products(nodes) if batch == 1 else ():
+        if all(part.kind != "exchange" for part in tensor(nodes[begin:], ranks, "whole")):
+            return begin, len(nodes)
+    linear = [i for i, node in enumerate(nodes) if isinstance(node.layer, Linear)]
+    values = {i: batch * (nodes[i].in_shape[0] + nodes[i].out_shape[0]) for i in linear}
+    first = next((place for place, i in enumerate(linear) if SLOWER * values[i] < _weights(nodes[i])), len(linear))
+    shared = linear[first:]
+    if few:
+        shared = shared[: len(shared) // 2 * 2]
+    if not shared:
+        return len(nodes), len(nodes)
+    begin = shared[0] - isinstance(nodes[shared[0] - 1].layer, Flatten)
+    end = len(nodes) if shared[-1] == linear[-1] else shared[-1] + 1
+    return begin if any(node.flops for node in nodes[:begin]) else 0, end
+
+
+def _weights(node: Node) -> int:
+    return sum(math.prod(shape) for shape in node.parameters.values())
 
 
 def _next_norm(rest: Sequence[Node]) -> int:

@@ -143,6 +143,12 @@ def compare(network: Network, memory: float | None, machine: Machine, work: Work
     return found
 
 
+def best(rows: list[Parallel], measure: Callable[[Parallel], float]) -> list[Parallel]:
+    """On each number of ranks from two on, the row with the least measure."""
+    counts = sorted({row.ranks for row in rows} - {1})
+    return [min((row for row in rows if row.ranks == count), key=measure) for count in counts]
+
+
 def verdict(rows: list[Parallel], measure: Callable[[Parallel], Any]) -> dict[str, list[Parallel]]:
     """Of tensor and pipeline, the rows that are better than data parallelism on as many ranks, by the least measure."""
     base = {row.ranks: measure(row) for row in rows if row.way == "data"}

@@ -61,6 +61,9 @@ class Stage:
         return {"busy": self.busy, "elapsed": self.elapsed, "chunk": self.chunk, "width": self.width,
                 "link": self.link}  # fmt: skip
 
+    def close(self) -> None:
+        """Nothing: it holds no other rank's memory."""
+
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """This stage alone."""
         return self.run(rows)

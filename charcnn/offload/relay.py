@@ -2,13 +2,15 @@
 
 A rank has two places for what comes and two for what leaves. It copies a micro-batch to the next GPU while it computes
 the next one, and writes a count behind it; the other writes how many it has read. All of that is on streams: the host
-only starts work ahead, and waits for nobody but at the ends.
+only starts work ahead, and waits for nobody but at the ends. Neighbours may share layers between them: the first one
+computes them for some inputs, and sends what they read of the others.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -32,6 +34,9 @@ SLOTS = 2
 
 ALIGNED = 256
 """Bytes at whose multiples a place begins: kernels read vectors of 16."""
+
+TOGETHER = 8
+"""Inputs of which neighbours share a multiple: so many lie at a multiple of 16 bytes, which kernels and TMA need."""
 
 RUNS = 5
 """How often a stage that is timed runs, by one graph."""
@@ -78,6 +83,31 @@ def timed(layers: Sequence[Sequence[Stage]], batch: int, length: int) -> list[tu
     return found
 
 
+class Border(NamedTuple):
+    """Where a stage begins, or the last one ends."""
+
+    reads: ArraySpec
+    """An input of the stage; bytes of the first."""
+    before: ArraySpec
+    """What the layers read that both stages compute, if they share some."""
+    share: float
+    """Of its inputs, those that the stage before computes; 0: all of its ops are one stage's."""
+
+    def first(self, n: int) -> int:
+        """Of n inputs, those that the stage before has computed."""
+        return min(n, round(n * self.share / TOGETHER) * TOGETHER) if self.share else n
+
+    def sent(self, n: int) -> int:
+        """Bytes of n inputs."""
+        first = self.first(n)
+        return first * self.reads.nbytes + (n - first) * self.before.nbytes
+
+    def room(self, n: int) -> tuple[int, int]:
+        """Bytes that a place takes, of n inputs at most: of the stage's inputs, and all."""
+        reads, before = (-(-n * spec.nbytes // ALIGNED) * ALIGNED for spec in (self.reads, self.before))
+        return reads, reads + before * bool(self.share)
+
+
 class Relay:
     """A rank's stage of a network, on the current GPU.
 
@@ -85,13 +115,12 @@ class Relay:
 
     Args:
         group: the ranks.
-        layers: this rank's.
-        reads: by rank, an input of its stage: bytes for the first.
-        gives: an input's result.
+        layers: this rank's: those that it shares with the rank before, its own, and those that it shares with the next.
+        borders: by rank, where its stage begins, and where the last one ends.
         batch: inputs of a micro-batch at most.
         gpu: the current one.
         monitor: is told of memory.
-        seconds: by rank, of a whole batch, as `timed` has it.
+        seconds: of a whole batch, as `timed` has it.
         begins: the name of the first layer.
     """
 
@@ -102,24 +131,36 @@ class Relay:
     """Seconds of the last run: of computing, and of all."""
 
     def __init__(
-        self, group: Group, layers: Sequence[Stage], reads: Sequence[ArraySpec], gives: ArraySpec, batch: int, gpu: int,
-        monitor: Monitor, seconds: Sequence[float], begins: str,
+        self, group: Group, layers: Sequence[Sequence[Stage]], borders: Sequence[Border], batch: int, gpu: int,
+        monitor: Monitor, seconds: float, begins: str,
     ) -> None:  # fmt: skip
-        self.group, self.batch, self.gives = group, batch, gives
-        self.length, self.width = reads[group.rank].nbytes, int(np.prod(gives.shape))
-        self._reads, self._seconds, self.begins = reads[group.rank], seconds, begins
+        self.group, self.batch = group, batch
+        self._seconds, self.begins = seconds, begins
         self._first, self._last = group.rank == 0, group.rank == group.ranks - 1
-        self._sequence = LayerSequence(layers)
-        monitor.hold(gpu, self._sequence.nbytes + group.nbytes)
-        largest, scratch = self._sequence.room(batch, *self._reads.shape)
+        self._border, self._next_border = borders[group.rank : group.rank + 2]
+        gives, between = (
+            self._next_border.reads,
+            self._next_border.before if self._next_border.share else self._next_border.reads,
+        )
+        self.length, self.width = self._border.reads.nbytes, int(np.prod(gives.shape))
+        self._entering, self._own, self._leaving = sequences = [LayerSequence(of) for of in layers]
+        monitor.hold(gpu, sum(of.nbytes for of in sequences) + group.nbytes)
+        inputs = self._border.before, self._border.reads, between
+        rooms = [of.room(batch, *spec.shape) for of, spec in zip(sequences, inputs, strict=True)]
+        scratch = {layer: arrays for _, found in rooms for layer, arrays in found.items()}
         pinned = max(self.length if self._first else 1, 4 * self.width if self._last else 1)
+        largest = max(nbytes for nbytes, _ in rooms)
         self._buffers = StreamBuffers(gpu, 0, monitor, pinned=1, features=largest, scratch=scratch)
         self._pinned = [cuda.pinned_array(batch * pinned, np.uint8) for _ in range(SLOTS)]
-        each = [-(-batch * spec.nbytes // ALIGNED) * ALIGNED for spec in reads]
-        self._places = group.share(SLOTS * max(each))
+        self._each = [border.room(batch) for border in borders]
+        self._places = group.share(SLOTS * max(whole for _, whole in self._each))
         self._counts = group.share(3 * APART)  # what came, what the next rank has read, and one for nobody
-        self._each = each
         self._out = [self._buffers.array((batch, *gives.shape), gives.dtype) for _ in range(SLOTS)]
+        self._between = [
+            self._buffers.array((batch, *between.shape), between.dtype) if self._next_border.share else out
+            for out in self._out
+        ]
+        """What the shared layers read, or the results."""
         self._aside, self._up = cuda.stream(), cuda.stream()
         untimed = {} if device.SIMULATED else {"timing": False}
         self._came, self._computed, self._left = ([cuda.event(**untimed) for _ in range(SLOTS)] for _ in range(3))
@@ -129,23 +170,44 @@ class Relay:
 
     # On this rank
 
-    def place(self, slot: int, away: int = 0) -> int:
-        """The address here of the inputs in a slot of this rank, or of one so far behind it."""
+    def place(self, slot: int, away: int = 0, *, shared: bool = False) -> int:
+        """The address here of the inputs in a slot of this rank, or of one so far behind it.
+
+        Args:
+            slot: of SLOTS.
+            away: ranks behind this one.
+            shared: those of the layers that the rank shares with the one before.
+        """
         rank = self.group.rank + away
-        return self._places[rank] + slot * self._each[rank]
+        reads, whole = self._each[rank]
+        return self._places[rank] + slot * whole + (reads if shared else 0)
 
     def _forward(self, slot: int, n: int, stream: Stream) -> None:
         """Start this stage's layers, from one place to another."""
-        buffers, spec = self._buffers, self._reads
-        x, out = array_at(self.place(slot), (n, *spec.shape), spec.dtype), self._out[slot][:n]
+        entry, spec, before = self._border, self._border.reads, self._border.before
+        x, first, between = (
+            array_at(self.place(slot), (n, *spec.shape), spec.dtype),
+            entry.first(n),
+            self._between[slot],
+        )
+        with self._buffers.on(stream):
+            if first < n:
+                rest = array_at(self.place(slot, shared=True), (n - first, *before.shape), before.dtype)
+                self._through(self._entering, rest, x[first:])
+            self._through(self._own, x, between[:n])
+            if self._next_border.share and (first := self._next_border.first(n)):
+                self._through(self._leaving, between[:first], self._out[slot][:first])
+
+    def _through(self, sequence: LayerSequence, x: Array, out: Array) -> None:
+        """Start layers whose result goes to `out`."""
+        buffers, y = self._buffers, x
         buffers.rewind()
-        with buffers.on(stream):
-            *layers, last = flat(self._sequence.layers, n)
-            for layer in layers:
+        if layers := flat(sequence.layers, len(x)):
+            for layer in layers[:-1]:
                 x = layer(x, buffers)
-            y = into(last, x, out, buffers)
-            if device.address(y) != device.address(out):
-                _copy(device.address(out), y, stream)
+            y = into(layers[-1], x, out, buffers)
+        if device.address(y) != device.address(out):
+            _copy(device.address(out), y, buffers.stream)
 
     def prepare(self, n: int) -> None:
         """Compile and record what so many inputs take, while nothing runs here; nothing is sent."""
@@ -154,16 +216,16 @@ class Relay:
                 start = lambda stream, slot=slot: self._forward(slot, n, stream)  # noqa: E731
                 self._graphs[slot, n] = recording.Graph(start, self._buffers.stream)
 
-    def alone(self, n: int) -> float:
-        """Seconds in which this GPU computes the stage of so many inputs again and again, and sends nothing."""
+    def alone(self, n: int, times: int = RUNS) -> float:
+        """Seconds in which this GPU computes the stage of n inputs, so many times in a row, and sends nothing."""
         self.prepare(n)
         stream, begin, end = self._buffers.stream, cuda.event(), cuda.event()
         begin.record(stream)
-        for _ in range(RUNS):
+        for _ in range(times):
             self._graphs[0, n].launch()
         end.record(stream)
         end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3 / RUNS
+        return float(begin.elapsed_time(end)) / 1e3 / times
 
     def step(self, n: int, rows: Array = None) -> int:
         """Start on a micro-batch of n inputs; all ranks call it. Nothing is waited for.
@@ -196,7 +258,11 @@ class Relay:
             self._computed[slot].wait(aside)
             if step > SLOTS:
                 wait(group, self._counts[group.rank] + APART, step - SLOTS, group.rank + 1, aside)
-            _copy(self.place(slot, 1), self._out[slot][:n], aside)
+            first = self._next_border.first(n)
+            if first:
+                _copy(self.place(slot, 1), self._out[slot][:first], aside)
+            if first < n:
+                _copy(self.place(slot, 1, shared=True), self._between[slot][first:n], aside)
             signal(self._counts[group.rank + 1], step, aside)
             self._left[slot].record(aside)
         return slot
@@ -251,20 +317,29 @@ class Relay:
 
     # Of a run
 
+    def close(self) -> None:
+        """Let go of the other ranks' memory; all ranks call it, once none computes any more."""
+        self.group.close()
+
     def __call__(self, rows: np.ndarray) -> None:
         """Compile what a micro-batch of as many inputs takes; nothing is sent."""
         if len(rows):
             own, stream = self._counts[self.group.rank] + 2 * APART, self._buffers.stream
-            signal(own, 0, stream)
-            wait(self.group, own, 0, self.group.rank, stream)
-            self.prepare(min(len(rows), self.batch))
-            self._buffers.stream.synchronize()
+            with cuda.gpus[self._buffers.gpu]:
+                signal(own, 0, stream)
+                wait(self.group, own, 0, self.group.rank, stream)
+                self.prepare(min(len(rows), self.batch))
+                stream.synchronize()
+
+    def sent(self, n: int) -> int:
+        """Bytes of n inputs that go to the next rank, or are the results."""
+        return self._next_border.sent(n)
 
     def did(self) -> Record:
         """For the report."""
         return {
             "busy": self.busy, "elapsed": self.elapsed, "chunk": self.chunk, "width": self.width,
-            "bytes": self.gives.nbytes, "link": self.group.link, "seconds": self._seconds[self.group.rank],
+            "bytes": self.sent(self.batch) // self.batch, "link": self.group.link, "seconds": self._seconds,
             "begins": self.begins,
         }  # fmt: skip
 

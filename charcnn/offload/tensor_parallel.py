@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from charcnn.offload.partition import Part, overlap
 from charcnn.offload.ranks import local_place
 from charcnn.offload.scheduler import finish
 from charcnn.runtime.timeline import OFF, Timeline
+
+if TYPE_CHECKING:
+    from charcnn.gpu.collectives import Group
 
 
 class Step(NamedTuple):
@@ -39,11 +42,11 @@ class Steps:
 
     Args:
         steps: in order.
-        link: through what features go to other ranks.
+        group: the GPUs that exchange features in their memory; None where ranks do so by messages.
     """
 
-    def __init__(self, steps: Sequence[Step], link: str = "messages") -> None:
-        self.steps, self.link = steps, link
+    def __init__(self, steps: Sequence[Step], group: Group | None = None) -> None:
+        self.steps, self._group, self.link = steps, group, "messages" if group is None else group.link
         self.busy = self.elapsed = 0.0
         """Seconds of the last run: of computing, and of all."""
         self.sent = 0
@@ -57,6 +60,11 @@ class Steps:
         """For the report."""
         return {"busy": self.busy, "elapsed": self.elapsed, "sent": self.sent, "link": self.link,
                 "recorded": all(step.of is None for step in self.steps)}  # fmt: skip
+
+    def close(self) -> None:
+        """Let go of the other ranks' memory; all ranks call it, once none computes any more."""
+        if self._group is not None:
+            self._group.close()
 
     def __call__(self, rows: np.ndarray) -> None:
         """Every part alone, once, on as many inputs: on zeros but for the first."""

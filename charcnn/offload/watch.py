@@ -134,6 +134,8 @@ class Watch:
 
 def _dead(comm: Comm) -> list[int]:
     """The ranks of the communicator that died, as far as this one knows."""
+    with suppress(mpi_error()):
+        comm.Iprobe()  # news come while MPI is called: a rank that waits for its GPU calls nothing
     group = comm.Get_failed()
     try:
         of = comm.Get_group()

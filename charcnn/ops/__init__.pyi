@@ -511,6 +511,40 @@ def conv1d_nlc_wgmma(
         DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 
+def conv1d_nlc_wgmma_sparse(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_nlc` by the technique `wgmma_sparse`.
+
+    conv1d on channels-last features.
+
+    As wgmma, by weights of which two of each four are 0: half of the products (wgmma.mma_async.sp). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    For weights of which two of each four neighbouring input channels are 0: other weights are refused.
+
+    Each call packs them, casts the features and the result; `SparseConv` leaves that out. A pooling takes the maximum
+    of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "fp8", e4m3, weights and features each scaled to its range, infinities become its greatest.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; more than two
+            of four weights count, or shared memory does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
 def conv1d_nlc_small_batch(
     x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
 ) -> Array:
@@ -818,6 +852,40 @@ def conv1d_relu_nlc_wgmma(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
             does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+def conv1d_relu_nlc_wgmma_sparse(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.conv1d_relu_nlc` by the technique `wgmma_sparse`.
+
+    conv1d_relu on channels-last features.
+
+    As wgmma, by weights of which two of each four are 0: half of the products (wgmma.mma_async.sp). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    For weights of which two of each four neighbouring input channels are 0: other weights are refused.
+
+    Each call packs them, casts the features and the result; `SparseConv` leaves that out. A pooling takes the maximum
+    of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "fp8", e4m3, weights and features each scaled to its range, infinities become its greatest.
+        out: where to write, float32 (N, L_out, C_out); made where None. Or a function that gives it, called with a
+            shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; more than two
+            of four weights count, or shared memory does not hold what so many taps read.
         DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 
@@ -1257,6 +1325,40 @@ def linear_nlc_wgmma(
         DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 
+def linear_nlc_wgmma_sparse(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_nlc` by the technique `wgmma_sparse`.
+
+    linear on channels-last features.
+
+    As wgmma, by weights of which two of each four are 0: half of the products (wgmma.mma_async.sp). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    For weights of which two of each four neighbouring input channels are 0: other weights are refused.
+
+    Each call packs them, casts the features and the result; `SparseConv` leaves that out. A pooling takes the maximum
+    of 3.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "fp8", e4m3, weights and features each scaled to its range, infinities become its greatest.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; more than two
+            of four weights count, or shared memory does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
 # linear_relu
 
 def linear_relu_cpu_gemm(
@@ -1414,6 +1516,40 @@ def linear_relu_nlc_wgmma(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
             does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+def linear_relu_nlc_wgmma_sparse(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_relu_nlc` by the technique `wgmma_sparse`.
+
+    linear_relu on channels-last features.
+
+    As wgmma, by weights of which two of each four are 0: half of the products (wgmma.mma_async.sp). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    For weights of which two of each four neighbouring input channels are 0: other weights are refused.
+
+    Each call packs them, casts the features and the result; `SparseConv` leaves that out. A pooling takes the maximum
+    of 3.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "fp8", e4m3, weights and features each scaled to its range, infinities become its greatest.
+        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; more than two
+            of four weights count, or shared memory does not hold what so many taps read.
         DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 
@@ -1901,6 +2037,48 @@ def conv1d_relu_maxpool1d_nlc_wgmma(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
             does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+def conv1d_relu_maxpool1d_nlc_wgmma_sparse(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    pool_size: int,
+    *,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.conv1d_relu_maxpool1d_nlc` by the technique `wgmma_sparse`.
+
+    The maximum of each pool_size positions of conv1d_relu_nlc(...): (N, L_out // pool_size, C_out).
+
+    As wgmma, by weights of which two of each four are 0: half of the products (wgmma.mma_async.sp). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    For weights of which two of each four neighbouring input channels are 0: other weights are refused.
+
+    Each call packs them, casts the features and the result; `SparseConv` leaves that out. A pooling takes the maximum
+    of 3.
+
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        pool_size: int: positions in a window of the pooling.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "fp8", e4m3, weights and features each scaled to its range, infinities become its greatest.
+        out: where to write, float32 (N, L_out // pool_size, C_out); made where None. Or a function that gives it,
+            called with a shape and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, L_out // pool_size, C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; more than two
+            of four weights count, or shared memory does not hold what so many taps read.
         DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 

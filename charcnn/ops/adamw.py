@@ -20,6 +20,7 @@ from charcnn.gpu.arrays import check, expect
 from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit, start
+from charcnn.ops.adamw_options import MOMENTS, check_state
 from charcnn.ops.adamw_options import LossScale as LossScale
 from charcnn.ops.adamw_options import ParameterGroup as ParameterGroup
 from charcnn.ops.common import threads
@@ -305,10 +306,17 @@ class AdamW:
         return {"steps": self.steps, **dict(zip(("first", "second"), moments, strict=True)), "loss_scale": scale}
 
     def restore(self, state: Record) -> None:
-        """Take what `state` gave; the shadow becomes that of the weights as they are."""
+        """Take what `state` gave; the shadow becomes that of the weights as they are.
+
+        Raises:
+            ValueError: as of `check_state`, or a scale of the loss is missing; nothing was taken then.
+        """
+        check_state(state, self.weights.size, MOMENTS)
+        scale, fields = state.get("loss_scale"), vars(self.loss_scale).keys() if self.loss_scale else set[str]()
+        if fields and not (isinstance(scale, dict) and scale.keys() == fields):
+            raise ValueError(f"state['loss_scale'] is {scale!r}: need the fields of a LossScale")
         steps = np.array([state["steps"]], np.int64)
         for array, saved in ((self.first, state["first"]), (self.second, state["second"]), (self.made, steps)):
-            expect("state", saved, tuple(array.shape))
             if self._cuda:
                 array.copy_to_device(saved, stream=self._stream)
             else:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from charcnn.aliases import Record
+from charcnn.gpu.arrays import check, expect
+
+MOMENTS, ARRAYS = ("first", "second"), ("weights", "average", "first", "second")
+"""What the saved state of AdamW has, and that of a training."""
 
 
 @dataclass(frozen=True)
@@ -46,3 +53,23 @@ class LossScale:
             self.scale *= self.backoff
         elif self.made == self.interval:
             self.scale, self.made = self.scale * self.growth, 0
+
+
+def check_state(state: Record, size: int, arrays: Sequence[str], numbers: Sequence[str] = ("steps",)) -> None:
+    """Look at all that a saved state has, before anything of it is taken.
+
+    Args:
+        state: what `state` of AdamW or of a training gave.
+        size: values of each array.
+        arrays: that it must have, NumPy's float32.
+        numbers: that it must have, whole and 0 or more.
+
+    Raises:
+        ValueError: it is of another network, or damaged; names what does not fit.
+    """
+    for name in arrays:
+        expect(f"state[{name!r}]", state.get(name), (size,))
+        check(f"state[{name!r}]", state[name])
+    for name in numbers:
+        if type(state.get(name)) is not int or state[name] < 0:
+            raise ValueError(f"state[{name!r}] is {state.get(name)!r}: need a whole number, 0 or more")

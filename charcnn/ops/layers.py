@@ -8,7 +8,7 @@ from typing import cast
 
 from charcnn.aliases import Function
 from charcnn.layers import Layer
-from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
+from charcnn.ops.common.precision import HALF_PRECISIONS, SPARSE_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.table import UNSCALED, loaded
 
 FASTEST = (
@@ -48,6 +48,7 @@ class LayerRow:
 
 
 FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(TENSOR_PRECISIONS)
+SPARSE = tuple(SPARSE_PRECISIONS)
 BETWEEN = (*FLOAT, *UNSCALED)
 DOT = ("int8", "bf16")
 TOOM_COOK = tuple(name for name in ALL if name != "bf16")
@@ -65,6 +66,7 @@ LAYERS = (
     LayerRow("CpuWinogradConv", "conv1d.winograd_cpu", FLOAT, device="cpu", technique="winograd_cpu"),
     LayerRow("CpuConv", "common.cpu_conv", FLOAT, device="cpu", technique="cpu_gemm"),
     LayerRow("CpuDotConv", "conv1d.cpu_dot", DOT, device="cpu"),
+    LayerRow("SparseConv", "conv1d.wgmma_sparse.layer", SPARSE, hopper=True),
     LayerRow("ToomCookConv", "conv1d.toom_cook.layer", TOOM_COOK, hopper=True),
     LayerRow("SmallBatchConv", "conv1d.small_batch", ALL, hopper=True, technique="small_batch"),
     *(LayerRow(f"Vectorized{name}", "image_layers", BETWEEN) for name in IMAGE_LAYERS),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from charcnn.aliases import Function
-from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
+from charcnn.ops.common.precision import HALF_PRECISIONS, SPARSE_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.operator_row import EXACT as EXACT
 from charcnn.ops.operator_row import FILTERED as FILTERED
 from charcnn.ops.operator_row import FLOAT32 as FLOAT32
@@ -61,6 +61,11 @@ class Variant:
         """Whether tensor cores of compute capability 7.5 will do."""
         others = *IMAGES, "attention", *(row.name for row in OPERATORS if row.results)
         return self.technique == "mma" and self.precision == "fp16" and self.operator not in others
+
+    @property
+    def sparse(self) -> bool:
+        """Whether it takes 2:4 sparse weights alone."""
+        return self.technique == "wgmma_sparse"
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -199,7 +204,7 @@ UNSCALED = ("fp16", "bf16", "tf32", "fp16x3")
 """Precisions of tensor cores whose features need no scales."""
 
 STEPPING = (
-    "coalesced", "tiled", "register_tiled", "vectorized", "winograd", "winograd_cpu", "small_batch",
+    "coalesced", "tiled", "register_tiled", "vectorized", "winograd", "winograd_cpu", "small_batch", "wgmma_sparse",
 )  # fmt: skip
 """Techniques of conv1d_nlc and conv1d_relu_nlc whose window takes each position in turn: no stride, padding, or
 dilation."""
@@ -301,6 +306,9 @@ _BY_TECHNIQUE = (
       for row in _rows(names, "mma", f"conv1d.mma.variants:{launch}", TENSOR_PRECISIONS, ampere=True)),
     *(row for names, launch in PRODUCTS
       for row in _rows(names, "wgmma", f"conv1d.wgmma.variants:{launch}", TENSOR_PRECISIONS, hopper=True)),
+    *(row for names, launch in (*PRODUCTS[:2], PRODUCTS[3])
+      for row in _rows(names, "wgmma_sparse", f"conv1d.wgmma_sparse.variants:{launch}", SPARSE_PRECISIONS,
+                       hopper=True)),
     *(row for names, launch in PRODUCTS[:2]
       for row in _rows(names, "small_batch", f"conv1d.small_batch:{launch}", TENSOR_PRECISIONS, hopper=True)),
     *_rows("relu_conv1d_backward", "naive", "conv1d.backward:launch_naive"),

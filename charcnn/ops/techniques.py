@@ -27,6 +27,7 @@ TECHNIQUES = {
     "lag_sums": "CUDA, as lags, with a warp an input, and tables in float32 in shared memory",
     "mma": "CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32",
     "wgmma": "Hopper's tensor cores, by wgmma, fed by TMA; sums in float32",
+    "wgmma_sparse": "as wgmma, by weights of which two of each four are 0: half of the products (wgmma.mma_async.sp)",
     "row_blocks": "CUDA, some rows a block: what a row's sum and maximum are needed for follows in the same kernel",
     "flash": "CUDA, tiles of keys in shared memory: a running softmax, so that no score leaves the chip",
     "small_batch": "tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once",

@@ -18,6 +18,7 @@ from charcnn.layers import Node, Shape
 from charcnn.ops import cpu_training as training
 from charcnn.ops import maxpool1d_cpu_training as pools
 from charcnn.ops.adamw import AdamW, ParameterGroup
+from charcnn.ops.adamw_options import ARRAYS, check_state
 from charcnn.ops.common.cpu_conv import BATCH
 from charcnn.ops.common.cpu_gemm import RELU, CpuPacked
 from charcnn.ops.common.cpu_tile import tile_of_columns
@@ -210,11 +211,10 @@ class CpuTraining:
         """Take what `state` gave.
 
         Raises:
-            ValueError: it is of another network.
+            ValueError: it is of another network, or damaged; nothing was taken then.
         """
-        for array, name in ((self.weights, "weights"), (self._averaged, "average")):
-            expect(name, state[name], array.shape)
-            array[:] = state[name]
+        check_state(state, self.weights.size, ARRAYS)
+        self.weights[:], self._averaged[:] = state["weights"], state["average"]
         self.optimiser.restore(state)
 
     # Forward and back.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from charcnn import layers
-from charcnn.aliases import Array
+from charcnn.aliases import Array, Stream
+from charcnn.gpu import device
 from charcnn.gpu.arrays import expect
 from charcnn.layers import Node
 from charcnn.model import gradients
@@ -124,11 +126,11 @@ def counted(nodes: Sequence[Node], rows: int, ranks: int = 1, stage: int = 0) ->
     A weight has 2 bytes of its copy, 4 of its gradient, 4 of its master, 8 of two moments. From stage 1 on those that
     no product reads have 4 bytes of their copy, which all ranks hold. Features are what each block writes, 2 bytes a
     value, and two gradients of the largest. A value that pooling picks leaves a byte that says where, and behind
-    LayerNorm 2 bytes of what it was.
+    LayerNorm 2 bytes of what it was. One rank shares nothing, whatever the stage.
     """
     shapes, blocks, held = trained(nodes), blocks_of(nodes), Sharding(stage).held
     weights = sum(map(math.prod, shapes.values()))
-    plain = sum(math.prod(shapes[name]) for name in plain_of(nodes)) if stage else 0
+    plain = sum(math.prod(shapes[name]) for name in plain_of(nodes)) if stage and ranks > 1 else 0
     features, gradient = 0, largest(blocks)
     for block, of in zip(blocks, sizes_of(blocks), strict=False):
         picked = 2 + 1 + 2 * (block.norm is not None)
@@ -268,3 +270,29 @@ class FlatParams:
                 part = part.reshape(-1, self._last_channels, part.shape[-1])
             found[name] = (unpack(part) if part.ndim > 1 else part.copy()).reshape(self.shapes[name])
         return found
+
+
+class FlatWeights(Mapping[str, np.ndarray]):
+    """Parameters in a buffer on the GPU. They come to the host, and get names, when one of them is looked at.
+
+    Args:
+        layout: where they lie.
+        buffer: float32 (size,), on the GPU, that nobody writes any more.
+        stream: on which it was written.
+    """
+
+    def __init__(self, layout: FlatParams, buffer: Array, stream: Stream) -> None:
+        self.buffer, self._layout, self._stream = buffer, layout, stream
+
+    @cached_property
+    def _named(self) -> dict[str, np.ndarray]:
+        return self._layout.named(device.to_host(self.buffer, self._stream))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._named[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layout.shapes)
+
+    def __len__(self) -> int:
+        return len(self._layout.shapes)

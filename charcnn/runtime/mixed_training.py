@@ -18,11 +18,12 @@ from charcnn.gpu import device, graph
 from charcnn.gpu.arrays import check, expect
 from charcnn.layers import Node
 from charcnn.ops.adamw import AdamW, ParameterGroup
+from charcnn.ops.adamw_options import ARRAYS, check_state
 from charcnn.ops.conv1d.mma.products_layer import MmaProduct
 from charcnn.ops.conv1d.products import TrainingProduct
 from charcnn.ops.conv1d.wgmma.products_layer import WgmmaProduct
 from charcnn.ops.moving_average import follow
-from charcnn.runtime.mixed_plan import FlatParams, check_dropout, check_leak, counted
+from charcnn.runtime.mixed_plan import FlatParams, FlatWeights, check_dropout, check_leak, counted
 from charcnn.runtime.mixed_step import HALF, Around, Held, MixedStep
 from charcnn.runtime.pinned import Pinned
 from charcnn.runtime.training import KINDS
@@ -127,9 +128,11 @@ class MixedTraining:
         return self._layout.named(self.fetched(self.weights))
 
     @property
-    def averaged(self) -> dict[str, np.ndarray]:
+    def averaged(self) -> Mapping[str, np.ndarray]:
         """A copy of the weights that `average` moves, by name; before, those to begin with."""
-        return self._layout.named(self._begun if self._average is None else self.fetched(self._average))
+        if self._average is None:
+            return self._layout.named(self._begun)
+        return FlatWeights(self._layout, self._copied(self._average), self._stream)
 
     @property
     def logits(self) -> Array:
@@ -165,7 +168,7 @@ class MixedTraining:
         self._fill(x, targets, weights)
         self._leak(leak)
         if rate != self._set_rate:
-            self._rate.copy_to_device(np.array([rate], np.float64), stream=self._stream)
+            self._pinned.up("rate", self._rate, np.array([rate], np.float64), 0)
             self._set_rate = rate
         if self._graph is not None:
             self._graph.launch()
@@ -206,10 +209,9 @@ class MixedTraining:
         """Take what `state` gave.
 
         Raises:
-            ValueError: an array has another shape.
+            ValueError: it is of another network, or damaged; nothing was taken then.
         """
-        for name in ("weights", "average"):
-            expect(name, state[name], tuple(self.weights.shape))
+        check_state(state, self.weights.size, ARRAYS)
         self._write(state["weights"])
         self._begun = np.array(state["average"])
         if self._average is not None:
@@ -221,7 +223,7 @@ class MixedTraining:
 
         Args:
             x: any number of inputs.
-            params: other weights, by name; None: those that are trained.
+            params: other weights, by name; None: those that are trained. `FlatWeights` stay on the GPU.
 
         Raises:
             ValueError: x, or one of the weights, has another shape; names it.
@@ -231,8 +233,11 @@ class MixedTraining:
         if params is None:
             found = [self.fetched(self._step.logits)[:n] for n in self._forward(x)]
             return np.concatenate(found) if found else np.empty((0, self._classes), np.float32)
-        flat, kept = self._layout.flat(params), self.fetched(self.weights)
-        self._write(flat)
+        if isinstance(params, FlatWeights):
+            other, kept = params.buffer, self._copied(self.weights)
+        else:
+            other, kept = self._layout.flat(params), self.fetched(self.weights)
+        self._write(other)
         try:
             return self.answers(x)
         finally:
@@ -261,15 +266,23 @@ class MixedTraining:
                 start(stream=self._stream)
             yield len(part)
 
-    def _write(self, flat: np.ndarray) -> None:
-        """Other weights, and their copies."""
-        self.weights.copy_to_device(flat, stream=self._stream)
+    def _copied(self, buffer: Array) -> Array:
+        graph.copy(held := device.empty(tuple(buffer.shape), buffer.dtype), buffer, self._stream)
+        return held
+
+    def _write(self, flat: Array) -> None:
+        """Other weights, of the host or of the GPU, and their copies."""
+        if device.on_device(flat):
+            expect("params", flat, tuple(self.weights.shape))
+            graph.copy(self.weights, flat, self._stream)
+        else:
+            self.weights.copy_to_device(flat, stream=self._stream)
         self.optimiser.refresh()
 
     def _leak(self, leak: float) -> None:
         check_leak(leak)
         if leak != self._set_leak:
-            self._step.factors.copy_to_device(self._step.factors_of(leak), stream=self._stream)
+            self._pinned.up("factors", self._step.factors, self._step.factors_of(leak), 0)
             self._set_leak = leak
 
     def fetched(self, array: Array) -> np.ndarray:

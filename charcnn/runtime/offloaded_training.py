@@ -39,12 +39,14 @@ class OffloadedTraining(SharedMixedTraining):
         size, self.gradients = pushed.total.size, pushed.gradients
         self.weights, self._slopes = (cuda.pinned_array((size,), np.float32) for _ in range(2))
         self.optimiser = AdamW(self.weights, [replace(group, size=size)])
-        self._found, self._limits = device.to_device(np.ones(2, np.float32)), cuda.pinned_array((2,), np.float32)
-        self._pieces = [
-            (piece, cuda.event(**({} if device.SIMULATED else {"timing": False}))) for piece in pushed.pieces
-        ]
+        self._come = [(piece, cuda.event(**({} if device.SIMULATED else {"timing": False}))) for piece in pushed.pieces]
+        self._hold_limits()
         self._write(self._begun)
         return Held(pushed.plain, pushed.slopes, pushed.halves)
+
+    def _hold_limits(self) -> None:
+        """The norm of gradients and by what AdamW multiplies them, on the GPU and on the host."""
+        self._found, self._limits = device.to_device(np.ones(2, np.float32)), cuda.pinned_array((2,), np.float32)
 
     @property
     def memory(self) -> dict[str, int]:
@@ -60,29 +62,42 @@ class OffloadedTraining(SharedMixedTraining):
         self, x: Array, targets: Array, rate: float = 1.0, *, leak: float = 0.0, weights: np.ndarray | None = None
     ) -> Array:
         """See `MixedTraining.step`; returns when the weights are on their way back."""
-        losses, pushed, stream = super().step(x, targets, rate, leak=leak, weights=weights), self._pushed, self._stream
+        self._ahead()
+        losses, pushed = super().step(x, targets, rate, leak=leak, weights=weights), self._pushed
         assert pushed is not None
-        self._found.copy_to_host(self._limits, stream=stream)
-        for piece, here in self._pieces:
-            pushed.total[piece.at].copy_to_host(self._slopes[piece.at], stream=stream)
-            here.record(stream)
+        self._found.copy_to_host(self._limits, stream=self._stream)
         self.optimiser.made += 1
-        group = self.optimiser.groups[0]
-        for piece, here in self._pieces:
-            here.synchronize()
+        self._move_pieces(pushed.total, rate)
+        pushed.moved(self._stream)
+        return losses
+
+    def _ahead(self) -> None:
+        """What can be fetched while the GPU computes."""
+
+    def _move_pieces(self, total: Array, rate: float) -> None:
+        """Have the host move all weights of this rank's parts, by the sums of gradients, and send them back."""
+        pushed, stream, group = self._pushed, self._stream, self.optimiser.groups[0]
+        assert pushed is not None
+        for piece, come in self._come:
+            total[piece.at].copy_to_host(self._slopes[piece.at], stream=stream)
+            come.record(stream)
+        for piece, come in self._come:
+            come.synchronize()
             parts = self.weights, self._slopes, self.optimiser.first, self.optimiser.second
             mine, slopes, first, second = (array[piece.at] for array in parts)
             adamw.move(mine, slopes, first, second, group, self.steps, float(self._limits[1]), rate)
-            pushed.total[piece.at].copy_to_device(mine, stream=stream)
-            pushed.take(piece, pushed.total[piece.at], stream)
-        pushed.moved(stream)
-        return losses
+            total[piece.at].copy_to_device(mine, stream=stream)
+            pushed.take(piece, total[piece.at], stream)
 
     def _write(self, flat: np.ndarray) -> None:
         assert self._pushed is not None
-        self.weights[:] = self._part(flat)
+        self._write_masters(self._part(flat))
         self._pushed.write(flat, self._stream)
         self._exchange.total(0)  # all ranks have done so
+
+    def _write_masters(self, own: np.ndarray) -> None:
+        """Take other masters of this rank's parts."""
+        self.weights[:] = own
 
     def _whole(self, stream: Stream) -> None:
         assert self._pushed is not None

@@ -201,15 +201,15 @@ class ShardedTraining(Training):
         """Go on from what `save` wrote.
 
         Raises:
-            ValueError: the file is no checkpoint of such a network.
+            ValueError: the file is no checkpoint of such a network; nothing was taken then.
             OSError: it cannot be read.
         """
         self.settle()
-        with training_checkpoint.reading(path, self._shapes) as (self.steps, file):
+        with training_checkpoint.reading(path, self._shapes) as (self.steps, fill):
             for kind in STATES:
                 for bucket in self._layout.buckets:
                     values = np.zeros(self._layout.ranks * bucket.part, np.float32)
-                    file.readinto(values[: bucket.length].data)
+                    fill(values[: bucket.length])
                     self._set(kind, bucket, values)
 
     def close(self) -> None:

@@ -205,7 +205,7 @@ class StatesInFiles:
 
     def __init__(self, kinds: Sequence[str], size: int, directory: str, memory: int) -> None:
         self._files = {kind: tempfile.TemporaryFile(dir=directory, buffering=0) for kind in kinds}  # noqa: SIM115 - kept
-        self.files = len(kinds) * size * FLOAT
+        self.size, self.files = size, len(kinds) * size * FLOAT
         for file in self._files.values():
             with naming(directory):
                 os.posix_fallocate(file.fileno(), 0, max(1, size * FLOAT))  # else a full disk would be a SIGBUS
@@ -225,6 +225,12 @@ class StatesInFiles:
         while rest:
             done = os.pwrite(self._files[kind].fileno(), rest, begin)
             rest, begin = rest[done:], begin + done
+
+    def ahead(self, at: slice) -> None:
+        """Have the system fetch these values of each kind, and do not wait for it."""
+        for file in self._files.values():
+            begin, size = at.start * FLOAT, (at.stop - at.start) * FLOAT
+            os.posix_fadvise(file.fileno(), begin, size, os.POSIX_FADV_WILLNEED)
 
     @contextmanager
     def window(self, at: slice) -> Iterator[list[np.ndarray]]:

@@ -8,7 +8,6 @@ Either way sums are of the order of ranks: all ranks have the same bits, at ever
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,6 +20,7 @@ from charcnn.files import Path
 from charcnn.gpu import device
 from charcnn.gpu.collectives import Group
 from charcnn.gpu.collectives.group import RANKS
+from charcnn.host.shared_memory import hosts
 from charcnn.layers import Node
 from charcnn.ops.adamw import AdamW, ParameterGroup
 from charcnn.runtime import training_checkpoint
@@ -29,6 +29,7 @@ from charcnn.runtime.mixed_plan import FlatParams, counted
 from charcnn.runtime.mixed_step import Around, Held
 from charcnn.runtime.mixed_training import MixedTraining
 from charcnn.runtime.pushed_exchange import PushedExchange
+from charcnn.runtime.sharded_training import STATES
 
 DEADLINE = 300.0
 """Seconds that a GPU waits for another rank's: at the first step, that may compile kernels."""
@@ -125,7 +126,7 @@ class SharedMixedTraining(MixedTraining):
     @property
     def params(self) -> dict[str, np.ndarray]:
         """A copy of the weights of all ranks, by name."""
-        return self._layout.named(self._whole_of(self.weights))
+        return self._layout.named(self._whole_of(self._own("weights")))
 
     def mean(self, losses: Array) -> float:
         """Of all ranks' losses."""
@@ -146,7 +147,7 @@ class SharedMixedTraining(MixedTraining):
     def digest(self) -> str:
         """The digest of all weights, and of what steps on this GPU read."""
         self.settle()
-        masters, read = self._whole_of(self.weights), hashlib.sha256()
+        masters, read = self._whole_of(self._own("weights")), hashlib.sha256()
         if self._pushed is not None:
             halves, plain = self._pushed.reads(self._exchange, self._stream)
             masters[: plain.size] = plain
@@ -165,8 +166,8 @@ class SharedMixedTraining(MixedTraining):
         root = self._exchange.rank == 0
         writing = training_checkpoint.writing(path, self._layout.shapes, self.steps, force) if root else nullcontext()
         with writing as file:
-            for buffer in (self.weights, self.optimiser.first, self.optimiser.second):
-                arrays = self._layout.named(self._whole_of(buffer)).values()
+            for kind in STATES:
+                arrays = self._layout.named(self._whole_of(self._own(kind))).values()
                 if file is not None:
                     for array in arrays:
                         file.write(np.ascontiguousarray(array).data)
@@ -175,15 +176,15 @@ class SharedMixedTraining(MixedTraining):
         """See `ShardedTraining.resume`."""
         self.settle()
         buffers, shapes = [], self._layout.shapes
-        with training_checkpoint.reading(path, shapes) as (steps, file):
+        with training_checkpoint.reading(path, shapes) as (steps, fill):
             for _ in range(3):
                 arrays = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
                 for array in arrays.values():
-                    file.readinto(array.data)
+                    fill(array)
                 buffers.append(self._layout.flat(arrays))
         first, second = map(self._part, buffers[1:])
         self._write(buffers[0])
-        self.optimiser.restore({"steps": steps, "first": first, "second": second, "loss_scale": None})
+        self._take(steps, first, second)
 
     def settle(self) -> None:
         """Wait for what is under way."""
@@ -197,6 +198,14 @@ class SharedMixedTraining(MixedTraining):
         if self._group is not None:
             self._group.close()
             self._group = None
+
+    def _own(self, kind: str) -> Array:
+        """What this rank holds of a kind of STATES."""
+        return self.weights if kind == "weights" else getattr(self.optimiser, kind)
+
+    def _take(self, steps: int, first: np.ndarray, second: np.ndarray) -> None:
+        """Go on behind so many steps with other moments of this rank's parts."""
+        self.optimiser.restore({"steps": steps, "first": first, "second": second, "loss_scale": None})
 
     def _part(self, flat: np.ndarray) -> np.ndarray:
         """What this rank holds of a buffer on the host."""
@@ -262,7 +271,7 @@ class SharedMixedTraining(MixedTraining):
 
 def group_of(comm: Comm) -> Group | None:
     """The ranks' group for copies between GPUs, where they are on one host and reach each other's memory."""
-    if comm.size > RANKS or len(set(comm.allgather(platform.node()))) > 1:
+    if comm.size > RANKS or any(hosts(comm)):
         return None
     group = Group(comm, collectives=False, deadline=DEADLINE)
     if group.link == "GPU memory" or device.SIMULATED:

@@ -98,7 +98,7 @@ class Training:
         self._hold(params, group, clip)
         own = {name: self._put(np.asarray(params[name], np.float32)) for name in fixed}
         self._params |= own
-        self.running = {name: array.copy() for name, array in own.items()}
+        self.running = {} if self._cuda else {name: array.copy() for name, array in own.items()}
         self._beside = {node: beside for node in self._nodes if (beside := self._arguments(node))}
         written = [math.prod(node.out_shape) for node in self._nodes if _writes(node)]
         self._features = [self._empty((rows * size,)) for size in written]

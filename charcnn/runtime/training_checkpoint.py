@@ -10,10 +10,11 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from io import BufferedReader
 from typing import IO
+
+import numpy as np
 
 from charcnn import files
 from charcnn.aliases import Record
@@ -59,8 +60,10 @@ def writing(path: files.Path, shapes: Mapping[str, Shape], steps: int, force: bo
 
 
 @contextmanager
-def reading(path: files.Path, shapes: Mapping[str, Shape]) -> Iterator[tuple[int, BufferedReader]]:
-    """The number of steps, and the file, where the block reads what `writing` has it write.
+def reading(path: files.Path, shapes: Mapping[str, Shape]) -> Iterator[tuple[int, Callable[[np.ndarray], None]]]:
+    """The number of steps, and what fills arrays one after another, in the order in which `writing` has them written.
+
+    All that can be wrong with the file is looked at before.
 
     Args:
         path: the file.
@@ -75,6 +78,8 @@ def reading(path: files.Path, shapes: Mapping[str, Shape]) -> Iterator[tuple[int
         size = int.from_bytes(file.read(8), "little")
         try:
             steps = int(json.loads(file.read(min(size, LARGEST_HEADER)))["__metadata__"][KEY])
+            if steps < 0:
+                raise ValueError
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{where} is no checkpoint of a training: need a file that --checkpoint wrote") from error
         header = _header(shapes, steps)
@@ -83,4 +88,9 @@ def reading(path: files.Path, shapes: Mapping[str, Shape]) -> Iterator[tuple[int
             raise ValueError(f"{where} is of another network: need the one whose layers it was written for")
         if os.fstat(file.fileno()).st_size != 8 + size + 3 * 4 * sum(map(math.prod, shapes.values())):
             raise ValueError(f"{where} is not whole: need a file that --checkpoint wrote")
-        yield steps, file
+
+        def fill(values: np.ndarray) -> None:
+            if file.readinto(values.data) != values.nbytes:
+                raise ValueError(f"{where} changed while it was read: need a file that nobody writes to")
+
+        yield steps, fill

@@ -20,8 +20,11 @@ KNOWN = {
 }
 """What may be asked for."""
 
+ON_A_GPU = "torch"
+"""Which engine "auto" takes on a GPU that both can use: this line alone decides."""
+
 ON_GPUS = "a GPU is there, and so is PyTorch; engine own trains on it without"
-"""Why it trains there: which of them is faster is not measured yet."""
+"""Why PyTorch trains there."""
 
 
 def choose(
@@ -62,7 +65,8 @@ def choose(
     where = "cuda" if unusable == "" else "cpu"
     lacks = f"{unusable}, and own kernels train on a CPU or since 8.0" if unusable else ""
     lacks = lacks or _lacks(where, precision, mixup, sparse, compiled)
-    if engine == "auto" and find_spec("torch") and (lacks or (where == "cuda" and _torch_sees_gpu())):
+    on_gpu = where == "cuda" and ON_A_GPU == "torch"
+    if engine == "auto" and find_spec("torch") and (lacks or (on_gpu and _torch_sees_gpu())):
         say(f"engine torch trains: {lacks or ON_GPUS}")
         found = _torch(device, precision, compiled)
         if unusable is not None and found.device == "cpu":

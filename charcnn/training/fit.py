@@ -141,10 +141,10 @@ class TrainingTask:
         logits = self.engine.answers(self.config, self._stored(evidence), part.ids[: ngrams.SHOWN], 32)
         own = float(np.median(logits.std(axis=1)))
         arrays["fc3.weight"] *= spread / max(own, 1e-9)
-        count, of = int(arrays["conv1.weight"].any(axis=(1, 2)).sum()), "within words" if choice[0] else "across words"
+        count, (within, sizes) = int(arrays["conv1.weight"].any(axis=(1, 2)).sum()), choice[0]
         self.say(
-            f"begins with {count:,} n-grams of {ngrams.SHORTEST} to {ngrams.LONGEST} characters {of} that tell the "
-            f"classes of {len(part):,} rows apart"
+            f"begins with {count:,} n-grams of {_listed(sizes)} characters {'within' if within else 'across'} words "
+            f"that tell the classes of {len(part):,} rows apart"
         )
         return arrays, choice
 
@@ -260,6 +260,11 @@ class TrainingTask:
     def _stored(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """The weights as they are stored: rounded."""
         return {name: array.astype(self.store).astype(np.float32) for name, array in arrays.items()}
+
+
+def _listed(sizes: tuple[int, ...]) -> str:
+    """Such sizes as people say them: 4, or 2 to 5."""
+    return " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
 
 
 def _cooled(arrays: Arrays, temperature: float) -> dict[str, np.ndarray]:

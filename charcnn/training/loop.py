@@ -47,7 +47,7 @@ class Trained:
     """The epoch whose weights these are."""
     history: list[Record]
     """A row of COLUMNS an epoch."""
-    choice: tuple[bool, float] | None = None
+    choice: tuple[tuple[bool, tuple[int, ...]], float] | None = None
     """Of one that began with n-grams: as `ngrams.weights` gave it."""
 
 
@@ -161,7 +161,7 @@ def train(
                 "settings": settings,
                 "trainer": trainer.state(),
                 "history": history,
-                "best": best,
+                "best": best and {**best, "weights": dict(best["weights"])},
                 "leaky": leaky,
                 "pace": pace and pace.state(),
             }
@@ -169,8 +169,8 @@ def train(
                 file.write(engine.packed(state))
             written = time.perf_counter()
     if best is None:
-        return Trained(trainer.weights(), len(history), history)
-    return Trained(best["weights"], best["epoch"], history)
+        return Trained(dict(trainer.weights()), len(history), history)
+    return Trained(dict(best["weights"]), best["epoch"], history)
 
 
 def read_checkpoint(path: Path, settings: Record, engine: TrainingEngine) -> Record:

@@ -28,7 +28,12 @@ MOST_ROWS = 10_000
 """Rows that n-grams are chosen from; of more, so many are drawn."""
 
 LEAST = 2
-"""Rows that have an n-gram, at least: what one row alone has says nothing of others. Where none has more, one."""
+"""Rows that have an n-gram, at least. Where there are fewer such n-grams than channels, one row is enough: of what it
+alone has, something returns in other texts."""
+
+ALL, FOUR, LONG = (2, 3, 4, 5), (4,), 120
+"""Sizes of n-grams, and from how many characters, less spaces, a text is long. Longer n-grams hold shorter ones, and
+channels are few: of long texts those of one size say most, but in bytes, of which a character may have several."""
 
 INVERSE_PENALTIES = 3.0, 30.0
 """Of logistic regression: the inverse of what squared weights cost, twice."""
@@ -37,9 +42,11 @@ STEPS, HISTORY, FINEST = 60, 8, 1e-7
 """Of L-BFGS: steps, at most; those that tell the curvature; and what is too little: a gain, as a share of the value, or
 a share of a step."""
 
-Choice = tuple[bool, float]
-"""What cross-validation chooses: whether n-grams that go on from one word into the next are left out, and which of
-INVERSE_PENALTIES."""
+Way = tuple[bool, tuple[int, ...]]
+"""Whether n-grams that go on from one word into the next are left out; and the sizes of those that are taken."""
+
+Choice = tuple[Way, float]
+"""What cross-validation chooses, and which of INVERSE_PENALTIES."""
 
 FOLDS, JUDGED = 3, 1_500
 """Parts of cross-validation, and the rows, at most, that it takes."""
@@ -59,14 +66,13 @@ HEADROOM = 1.5
 class _Table:
     """Which row has which n-gram: a sparse matrix.
 
-    Values are square roots of counts times rarity, each row of norm 1. N-grams that the same rows have as often say the
-    same: the longest stands for all, and its value is that of all.
+    Values are square roots of counts times rarity, each row of norm 1.
     """
 
     codes: np.ndarray
     """uint64 (V,): an n-gram's ids plus 1, a byte each, the last one lowest"""
     scale: np.ndarray
-    """float32 (V,): inverse document frequencies, times the root of how many an n-gram stands for"""
+    """float32 (V,): inverse document frequencies"""
     row: np.ndarray
     column: np.ndarray
     value: np.ndarray
@@ -90,15 +96,16 @@ def _codes(ids: np.ndarray) -> Iterator[np.ndarray]:
         yield code
 
 
-def _table(ids: np.ndarray, blank: int, within: bool) -> _Table:
+def _table(ids: np.ndarray, blank: int, way: Way, most: int) -> _Table:
     """The n-grams of rows, less those that are blank: a text's end is one blank.
 
     Args:
         ids: of the rows (N, L).
         blank: the id of a blank.
-        within: whether those that go on from one word into the next are left out.
+        way: which.
+        most: how many will be chosen, at most.
     """
-    count, length = ids.shape
+    (within, sizes), (count, length) = way, ids.shape
     position = np.arange(length)
     space = (ids == blank) | ((blank == BLANK_BYTE) & (ids == ord(" ")))
     end = ((ids != blank) * (position + 1)).max(axis=1, initial=0)[:, None]
@@ -108,7 +115,7 @@ def _table(ids: np.ndarray, blank: int, within: bool) -> _Table:
         starts = length - size + 1
         seen = seen[:, :starts] | (ids[:, size - 1 :] != blank)
         inner = inner[:, :starts] | (space[:, size - 2 : -1] if size > 2 else False)
-        if size < SHORTEST:
+        if size not in sizes:
             continue
         row, column = np.nonzero(seen & (position[:starts] + size <= end + 1) & ~(inner & within))
         found, of = np.unique(code[row, column], return_inverse=True)
@@ -118,26 +125,15 @@ def _table(ids: np.ndarray, blank: int, within: bool) -> _Table:
         counts.append(times)
         codes.append(found)
     row, column, times = (np.concatenate(part) for part in (rows, columns, counts))
-    having = np.bincount(column)
-    common = having >= min(LEAST, having.max(initial=0))
+    common = np.bincount(column) >= LEAST
+    common |= common.sum() < most
     place, taken = np.cumsum(common) - 1, common[column]
     row, column, times = row[taken], place[column[taken]], times[taken]
     known = np.concatenate(codes)[common]
-    values = len(known)
-    # Which rows have it, and how often, as one number: n-grams' rows stand in the same order, so that sums are equal.
-    drawn = np.random.default_rng(0).standard_normal((count,))
-    alike = np.bincount(column, drawn[row] * times, values)
-    backwards = np.ascontiguousarray(alike[::-1])
-    own, last, stands = np.unique(backwards, return_index=True, return_counts=True)
-    kept = np.full(values, -1)
-    kept[values - 1 - last] = np.arange(len(own))
-    chosen = kept[column] >= 0
-    row, column, times = row[chosen], kept[column[chosen]], times[chosen]
-    rarity = np.log((1 + count) / (1 + np.bincount(column, minlength=len(own)))) + 1
-    scale = rarity * np.sqrt(stands)
+    scale = np.log((1 + count) / (1 + np.bincount(column, minlength=len(known)))) + 1
     value = np.sqrt(times) * scale[column]
     value /= np.sqrt(np.bincount(row, value * value, count))[row]
-    return _Table(known[values - 1 - last], scale.astype(np.float32), row, column, value.astype(np.float32))
+    return _Table(known, scale.astype(np.float32), row, column, value.astype(np.float32))
 
 
 def _select(table: _Table, wanted: np.ndarray, weights: np.ndarray, most: int) -> np.ndarray:
@@ -215,29 +211,29 @@ def _least(loss: Callable[[np.ndarray], tuple[float, np.ndarray]], found: np.nda
     return found
 
 
-def _judge(tables: Mapping[bool, _Table], wanted: np.ndarray, weights: np.ndarray, most: int, seed: int) -> Choice:
-    """What is right for most rows that are not learned from, by cross-validation: n-grams across words and the smallest
-    of INVERSE_PENALTIES, but where another way is better by more than a standard error."""
+def _judge(tables: Mapping[Way, _Table], wanted: np.ndarray, weights: np.ndarray, most: int, seed: int) -> Choice:
+    """What is right for most rows that are not learned from, by cross-validation: the first table and the smallest of
+    INVERSE_PENALTIES, but where another way is better by more than a standard error."""
     rng, classes, labels = np.random.default_rng(seed), wanted.shape[1], wanted.argmax(1)
     fold = np.full(len(labels), -1)
     for label in range(classes):
         own = rng.permutation(np.flatnonzero(labels == label))
         own = own[: max(FOLDS, round(JUDGED * len(own) / len(labels)))]
         fold[own] = np.arange(len(own)) % FOLDS
-    right = dict.fromkeys(((within, penalty) for penalty in INVERSE_PENALTIES for within in tables), 0.0)
+    right = dict.fromkeys(((way, penalty) for penalty in INVERSE_PENALTIES for way in tables), 0.0)
     for part in range(FOLDS):
         learned, held = np.flatnonzero((fold >= 0) & (fold != part)), np.flatnonzero(fold == part)
         if not len(held) or len(np.unique(labels[learned])) < classes:
             continue
         counted = np.zeros(len(labels))
         counted[learned] = weights[learned]
-        for within, table in tables.items():
+        for way, table in tables.items():
             chosen = _select(table, wanted, counted, most)
             x, other = table.features(chosen, learned), table.features(chosen, held)
             for penalty in INVERSE_PENALTIES:
                 found = _regress(x, wanted[learned], weights[learned], penalty)
                 logits = other @ found + _prior(wanted[learned], weights[learned])
-                right[within, penalty] += float(weights[held] @ (logits.argmax(1) == labels[held]))
+                right[way, penalty] += float(weights[held] @ (logits.argmax(1) == labels[held]))
     first, best = next(iter(right)), max(right, key=right.__getitem__)
     total = max(float(weights[fold >= 0].sum()), 1e-9)
     usual = min(right[first] / total, 1.0)
@@ -276,15 +272,18 @@ def weights(
     each = np.ones(len(examples)) if examples.weights is None else examples.weights.astype(float)
     if balance:
         each = each * (len(examples) / (classes * np.maximum(np.bincount(labels, minlength=classes), 1)))[labels]
-    most, ways = config.block_channels[0], (False, True) if choice is None else choice[:1]
-    tables = {way: _table(examples.ids, blank, way) for way in ways}
-    choice = _judge(tables, wanted, each, most, seed) if choice is None else choice
-    table = tables[choice[0]]
-    chosen = _select(table, wanted, each, most)
-    if not len(chosen):
+    most, long = config.block_channels[0], (examples.ids != blank).sum(axis=1).mean() > LONG and blank != BLANK_BYTE
+    sizes = (FOUR, ALL) if long else (ALL, FOUR)
+    ways: list[Way] = [(True, sizes[0]), (False, sizes[0]), (True, sizes[1])] if choice is None else [choice[0]]
+    tables = {way: table for way in ways if len((table := _table(examples.ids, blank, way, most)).codes)}
+    if tables and choice is None:
+        choice = _judge(tables, wanted, each, most, seed)
+    chosen = _select(tables[choice[0]], wanted, each, most) if tables and choice else np.zeros(0, int)
+    if choice is None or not len(chosen):
         raise ValueError(
             f"no row has {SHORTEST} characters in a row that tell the classes apart: nothing to learn from"
         )
+    table = tables[choice[0]]
     x = table.features(chosen, np.arange(len(examples)))
     learned = _regress(x, wanted, each, choice[1])
     spread = float(np.median((x @ learned).std(axis=1, ddof=1)))

@@ -15,6 +15,7 @@ from charcnn.gpu import device
 from charcnn.gpu.backend.compiler import CudaSupportError
 from charcnn.ops.adamw import ParameterGroup
 from charcnn.runtime.cpu_training import CpuTraining
+from charcnn.runtime.mixed_plan import FlatParams, FlatWeights
 from charcnn.runtime.mixed_training import MixedTraining
 from charcnn.training import checkpoint
 from charcnn.training.data import Examples
@@ -66,7 +67,11 @@ class OwnEngine(TrainingEngine):
         first: Arrays | None,
     ) -> OwnTrainer:
         """See `TrainingEngine.trainer`."""
-        return OwnTrainer(examples, weights, config, recipe, self._make, teachers, first)
+        on_gpu = self.device == "cuda"
+        if on_gpu and teachers:  # which each step asks
+            layout, stream = FlatParams(config.nodes), cuda.default_stream()
+            teachers = [FlatWeights(layout, device.to_device(layout.flat(one)), stream) for one in teachers]
+        return OwnTrainer(examples, weights, config, recipe, self._make, teachers, first, ahead=on_gpu)
 
     def answers(self, config: Config, arrays: Arrays, ids: np.ndarray, batch: int) -> np.ndarray:
         """See `TrainingEngine.answers`."""

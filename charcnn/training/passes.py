@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from charcnn.aliases import Record
 from charcnn.host.progress import LOG_EVERY, Progress
+from charcnn.ops.adamw_options import check_state
 from charcnn.training.recipe import Recipe
 from charcnn.training.schedule import schedule
 
@@ -80,16 +81,21 @@ class Passes(ABC):
         return {"steps": self._done, "before": self._before, **self._state()}
 
     def restore(self, state: Record) -> None:
-        """Take what `state` gave."""
-        self._done, self._before = state["steps"], state["before"]
+        """Take what `state` gave.
+
+        Raises:
+            ValueError: it is of another network, or damaged.
+        """
+        check_state(state, 0, (), ("steps", "before"))
         self._restore(state)
+        self._done, self._before = state["steps"], state["before"]
 
     def _part(self, step: int) -> slice:
         """Which rows of the pass's order a step takes."""
         return slice(step * self._batch, (step + 1) * self._batch)
 
     @abstractmethod
-    def weights(self) -> dict[str, np.ndarray]:
+    def weights(self) -> Mapping[str, np.ndarray]:
         """A copy of the moving average of the weights, float32 by the names and in the shapes of `Config`."""
 
     @abstractmethod

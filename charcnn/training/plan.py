@@ -11,7 +11,7 @@ from charcnn.aliases import Record
 from charcnn.config import POOL_SIZE, SMALL, Config
 from charcnn.text.encodings import Encoding
 
-PRESETS = {"laptop": 1024, "balanced": 2048, "best": 8192}
+PRESETS = {"laptop": 1024, "balanced": 4096, "best": 8192}
 """N-grams that a network for few rows begins with, at most: more are more accurate, and slower."""
 
 MANY = 20_000

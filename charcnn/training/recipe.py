@@ -41,7 +41,7 @@ class Recipe:
         balance: whether the loss weighs classes so that a rare one counts as much as a frequent one; not of classes
             that do not exclude each other.
         sparse: "2:4" for weights of which two of each four are 0: those that are largest at first are kept
-            (`charcnn.training.sparsity`). "" for dense ones.
+            (`charcnn.model.sparsity`). "" for dense ones.
         patience: epochs without a better result on the validation part after which training ends; 0 for never.
         seed: of the weights, the order and all that is random.
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from charcnn.aliases import Record
 from charcnn.config import Config
-from charcnn.training import sparsity
+from charcnn.model import sparsity
 from charcnn.training.augment import blank_words, join, replace_characters, shift
 from charcnn.training.data import Examples
 from charcnn.training.network import TrainableNetwork

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import numba
 import numpy as np
 
 from charcnn.aliases import Function, Record
 from charcnn.config import Config
+from charcnn.model import sparsity
 from charcnn.ops.adamw import ParameterGroup
 from charcnn.ops.reference import softmax
-from charcnn.training import sparsity
 from charcnn.training.changes import changed
 from charcnn.training.data import Examples
 from charcnn.training.passes import Passes
@@ -32,6 +35,7 @@ class OwnTrainer(Passes):
         teachers: weights of networks of the same sizes, whose mean probabilities it also learns from; what examples
             were taught counts as one more.
         first: the weights to begin with; None for random ones.
+        ahead: whether a thread of its own changes the texts of the next step while this one computes, on one core.
     """
 
     def __init__(
@@ -43,11 +47,14 @@ class OwnTrainer(Passes):
         make: Function,
         teachers: Sequence[Mapping[str, np.ndarray]] = (),
         first: Mapping[str, np.ndarray] | None = None,
+        *,
+        ahead: bool = False,
     ) -> None:
         super().__init__(recipe, len(examples))
         self._examples, self._config, self._teachers = examples, config, teachers
         smooth, own = recipe.smoothing / config.classes, np.eye(config.classes)
         self._told: tuple[Function, np.ndarray] | None = None
+        self._thread = ThreadPoolExecutor(1, "texts", numba.set_num_threads, (1,)) if ahead else None
         self._of_label = (((1 - recipe.smoothing) * own + smooth) * weights).astype(np.float32)
         begun, masks = sparsity.begun(
             initialised(config, recipe.seed) if first is None else first, config, recipe.sparse
@@ -64,9 +71,10 @@ class OwnTrainer(Passes):
             **({"masks": masks} if masks else {}),  # which own kernels lack on a GPU
         )
 
-    def weights(self) -> dict[str, np.ndarray]:
+    def weights(self) -> Mapping[str, np.ndarray]:
         """See `Passes.weights`."""
-        return dict(self._training.averaged)
+        averaged: Mapping[str, np.ndarray] = self._training.averaged
+        return averaged
 
     def answers(self, ids: np.ndarray) -> np.ndarray:
         """See `Passes.answers`."""
@@ -80,18 +88,23 @@ class OwnTrainer(Passes):
             : self._each * self._batch
         ]  # the last batch is filled from the first
         self._sums, self._told = np.zeros(2), None
-        self._next = self._changed(0, self._done)
+        self._prepare(0, self._done)
+
+    def _prepare(self, step: int, done: int) -> None:
+        """Have the texts of a step changed: when it begins, or by the thread."""
+        make = partial(self._changed, step, done)
+        self._next = make if self._thread is None else self._thread.submit(make).result
 
     def _one(self, step: int) -> None:
-        rows, (ids, share) = self._order[self._part(step)], self._next
+        rows, (ids, share) = self._order[self._part(step)], self._next()
+        if step + 1 < self._each:
+            self._prepare(step + 1, self._done + 1)
         rate, leak, _, follows = map(float, self._schedule[self._done])
         labels, given = self._examples.labels[rows], self._examples.weights
         targets, weights = self._targets(rows, ids, share), None if given is None else given[rows]
         self._training.step(ids, targets, rate, leak=leak, weights=weights)
         told = self._training.told()
         self._training.average(follows)
-        if step + 1 < self._each:  # while a GPU computes
-            self._next = self._changed(step + 1, self._done + 1)
         self._add()  # what the step before came to: this one still runs
         self._told = told, labels
 

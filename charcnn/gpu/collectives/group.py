@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +16,7 @@ from charcnn.gpu.collectives.regions import GpuRegion, HostRegion, reaches
 from charcnn.gpu.device import SIMULATED, DeviceError
 from charcnn.gpu.launch import Call
 from charcnn.gpu.zero_copy import Mapped
+from charcnn.host.shared_memory import hosts
 from charcnn.layers.layer import Shape
 
 LONGEST = 1_000_000
@@ -65,12 +65,14 @@ class Group:
         if not 0 < deadline <= LONGEST:
             raise ValueError(f"{deadline=}: need seconds above 0, and at most {LONGEST:,}")
         self.rank, self.ranks, self.deadline = comm.rank, comm.size, deadline
-        gpu = None if SIMULATED else device.pci_address(device.current())
-        hosts, gpus, multiprocessors = zip(
-            *comm.allgather((platform.node(), gpu, device.multiprocessors())), strict=True
-        )
-        if len(set(hosts)) > 1:
-            raise ValueError(f"ranks on {len(set(hosts))} hosts: a group has those of one")
+        self._gpu = device.current()
+        gpu = None if SIMULATED else device.pci_address(self._gpu)
+        if any(found := hosts(comm)):
+            raise ValueError(
+                f"ranks on {len(set(found))} hosts: GPUs share layers on one host, whose memory all of them reach; "
+                "start ranks on one, or use --offload async"
+            )
+        gpus, multiprocessors = zip(*comm.allgather((gpu, device.multiprocessors())), strict=True)
         peers = not SIMULATED and len(set(gpus)) == len(gpus) and all(comm.allgather(_all_reach(gpus)))
         self.link = "GPU memory" if peers else "host memory"
         """Where values lie that a rank sends: the other GPU's memory, or, where GPUs do not reach that, the host's."""
@@ -209,9 +211,11 @@ class Group:
 
     def close(self) -> None:
         """Let go of the other ranks' memory; all ranks call it, once none computes any more."""
-        for region in self._shared:
-            region.close()
-        self._comm.Barrier()  # a rank may free its memory once no other one has it open
+        with cuda.gpus[self._gpu]:
+            for region in self._shared:
+                region.close()
+            self._comm.Barrier()  # a rank may free its memory once no other one has it open
+            self._shared.clear()
 
 
 def tiled(nbytes: int) -> str:

@@ -46,7 +46,7 @@ def load(x, begin, i, size):
     """Vector i of `size` halves from the address x and `begin` halves behind it; zeros beyond them."""
     at, end = begin + i * PER, begin + size
     if begin % PER == 0 and at + PER <= end:
-        return ptx.ld_global_v4_b32(x + uint64(at * HALF))
+        return ptx.ld_weak_v4_b32(x + uint64(at * HALF))
     return _pair(x, at, end), _pair(x, at + 2, end), _pair(x, at + 4, end), _pair(x, at + 6, end)
 
 

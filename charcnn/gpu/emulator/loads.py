@@ -110,6 +110,7 @@ for _name, _kind, _count in (
 EMULATED["ld_cg"] = EMULATED["ld_nc_no_allocate"] = _guarded
 EMULATED["ld_global_b16"] = lambda address, wanted: _half(address) if wanted else 0
 EMULATED["ld_cg_v4_f32"] = EMULATED["ld_global_v4_f32"]
+EMULATED["ld_weak_v4_b32"] = _words
 EMULATED["st_global_b8"], EMULATED["st_global_b16"] = _narrow_store(np.uint8), _narrow_store(np.uint16)
 
 

@@ -87,6 +87,14 @@ def ex2_approx_f32(a):
     """
 
 
+@instruction("tanh.approx.f32 $0, $1;", "f", "f", pure=True, simulated=lambda a: np.tanh(np.float32(a)))
+def tanh_approx_f32(a):
+    """The hyperbolic tangent of a, off by 2^-11 of it at most.
+
+    PTX: tanh.approx.f32; section "Floating Point Instructions: tanh". Since compute capability 7.5.
+    """
+
+
 @instruction("sqrt.approx.ftz.f32 $0, $1;", "f", "f", pure=True, simulated=lambda a: np.sqrt(np.float32(a)))
 def sqrt_approx_f32(a):
     """The square root of a, off by 2^-23 of it at most; subnormal numbers count as zero.

@@ -111,6 +111,14 @@ def ld_global_b16(address, wanted):
     """
 
 
+@instruction(f"ld.weak.global.v4.b32 {TO_FOUR}", "rrrr", "l")
+def ld_weak_v4_b32(address):
+    """(a, b, c, d), four words of global memory that the kernel before this one, or this thread, may have written.
+
+    PTX: ld.weak.global.v4.b32; section "ld". Since compute capability 7.0.
+    """
+
+
 @instruction(f"ld.global.cg.v4.f32 {TO_FOUR}", "ffff", "l")
 def ld_cg_v4_f32(address):
     """(a, b, c, d), four float32, as `ld_cg`, always.

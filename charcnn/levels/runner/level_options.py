@@ -81,7 +81,7 @@ def prepare(level: catalog.Program, options: argparse.Namespace) -> Job:
     if options.params is not None:
         weights = shipped.load(options.params, config)
     else:
-        weights = params.init(config or (tiny if simulated else SMALL), options.seed)
+        weights = level.taken(params.init(config or (tiny if simulated else SMALL), options.seed))
     config = weights.config
     if config.multi_label:
         raise ValueError(
@@ -137,6 +137,7 @@ def prepare(level: catalog.Program, options: argparse.Namespace) -> Job:
         read.labels,
         answers,
         random=options.params is None,
+        pruned=options.params is None and level.sparse,
     )
 
 

@@ -63,6 +63,8 @@ class Job:
     answers: np.ndarray | None = None
     random: bool = False
     """Whether nobody trained the weights."""
+    pruned: bool = False
+    """Whether two of four of random weights were set to 0."""
     shares: Callable[[np.ndarray], np.ndarray] | None = None
     """Results as probabilities, where the report is to show those of the first inputs."""
     embeds: bool = False

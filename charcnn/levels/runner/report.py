@@ -119,7 +119,8 @@ def _labelled(report: Record, job: Job, logits: np.ndarray) -> list[tuple[str, s
     if "accuracy" in report:
         rows.append(("", f"accuracy {report['accuracy']:.2%} against the file's own labels"))
     if job.random:
-        rows.append(("", f"(weights are random, seed {report['seed']}, so labels mean nothing: --params FILE)"))
+        drawn = f"random, seed {report['seed']}{', pruned 2:4' * job.pruned}"
+        rows.append(("", f"(weights are {drawn}, so labels mean nothing: --params FILE)"))
     first = logits[: len(job.shown)]
     sure = [""] * len(first) if job.shares is None else [f" {share:.4f}" for share in job.shares(first).max(axis=1)]
     for words, found, share in zip(job.shown, labels, sure, strict=False):

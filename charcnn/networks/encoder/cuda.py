@@ -2,31 +2,32 @@
 
 In float32, `naive` has an operator a step. `weak` has what is pointwise in the product's kernel, and softmax in the
 scores'. `strong` has products in tiles of registers, and attention that keeps no scores. `mma` is on tensor cores, and
-`wgmma` on Hopper's, where attention in fp16 and bf16 reads a projection's rows where they lie.
+`wgmma` on Hopper's, where attention in fp16 and bf16 reads a projection's rows where they lie. In fp8 its products are:
+attention and what is added up stay fp16.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numba import cuda
 
 from charcnn import ops
-from charcnn.aliases import Array, DType, Stream
+from charcnn.aliases import Array
 from charcnn.catalog import encoder_technique
 from charcnn.gpu import device
 from charcnn.gpu import graph as recording
 from charcnn.gpu.collectives import Group
 from charcnn.gpu.launch import Call
 from charcnn.layers import SelfAttention
-from charcnn.layers.layer import Shape
-from charcnn.networks.encoder import EncoderNetwork, EncoderStep, shares, steps
+from charcnn.networks.encoder import EncoderNetwork, EncoderStep, scales, shares, steps
 from charcnn.networks.encoder.cpu import Params, product_weights
 from charcnn.networks.encoder.exchange import FROM, Exchange
+from charcnn.networks.encoder.packed import PackedBatch
 from charcnn.networks.encoder.workers import PackedGraphWorker, PackedSizes, PackedWorker
 from charcnn.ops.attention import mma
 from charcnn.ops.attention.wgmma_layer import WgmmaAttention
@@ -34,7 +35,7 @@ from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.conv import PreparedConv
 from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.common.layer import ArraySpec, PreparedLayer
-from charcnn.ops.common.precision import FP32, HALF_PRECISIONS
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.conv1d.double_buffered_layer import DoubleBufferedConv
 from charcnn.ops.conv1d.layers import Cast
 from charcnn.ops.conv1d.mma.layer import MmaConv
@@ -43,48 +44,6 @@ from charcnn.ops.encoder import packing, pool, rows
 from charcnn.ops.encoder.reduced_rows import launch_reduce_add
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import Compute, GpuPipeline, StreamBuffers, StreamWorker
-
-
-@dataclass
-class PackedBatch:
-    """A batch under way: where its inputs begin, and room for features, on a stream."""
-
-    sizes: PackedSizes
-    offsets: Array
-    lengths: Array
-    buffers: StreamBuffers
-    narrow: list[Array]
-    """Two for rows that are read again behind others, by turns."""
-    heads: list[Array]
-    """Three for heads apart, and one for results."""
-    results: Array
-    """Of the inputs."""
-    exchange: Exchange | None = None
-    """What many rows go through whose layers several GPUs share."""
-
-    @property
-    def stream(self) -> Stream:
-        """What all is started on."""
-        return self.buffers.stream
-
-    def wide(self, units: int, dtype: DType) -> Array:
-        """Room for rows of so many features: what was given before stays as it is."""
-        return self.buffers.device((self.sizes.rows, units), dtype)
-
-    def kept(self, units: int, dtype: DType) -> Array:
-        """Room for rows that the next but one such takes again."""
-        self.narrow.reverse()
-        return _view(self.narrow[0], (self.sizes.rows, units), dtype)
-
-    def apart(self, heads: int, depth: int, dtype: DType) -> list[Array]:
-        """Room for heads apart: of queries, keys, values and results."""
-        shape = self.sizes.inputs, heads, self.sizes.most, depth
-        return [_view(one, shape, dtype) for one in self.heads]
-
-
-def _view(array: Array, shape: Shape, dtype: DType) -> Array:
-    return array[: math.prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
-
 
 Function = Callable[[PackedBatch, Array, Array], Array]
 """Starts a step on rows, and those that were kept; gives its result."""
@@ -97,24 +56,38 @@ class PreparedEncoder:
         config: the network.
         params: its weights.
         technique: naive, weak, strong, mma or wgmma.
-        precision: fp32, or of the last two fp16 or bf16; or tf32 or fp16x3, of products alone: features stay float32.
+        precision: fp32, or of the last two fp16 or bf16; or tf32 or fp16x3, of products alone: features stay float32;
+            or of wgmma fp8, of products alone as well: features between them are fp16.
         group: the GPUs that share each layer; None where this one has all of it.
+        tokenizer: of fp8, as of `build`.
 
     Raises:
-        ValueError: the group's ranks cannot share the layers.
+        ValueError: the group's ranks cannot share the layers, or share them in this precision; or fp8 cannot hold what
+            the network computes.
     """
 
     def __init__(
-        self, config: EncoderNetwork, params: Params, technique: str, precision: str, group: Group | None = None
-    ) -> None:
-        self.technique, self.precision, self.of = technique, precision, HALF_PRECISIONS.get(precision, FP32)
+        self, config: EncoderNetwork, params: Params, technique: str, precision: str, group: Group | None = None,
+        tokenizer: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.eighths = precision == "fp8"
+        """Whether products multiply e4m3."""
+        self.of = TENSOR_PRECISIONS["fp16"] if self.eighths else HALF_PRECISIONS.get(precision, FP32)
+        self.technique, self.precision = technique, precision
         self.steps, self.nbytes, self.group = steps(config.nodes), 0, group
         if group is not None:
             shares.check(self.steps, group.ranks)
+        if group is not None and self.eighths:
+            raise ValueError(f"{precision=}: GPUs that share layers have fp16 and bf16")
+        units = [1.0] * len(self.steps)
+        if self.eighths:
+            units = scales.units(config, self.steps, params, scales.calibration(config, tokenizer))
         self._params, self._products = params, dict[tuple[int, int], PreparedLayer]()
         self.apart = technique != "wgmma" or self.of is FP32
         """Whether attention reads heads apart."""
-        self.functions = [self._function(step) for step in self.steps]
+        self.functions = [
+            self._function(step, *around) for step, *around in zip(self.steps, [1.0, *units], units, strict=False)
+        ]
         self.widest = max(step.units * (3 if step.kind == "attend" else 1) for step in self.steps)
         """Features of a row at most."""
 
@@ -131,27 +104,28 @@ class PreparedEncoder:
         self.nbytes += array.nbytes
         return device.to_device(np.ascontiguousarray(array, np.float32))
 
-    def _function(self, step: EncoderStep) -> Function:
+    def _function(self, step: EncoderStep, x_unit: float, unit: float) -> Function:
         names = [name for node in step.nodes for name in node.parameters]
         match step.kind:
             case "embed":
-                return self._embedding(step, [self._held(self._params[name]) for name in names])
+                return self._embedding(step, [self._held(self._params[name]) for name in names], unit)
             case "project":
-                return self._product(step)
+                return self._product(step, x_unit)
             case "attend":
-                return self._attention(step)
+                return self._attention(step, x_unit, unit)
             case "add_norm":
-                return self._add_norm(step, *(self._held(self._params[name]) for name in names))
+                return self._add_norm(step, *(self._held(self._params[name]) for name in names), unit)
         return self._pool(step)
 
-    def _embedding(self, step: EncoderStep, held: Sequence[Array]) -> Function:
+    def _embedding(self, step: EncoderStep, held: Sequence[Array], unit: float) -> Function:
         words, positions, kinds, gamma, beta = held
         eps, of, units = step.eps, self.of, step.units
 
         def in_16_bits(batch: PackedBatch, tokens: Array, places: Array) -> Array:
             out = batch.kept(units, of.dtype)
             tables, norm = (words, positions, kinds), (gamma, beta)
-            rows.launch_embedding(tokens, places, tables, norm, out, eps, of, batch.stream)
+            eighths = batch.in_eighths(units, unit)
+            rows.launch_embedding(tokens, places, tables, norm, out, eps, of, batch.stream, eighths)
             return out
 
         def in_float(batch: PackedBatch, tokens: Array, places: Array) -> Array:
@@ -166,7 +140,7 @@ class PreparedEncoder:
 
         return in_float if of is FP32 else in_16_bits
 
-    def _add_norm(self, step: EncoderStep, gamma: Array, beta: Array) -> Function:
+    def _add_norm(self, step: EncoderStep, gamma: Array, beta: Array, unit: float) -> Function:
         eps, of, units = step.eps, self.of, step.units
         add = ops.add_rownorm_naive if self.technique == "naive" else ops.add_rownorm_vectorized
 
@@ -183,7 +157,8 @@ class PreparedEncoder:
             if of is FP32:
                 add(x, kept, gamma, beta, eps=eps, out=out, stream=batch.stream)
             else:
-                rows.launch_add(x, kept, gamma, beta, out, eps, of, batch.stream)
+                eighths = batch.in_eighths(units, unit)
+                rows.launch_add(x, kept, gamma, beta, out, eps, of, batch.stream, eighths)
             return out
 
         return add_norm
@@ -195,8 +170,13 @@ class PreparedEncoder:
 
         return pooled
 
-    def _product(self, step: EncoderStep) -> Function:
+    def _product(self, step: EncoderStep, x_unit: float, unit: float = 1.0) -> Function:
+        """Of an attention, values come divided by `unit`."""
         weight, bias = product_weights(step, self._params)
+        if unit != 1:
+            weight, bias = (
+                np.concatenate([*np.split(one, 3)[:2], np.split(one, 3)[2] / unit]) for one in (weight, bias)
+            )
         if self.group is not None:
             weight, bias = shares.share(step, weight, bias, self.group.rank, self.group.ranks)
         units, dtype = len(bias), self.of.dtype
@@ -215,8 +195,11 @@ class PreparedEncoder:
         if self.technique == "strong":
             made: PreparedConv = DoubleBufferedConv(pattern, weights)
         else:
-            of = {"mma": MmaConv, "wgmma": WgmmaConv}[self.technique]
-            made = of(pattern, weights, precision=self.precision, results=self.of.name)
+            of: Callable[..., PreparedConv] = {"mma": MmaConv, "wgmma": WgmmaConv}[self.technique]
+            if self.eighths:
+                of = partial(of, x_unit=x_unit)
+            results = self.precision if self.eighths and step.epilogue else self.of.name  # which a product reads
+            made = of(pattern, weights, precision=self.precision, results=results)
             cast = Cast(self.precision) if self.of is FP32 else None
         self.nbytes += made.nbytes
         self._products[weight.shape] = made
@@ -227,21 +210,22 @@ class PreparedEncoder:
                 return x
             if cast is not None:
                 x = cast(x.reshape((batch.sizes.rows, 1, x.shape[1])), batch.buffers)
-            return made(x, batch.buffers).reshape((batch.sizes.rows, units))
+            return made(batch.read(x, kept), batch.buffers).reshape((batch.sizes.rows, units))
 
         return prepared
 
-    def _attention(self, step: EncoderStep) -> Function:
-        layer, product, of, width = step.layer, self._product(step), self.of, step.units
+    def _attention(self, step: EncoderStep, x_unit: float, unit: float) -> Function:
+        layer, product, of, width = step.layer, self._product(step, x_unit, unit), self.of, step.units
         assert isinstance(layer, SelfAttention)
         heads, depth, causal = layer.heads, width // layer.heads, layer.causal
         if self.group is not None:
             heads, width = heads // self.group.ranks, width // self.group.ranks
         if not self.apart:
-            attention = WgmmaAttention(heads, depth, causal=causal, precision=of.name)
+            results = self.precision if self.eighths else of.name
+            attention = WgmmaAttention(heads, depth, causal=causal, precision=of.name, results=results)
 
             def of_rows(batch: PackedBatch, x: Array, kept: Array) -> Array:
-                qkv, out = product(batch, x, kept), batch.wide(width, of.dtype)
+                qkv, out = product(batch, x, kept), batch.wide(width, attention.results.dtype)
                 most = batch.sizes.most
                 return attention.of_rows(qkv, offsets=batch.offsets, most=most, out=out, stream=batch.stream)
 
@@ -290,6 +274,7 @@ class Room:
             self._narrow = [array((size,), np.uint8) for _ in range(2)]
         self._heads = [array((size,), np.uint8) for _ in range(4 * network.apart)]
         self._results = array((batch, config.classes))
+        self._eighths = array((capacity * config.classes,), np.uint8) if network.eighths else None
 
     def forward(self, ids: Array, sizes: PackedSizes, *, timed: bool) -> Array:
         """Token ids (n, 4 S) uint8 on the GPU -> embeddings (n, H) float32 there, started on the buffers' stream.
@@ -308,6 +293,7 @@ class Room:
             self._heads,
             self._results[:n],
             self._exchange if sizes.rows >= FROM else None,
+            self._eighths,
         )
         with stage("pack"):
             given = ids.view(np.int32).reshape((n, self._config.tokens))
@@ -323,7 +309,7 @@ class Room:
 def build(
     technique: str, params: Params, config: EncoderNetwork, *, batch: int = 256, streams: int = 2,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, precision: str | None = None,
-    graph: bool | None = None, group: Group | None = None,
+    graph: bool | None = None, group: Group | None = None, tokenizer: Path | None = None,
 ) -> GpuPipeline:  # fmt: skip
     """Return run: bytes (N, 4 S) uint8 of token ids -> embeddings (N, H) float32; run.submit, run.on_device: one batch.
 
@@ -331,6 +317,9 @@ def build(
         precision: one of the technique's; its first where None.
         graph: whether a batch is one CUDA graph, whose steps are not timed apart; None: yes, but for naive and weak.
         group: of the one GPU's rank, where several share each layer: all build and run the same, with streams=1.
+
+        tokenizer: of fp8, the tokenizer.json by which the sample that ships becomes tokens to calibrate with; random
+            ones where None.
 
     Raises:
         ValueError: the technique cannot compute the network.
@@ -341,7 +330,8 @@ def build(
     monitor, workers = Monitor.of(monitor, batch), list[StreamWorker]()
     for gpu in device.choose(gpus):
         with cuda.gpus[gpu]:
-            network, compute = PreparedEncoder(config, params, technique, row.precision(precision), group), Compute()
+            network = PreparedEncoder(config, params, technique, row.precision(precision), group, tokenizer)
+            compute = Compute()
             monitor.hold(gpu, network.nbytes)
             features = network.room(batch * config.tokens)
             pinned = batch * max(config.length, 4 * config.classes)

@@ -72,6 +72,7 @@ class Embedder:
         technique: one of charcnn.catalog.ENCODER_TECHNIQUES, "cpu_gemm" on a CPU; None for the fastest that runs here:
             on a GPU where there is one that can be used.
         precision: one of charcnn.catalog.PRECISIONS; None for the technique's first: fp16 on tensor cores, else fp32.
+            fp8, of wgmma, is calibrated with the sample of texts that ships.
         tokens: of a text at most, what is behind them is left out; None for what sentence_bert_config.json in the
             folder says, or else for 128 or the model's positions, where those are fewer.
         tokenizer: another tokenizer.json than the folder's.
@@ -110,12 +111,14 @@ class Embedder:
         self.precision: str = self.technique.precision(precision)
         self.params = files.load(folder, row.name, None, tokens)
         self.config: EncoderNetwork = self.params.config
-        self._tokenizer = TextTokenizer(Path(tokenizer or own), self.config)
+        path = Path(tokenizer or own)
+        self._tokenizer = TextTokenizer(path, self.config)
         if gpus is not None and self.technique.device == "cpu":
             raise ValueError(f"gpus={gpus}: {self.technique.name} runs on the CPU")
         check_machine(self.technique, precision, gpus)
         check_size(self.technique, self.config, f"use technique={CPU!r}")
         options: Record = {"gpus": gpus} | ({"batch": batch} if batch else {}) | self.technique.build_options(precision)
+        options |= {"tokenizer": path} if self.precision == "fp8" else {}
         self._run: Run | None = self.technique.build(self.technique.name, self.params, self.config, **options)
         self._one_call, self._home = threading.Lock(), Home("this embedder")
 

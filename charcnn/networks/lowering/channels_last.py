@@ -22,13 +22,14 @@ from charcnn.layers import (
     Softmax,
 )  # fmt: skip
 from charcnn.layers.windows import Window
-from charcnn.networks.between import Gathered, SharedNorm, Summed
+from charcnn.networks.between import Gathered, GatheredInputs, SharedNorm, Summed
 from charcnn.networks.channels import ONE, Channels
 from charcnn.networks.lowering import Op, Ops
 from charcnn.ops.common.pixel_tables import exact_tables
 from charcnn.ops.common.precision import HALF_PRECISIONS, choose
 from charcnn.ops.conv1d.windows import COLUMNS
 from charcnn.ops.pixels_to_depth import Blocks
+from charcnn.ops.shared_softmax import CLASSES
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,12 @@ class Technique:
 
 
 def takes_epilogue(before: Op, op: Op) -> bool:
-    """Whether the last pass of an op before computes the pointwise function: of a product, or a sum over ranks."""
+    """Whether the last pass of an op before computes the pointwise function: of a product, or a sum over ranks.
+
+    A sum over ranks computes a softmax, too.
+    """
+    if isinstance(op.layer, Softmax):
+        return isinstance(before.layer, Summed) and len(before.nodes) == 1 and op.in_shape[0] <= CLASSES
     last = _multiplies(before) or isinstance(before.layer, Summed)
     return last and len(before.nodes) == 1 and bool(op.layer.epilogue)
 
@@ -154,7 +160,7 @@ def pack_channels(ops: Ops, technique: Technique) -> Ops:
             case Gathered(local=False) if inputs.together:
                 bare = op.reads == "fp32" and _ends(rest, technique)
                 outputs = Channels.grouped(op.out_shape[0], 1 if bare else technique.together)
-            case MaxPool2d() | AvgPool2d() | GlobalAvgPool2d() | Summed():
+            case MaxPool2d() | AvgPool2d() | GlobalAvgPool2d() | GatheredInputs() | Summed():
                 pass
             case SharedNorm() if op.reads != "fp32" and choose(op.reads).terms > 1:
                 raise ValueError(f"{op.layer.label}: ranks share features of one term, {op.reads} has more")

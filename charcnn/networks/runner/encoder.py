@@ -59,6 +59,12 @@ def expected(
     return exact, np.broadcast_to(np.sqrt(squares / DRAWS)[:, None], exact.shape)
 
 
+def _tokenizer(chosen: argparse.Namespace) -> Path | None:
+    """The tokenizer.json of --tokenizer, or beside --params; None where neither is named."""
+    beside = None if chosen.params is None else files.weights_at(chosen.params).with_name(files.TOKENIZER)
+    return Path(chosen.tokenizer) if chosen.tokenizer else beside
+
+
 class EncoderCommand:
     """An encoder, as `charcnn.levels.runner.command.Subject` says."""
 
@@ -91,7 +97,10 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
         add("--as", dest="technique", choices=ways, metavar="T", help=how)
         sizes = "the network's sizes (default: those of --params, or minilm; tiny in the simulator)"
         add("--variant", choices=self.page.VARIANTS, help=sizes)
-        precisions = "fp16 (default), bf16, tf32, fp16x3 on tensor cores; of cpu_gemm also bf16, int8; else fp32"
+        precisions = (
+            "fp16 (default), bf16, tf32, fp16x3 on tensor cores, fp8 of wgmma; of cpu_gemm also bf16, int8; else"
+        )
+        precisions += " fp32"
         options.add_work(add, "texts", "default: the technique's own", precisions)
         add(
             "--params",
@@ -117,6 +126,9 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
         named = chosen.technique and catalog.encoder_technique(chosen.technique)
         technique = named or fastest(self._row, chosen.precision)
         build = partial(technique.build, technique.name)
+        path = _tokenizer(chosen)
+        if chosen.precision == "fp8" and path is not None and path.is_file():
+            build = partial(build, tokenizer=path)
         return technique, over_group(build) if chosen.offload == "tensor" else build
 
     def reads(self, chosen: argparse.Namespace) -> paths.Paths:
@@ -174,7 +186,8 @@ exit status: 0 results passed their check; 1 they did not, or a crash; 2 unusabl
             shape = ROWS, network.tokens
             ids = np.random.default_rng(chosen.seed).integers(0, network.vocabulary, shape, np.int32)
             return ids, f"{ROWS} random rows of {network.tokens} tokens", []
-        path = Path(chosen.tokenizer or files.weights_at(chosen.params).with_name(files.TOKENIZER))
+        path = _tokenizer(chosen)
+        assert path is not None  # see _check_out
         tokenizer = TextTokenizer(path, network, "--tokenizer")
         read = read_texts(chosen.text, "bytes", labels=False)  # whose fields are joined in their order
         if read.said:

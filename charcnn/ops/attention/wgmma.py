@@ -177,7 +177,7 @@ def make_products(tile: AttentionTile, ptx_type: str) -> tuple[Kernel, Kernel]:
 
 
 @cache
-def make_kernel(ptx_type: str, tile: AttentionTile, seen: Visible) -> Kernel:
+def make_kernel(ptx_type: str, tile: AttentionTile, seen: Visible, eighths: bool = False) -> Kernel:
     """The kernel (map_q, map_k, map_v, out, bounds, scale, heads, tasks, q_tiles, positions, ...).
 
     Its first arguments are addresses: of tensor maps of q, k and v, (slabs, rows, d), of the results, and of int32
@@ -188,12 +188,13 @@ def make_kernel(ptx_type: str, tile: AttentionTile, seen: Visible) -> Kernel:
         ptx_type: f16 or bf16, of q, k, v and results.
         tile: what lies in shared memory.
         seen: which keys a query sees.
+        eighths: whether results are e4m3, of f16.
     """
     placed, count = make_tasks(tile, seen)
     produce, clean = make_produce(tile, seen)
     init, (scores, add_values) = make_init(tile), make_products(tile, ptx_type)
     mask, weigh, rescale, pack = make_rows(tile.keys, tile.depth, ptx_type, tile.computed)
-    store, store_zeros = make_store(tile.depth, ptx_type)
+    store, store_zeros = make_store(tile.depth, ptx_type, eighths)
     wait_one, wait_all = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     dealloc, alloc = (ptx.setmaxnreg(count, more) for count, more in zip(tile.registers, (False, True), strict=True))
     my_turn, next_turn = make_turns(tile.warpgroups)

@@ -45,6 +45,7 @@ class WgmmaAttention(NoScratch):
         depth: features d of a head: 32, 64 or 128.
         causal: whether a query sees no key behind its own position.
         precision: of q, k, v and results, "fp16" or "bf16".
+        results: of results, where they are to be "fp8", of fp16; `precision` where None.
 
     Raises:
         ValueError: the depth or the precision is none of these.
@@ -53,12 +54,17 @@ class WgmmaAttention(NoScratch):
 
     nbytes = 0
 
-    def __init__(self, heads: int, depth: int, *, causal: bool = False, precision: str = "fp16") -> None:
+    def __init__(
+        self, heads: int, depth: int, *, causal: bool = False, precision: str = "fp16", results: str | None = None
+    ) -> None:
         device.require_hopper("wgmma")
         if depth not in TILES:
             raise ValueError(f"{depth=}: need one of {', '.join(map(str, TILES))}")
         self.heads, self.depth, self.causal = heads, depth, causal
         self.precision = choose(precision, HALF_PRECISIONS)
+        if results not in (None, precision, "fp8") or (results == "fp8" and precision != "fp16"):
+            raise ValueError(f"{results=}: need {precision}" + (" or fp8" if precision == "fp16" else ""))
+        self.results = choose(results or precision)
         self._scale = np.float32(math.log2(math.e) / math.sqrt(depth))  # for powers of 2
         self._maps: dict[tuple[object, ...], Array] = {}
         self._replay, self._rows_replay = Replay(own=True, by_address=3), Replay(own=True, by_address=1)
@@ -85,7 +91,9 @@ class WgmmaAttention(NoScratch):
         shape, of = shapes.attention(q, k, v, lengths), self.precision.dtype
         if (shape[1], shape[3]) != (self.heads, self.depth):
             raise ValueError(f"q has shape {shape}: need {self.heads} heads of {self.depth} features")
-        call = Call(out, stream, shape, of, dtypes=dict.fromkeys("qkv", of) | {"lengths": np.int32}, **given)
+        call = Call(
+            out, stream, shape, self.results.dtype, dtypes=dict.fromkeys("qkv", of) | {"lengths": np.int32}, **given
+        )
         q, k, v, counts, *_ = (*call.inputs, None)
         self.start(call, q, k, v, call.out, counts)
         self._replay.keep(call, arrays, (), out)
@@ -133,7 +141,7 @@ class WgmmaAttention(NoScratch):
         if lengths is not None and lengths.shape != shape[:1]:
             raise ValueError(f"lengths has shape {lengths.shape}: need {shape[:1]}")
         dtypes = {"qkv": of, "lengths": np.int32, "offsets": np.int32}
-        call = Call(out, stream, (*shape[:-1], width), of, dtypes=dtypes, qkv=qkv, **bounds)
+        call = Call(out, stream, (*shape[:-1], width), self.results.dtype, dtypes=dtypes, qkv=qkv, **bounds)
         n = offsets.shape[0] - 1 if packed else shape[0]
         positions = (most or shape[0]) if packed else shape[1]
         rows, step = math.prod(shape[:-1]), 0 if packed else positions
@@ -148,7 +156,7 @@ class WgmmaAttention(NoScratch):
 
     def writes(self, x: Shape) -> list[ArraySpec]:
         """The result of a projection's rows."""
-        return [ArraySpec((*x[:-1], x[-1] // 3), self.precision.dtype)]
+        return [ArraySpec((*x[:-1], x[-1] // 3), self.results.dtype)]
 
     def __call__(self, x: Array, space: Space) -> Array:
         """Start on a projection's rows (N, S, 3 * heads * d), all of which count."""
@@ -158,7 +166,7 @@ class WgmmaAttention(NoScratch):
     def _start(self, call, arrays, begins, out, rows, seen, bounds, n, positions):
         if out.size == 0:
             return
-        tile, size = wgmma_tile.choose(self.depth, positions), self.precision.itemsize
+        tile, size = wgmma_tile.choose(self.depth, positions), self.results.itemsize
         known = len(self._maps)
         maps = [
             self._map(array, begin, rows, tile, height)
@@ -167,7 +175,8 @@ class WgmmaAttention(NoScratch):
         q_tiles = -(-positions // tile.block_m)
         tasks = n * self.heads * q_tiles
         addresses = *maps, out, maps[0] if bounds is None else bounds
-        kernel, blocks = make_kernel(self.precision.ptx_type, tile, seen), min(tasks, device.multiprocessors())
+        kernel = make_kernel(self.precision.ptx_type, tile, seen, self.results.itemsize == 1)
+        blocks = min(tasks, device.multiprocessors())
         arguments = (
             *(np.uint64(device.address(array)) for array in addresses), self._scale,
             *map(np.uint32, (self.heads, tasks, q_tiles, positions, *rows.steps)),

@@ -123,12 +123,12 @@ def make_rows(keys: int, depth: int, ptx_type: str, computed: int = 0) -> tuple[
     return mask, weigh, rescale, pack
 
 
-def make_store(depth: int, ptx_type: str) -> tuple[Kernel, Kernel]:
-    """Device functions store and store_zeros, of a thread's two rows.
+def make_store(depth: int, ptx_type: str, eighths: bool = False) -> tuple[Kernel, Kernel]:
+    """Device functions store and store_zeros, of a thread's two rows; `eighths`: in e4m3, of f16.
 
     Of 32 columns a lane has four words of two. The four lanes of a row turn them, so that each has eight neighbours.
     """
-    parts, pack_pair = depth // 32, ptx.cvt_f16x2(ptx_type)
+    parts, pack_pair, octet_bytes = depth // 32, ptx.cvt_f16x2(ptx_type), 8 if eighths else 16
     far, near = ptx.shfl_exchange(2, 2), ptx.shfl_exchange(2, 1)
     inline = cuda.jit(device=True, forceinline=True)
 
@@ -139,9 +139,18 @@ def make_store(depth: int, ptx_type: str) -> tuple[Kernel, Kernel]:
         return w[0], w[2], w[1], w[3]
 
     @inline
+    def put(there, part, a, b, c, d):
+        """Eight neighbouring numbers of 16 bits."""
+        to = there + uint64(part * 4 * octet_bytes)
+        if eighths:
+            ptx.st_global_v2_b32(to, ptx.cvt_e4m3x4_f16x2(a, b), ptx.cvt_e4m3x4_f16x2(c, d))
+        else:
+            ptx.st_global_v4_b32(to, a, b, c, d)
+
+    @inline
     def store_row(o, at, total, to, row, quad, length, end, row_bytes):
         over = float32(1) / total
-        there = to + uint64(row) * uint64(row_bytes) + uint64(quad * 16)
+        there = to + uint64(row) * uint64(row_bytes) + uint64(quad * octet_bytes)
         for part in range(parts):
             i = 16 * part + at
             a, b = pack_pair(o[i] * over, o[i + 1] * over), pack_pair(o[i + 4] * over, o[i + 5] * over)
@@ -150,7 +159,7 @@ def make_store(depth: int, ptx_type: str) -> tuple[Kernel, Kernel]:
             if row >= length:
                 a, b, c, d = ZERO, ZERO, ZERO, ZERO
             if row < end:
-                ptx.st_global_v4_b32(there + uint64(part * 64), a, b, c, d)
+                put(there, part, a, b, c, d)
 
     @inline
     def store(o, total, total_8, to, row, quad, length, end, row_bytes):
@@ -163,9 +172,9 @@ def make_store(depth: int, ptx_type: str) -> tuple[Kernel, Kernel]:
     def store_zeros(to, row, quad, end, row_bytes):
         """Zeros, in rows up to `end`."""
         for below in range(2):
-            there = to + uint64(row + below * 8) * uint64(row_bytes) + uint64(quad * 16)
+            there = to + uint64(row + below * 8) * uint64(row_bytes) + uint64(quad * octet_bytes)
             if row + below * 8 < end:
                 for part in range(parts):
-                    ptx.st_global_v4_b32(there + uint64(part * 64), ZERO, ZERO, ZERO, ZERO)
+                    put(there, part, ZERO, ZERO, ZERO, ZERO)
 
     return store, store_zeros

@@ -242,7 +242,8 @@ class PreparedConv(NoScratch):
         if call.out.size:
             self._start(call, partial_moments)
         values = call.out.shape[1] * self.c_out
-        launch_merge(call, partial_moments, values, statistics, part=self.part, row=self.c_out)
+        part, row = self.parts(call.out.shape[1])
+        launch_merge(call, partial_moments, values, statistics, part=part, row=row)
         return call.result(), call.second(statistics, stat)
 
     def with_partial_moments(
@@ -263,9 +264,15 @@ class PreparedConv(NoScratch):
     part: int
     """Values of a part of a row, of which moments are taken; the last one may have fewer."""
 
+    def parts(self, written: int) -> tuple[int, int]:
+        """Values of a part, of which moments are taken, and of a row of parts; of so many positions of an input."""
+        return self.part, self.c_out
+
     def partial_moments_shape(self, n: int, length: int) -> Shape:
         """Of moments of parts, for x (n, length, C_in)."""
-        return n, (length - self.taps + 1) * -(-self.c_out // self.part), PART_VALUES
+        written = length - self.taps + 1
+        part, row = self.parts(written)
+        return n, written * self.c_out // max(1, row) * -(-row // part), PART_VALUES
 
     def _call(self, x: Array, out: Array, stream: Stream, **more: Any) -> Call:
         if isinstance(self.product, Linear):

@@ -78,6 +78,10 @@ HALF_PRECISIONS = {name: TENSOR_PRECISIONS[name] for name in ("fp16", "bf16")}
 """Those of 16 bits that hold a value each."""
 
 
+SPARSE_PRECISIONS = {name: TENSOR_PRECISIONS[name] for name in ("fp16", "bf16", "fp8")}
+"""Those of Hopper's sparse tensor cores that levels use."""
+
+
 def choose(precision: str, among: dict[str, NumberFormat] = TENSOR_PRECISIONS) -> NumberFormat:
     """The format of this name.
 

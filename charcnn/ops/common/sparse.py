@@ -12,6 +12,10 @@ SPARSE = f"{KEPT}:{FOUR}"
 """What it is called."""
 
 
+_ZEROS = (np.arange(1 << FOUR)[:, None] >> np.arange(FOUR) & 1).astype(bool)
+"""By a number of four bits, which of four are 0."""
+
+
 class SparseTiles(NamedTuple):
     """A matrix as `ptx.wgmma_sparse` takes it, a tile of 64 rows and 128 bytes of depth after another."""
 
@@ -36,6 +40,20 @@ def largest(values: np.ndarray) -> np.ndarray:
     return found.reshape(values.shape)
 
 
+def pruned(values: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The numbers with all but the `largest` two of each four 0.
+
+    Args:
+        values: in groups of four along an axis.
+        axis: that one.
+
+    Raises:
+        ValueError: it is not a multiple of 4 long.
+    """
+    kept = np.moveaxis(largest(np.moveaxis(values, axis, -1)), -1, axis)
+    return np.where(kept, values, values.dtype.type(0))
+
+
 def compressed(values: np.ndarray) -> SparseTiles:
     """Only the numbers that may differ from 0, and where each belongs.
 
@@ -52,11 +70,12 @@ def compressed(values: np.ndarray) -> SparseTiles:
         raise ValueError(f"values have shape {values.shape}: need (M, K), multiples of {ROWS} and {depth}")
     fours = _fours(values)
     zero = fours.view(f"u{values.itemsize}") << 1 == 0  # of either sign
-    more = (~zero).sum(2) > KEPT
+    which = zero @ (1 << np.arange(FOUR, dtype=np.uint8))
+    more = _ZEROS.sum(1)[which] < FOUR - KEPT
     if more.any():
         row, four = np.argwhere(more)[0].tolist()
         raise ValueError(f"values[{row}, {FOUR * four}:{FOUR * four + FOUR}]: need two zeros of each four")
-    places = np.sort(np.argsort(zero, 2, kind="stable")[..., :KEPT], 2)
+    places = np.sort(np.argsort(_ZEROS, 1, kind="stable")[:, :KEPT], 1)[which]
     tiles = values.shape[0] // ROWS, ROWS, values.shape[1] // depth, depth // KEPT
     kept = np.take_along_axis(fours, places, 2).reshape(tiles).transpose(0, 2, 1, 3)
     nibbles = (places[..., 0] | places[..., 1] << 2).astype(np.uint32)
@@ -68,6 +87,18 @@ def compressed(values: np.ndarray) -> SparseTiles:
     nibbles = nibbles.reshape(tiles[0], tiles[2], 128, words, 8)
     shifts = np.arange(0, 32, 4, dtype=np.uint32)
     return SparseTiles(np.ascontiguousarray(kept), np.bitwise_or.reduce(nibbles << shifts, 4))
+
+
+def swizzled(tiles: np.ndarray) -> np.ndarray:
+    """Tiles as shared memory holds them, where 16-byte pieces of 8 rows are swapped: uint32, flat.
+
+    Args:
+        tiles: (..., rows, numbers), rows of 64 or 128 bytes.
+    """
+    rows, pieces = tiles.shape[-2], tiles.shape[-1] * tiles.itemsize // 16
+    found = np.ascontiguousarray(tiles).view(np.uint8).reshape(-1, rows, pieces, 16)
+    order = np.arange(pieces) ^ (np.arange(rows) * pieces // 8 % pieces)[:, None]
+    return np.take_along_axis(found, order[None, :, :, None], 2).view(np.uint32).ravel()
 
 
 def _fours(values: np.ndarray) -> np.ndarray:

@@ -55,7 +55,7 @@ def make_kernel(ptx_type: str, size: int, warps: int, ranks: int, early: bool) -
                     c, w = (o * lanes + lane) * 8, o * 4
                     if c < size:
                         at = (begin + uint64(c)) * uint64(2)
-                        words[w], words[w + 1], words[w + 2], words[w + 3] = ptx.ld_global_v4_b32(x + at)
+                        words[w], words[w + 1], words[w + 2], words[w + 3] = ptx.ld_weak_v4_b32(x + at)
                 for o in range(octets):
                     c, w = (o * lanes + lane) * 8, o * 4
                     if c < size:
@@ -71,7 +71,7 @@ def make_kernel(ptx_type: str, size: int, warps: int, ranks: int, early: bool) -
                     if c < size:
                         for t in range(8):
                             values[v + t] = float32(0)
-                        a, b, d, e = ptx.ld_global_v4_b32(residual + (begin + uint64(c)) * uint64(2))
+                        a, b, d, e = ptx.ld_weak_v4_b32(residual + (begin + uint64(c)) * uint64(2))
                         add(values, v, a, b, d, e)
             if not arrived(regions, block, rank, step, patience, fault):
                 return

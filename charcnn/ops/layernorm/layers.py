@@ -20,6 +20,7 @@ from charcnn.ops.conv1d.layers import Cast
 from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.conv1d.small_batch import SmallBatchConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
+from charcnn.ops.conv1d.wgmma_sparse.layer import SparseConv
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, normalised_maxima
 from charcnn.ops.layernorm.small_batch import affine, between, normalised
 
@@ -38,7 +39,7 @@ class ConvNormReluPool:
     as a linear layer takes it, with `wide`, in TF32 and in fp16x3, there of high terms, then low ones.
 
     Args:
-        conv: `WgmmaConv` or `MmaConv` of a `Conv1d` alone, made with `moments=True`.
+        conv: `WgmmaConv`, `SparseConv` or `MmaConv` of a `Conv1d` alone, made with `moments=True`.
         norm: gamma and beta, float32 (L, C), NumPy arrays. Up to FEW inputs of 16 bits take them in fp16.
         pool_size: int: positions that a maximum is taken of.
         precision: of the features that are written, one of `precision.TENSOR_PRECISIONS`.
@@ -209,14 +210,15 @@ def wgmma_block(
 
 
 def mma_block(
-    weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str, eps: float = 1e-5
-) -> list[PreparedLayer]:
-    """`wgmma_block` by mma.sync."""
+    weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str, eps: float = 1e-5,
+    made: type[MmaConv | SparseConv] = MmaConv,
+) -> list[PreparedLayer]:  # fmt: skip
+    """`wgmma_block` by mma.sync, or by another class, such as `SparseConv`, which takes 2:4 sparse weights alone."""
     weights = {"weight": weight, "bias": bias}
     if norm is None:
-        return [MmaConv(pattern_of(weight, "relu", pool_size), weights, precision=precision)]
+        return [made(pattern_of(weight, "relu", pool_size), weights, precision=precision)]
     results = FP32.name if precision in WIDE else None
-    conv = MmaConv(pattern_of(weight), weights, results=results, moments=True, precision=precision)
+    conv = made(pattern_of(weight), weights, results=results, moments=True, precision=precision)
     return [ConvNormReluPool(conv, norm, pool_size, precision, eps)]
 
 

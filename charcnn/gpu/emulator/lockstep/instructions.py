@@ -180,6 +180,7 @@ for _name, _kind, _count in (
 ):  # fmt: skip
     INSTRUCTIONS[f"ld_{_name}"], INSTRUCTIONS[f"st_{_name}"] = _load(_kind, _count), _store(_kind, _count)
 INSTRUCTIONS["ld_cg_v4_f32"] = INSTRUCTIONS["ld_global_v4_f32"]
+INSTRUCTIONS["ld_weak_v4_b32"] = INSTRUCTIONS["ld_global_v4_b32"]
 INSTRUCTIONS["st_global_b8"], INSTRUCTIONS["st_global_b16"] = _store(np.uint8, 1), _store(np.uint16, 1)
 
 

@@ -47,6 +47,9 @@ def bits(values: np.ndarray, of: NumberFormat) -> list[np.ndarray]:
         exponent = np.maximum(np.floor(np.log2(size, where=size > 0, out=np.full_like(size, -6.0))), -6.0)
         steps = np.round(size / 2.0 ** (exponent - 3))  # NumPy rounds to even
         return [((np.signbit(values) << 7) + (exponent + 6) * 8 + steps).astype(np.uint8)]
+    if of.ptx_type == "bf16":
+        words = values.astype(np.float32).view(np.uint32)
+        return [((words + 0x7FFF + (words >> 16 & 1)) >> 16).astype(np.uint16)]
     high = values.astype(np.float16)
     terms = [high, (values - high).astype(np.float16)][: of.terms]
     return [term.view(np.uint16) for term in terms]

@@ -159,8 +159,8 @@ class WgmmaConv(PreparedConv):
         if call.made:
             call.once()  # the next result lies elsewhere, and a tensor map holds an address
         if (key := ("y", device.address(y), tuple(y.shape))) not in self._maps:
-            shape, box = (self.c_out, y.shape[0]), (BOX_COLUMNS, BOX_ROWS)
-            self._maps[key] = tensor_map.encode(y, shape, (y.dtype.itemsize * self.c_out,), box)
+            row = tile.result_bytes * self.c_out
+            self._maps[key] = tensor_map.encode(y, (row // 2, y.shape[0]), (row,), (BOX_COLUMNS, BOX_ROWS))
         addresses = cut.features, self._weight, self._bias, self._maps[key]
         arguments = self._arguments(addresses, (self._k_blocks, cut.tiles // n_tiles, n_tiles, BAND))
         clusters, early = min(cut.tiles, device.multiprocessors() // tile.cluster_m), self._early(call, known)
@@ -220,10 +220,11 @@ class WgmmaConv(PreparedConv):
 
     @cached_property
     def _matmul_tiles(self) -> tuple[MatmulTile, ...]:
-        """Of a linear layer with results of 16 bits the tile of its own kernel."""
+        """Of a linear layer with results of 16 or 8 bits the tile of its own kernel."""
         plain = isinstance(self.product, Linear) and not (self.epilogue.moments or self.precision.promoted)
-        halves = self.results.ptx_type in ("f16", "bf16") and self.results.terms == self.precision.terms == 1
-        return (matmul.TILE,) if plain and halves and matmul.TILE.smem_bytes <= device.shared_limit() else ()
+        single = self.results.terms == self.precision.terms == 1
+        tile = matmul.TILES.get(self.results.itemsize) if plain and single else None
+        return (tile,) if tile is not None and tile.smem_bytes <= device.shared_limit() else ()
 
     def _split(self, rows: int) -> split_k.SplitKTile | None:
         """The tile of a linear layer whose depth several blocks share, where they are faster."""

@@ -1,4 +1,4 @@
-"""Matrix products on Hopper's tensor cores: linear layers of many rows, results of 16 bits.
+"""Matrix products on Hopper's tensor cores: linear layers of many rows, results of 16 or 8 bits.
 
 It differs from kernel.py in four ways. A stage holds A and B, and one mbarrier says that both are there. Blocks take
 tiles in bands, so that those that run at once share rows and columns in L2. Results go to shared memory, and TMA stores
@@ -7,7 +7,7 @@ them while the next tile is multiplied, a box a step. A tile's bias comes with i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from numba import cuda, float32, types
@@ -22,6 +22,7 @@ from charcnn.ops.common.epilogues import Epilogue
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma.config import BARRIER_BYTES, K_BLOCK, ROW_BYTES, WGMMA_M, Barrier, WgmmaTile
 from charcnn.ops.conv1d.wgmma.epilogue.common import Case, make_read_four
+from charcnn.ops.conv1d.wgmma.epilogue.e4m3 import make_read_sixteen
 from charcnn.ops.conv1d.wgmma.epilogue.halves import make_read_words
 from charcnn.ops.conv1d.wgmma.kernel import make_multiply
 
@@ -29,7 +30,7 @@ BAND = 8
 """Rows of tiles of a band, a cluster's tiles as one."""
 
 BOX_ROWS, BOX_COLUMNS = 16, 64
-"""Of results that a warp stores at once: rows of 128 bytes."""
+"""Of results that a warp stores at once: rows of 128 bytes, whose columns are counted as if they had 16 bits."""
 
 BIASES = 2
 """Tiles whose bias is in shared memory."""
@@ -41,15 +42,23 @@ BOX_BYTES = BOX_ROWS * ROW_BYTES
 class MatmulTile(WgmmaTile):
     """A tile of a matrix product: stages of A and of B in pairs, then all results of the tile, then biases."""
 
+    result_bytes: int = 2
+    """Of a result."""
+
     @property
     def stage_bytes(self) -> int:
         """Of a stage of A and of B."""
         return self.a_bytes + self.b_bytes
 
     @property
+    def box_columns(self) -> int:
+        """Of a row of 128 bytes of results."""
+        return 2 * BOX_COLUMNS // self.result_bytes
+
+    @property
     def boxes(self) -> int:
         """Of a warp's results."""
-        return self.block_n // BOX_COLUMNS
+        return self.block_n // self.box_columns
 
     @property
     def staged_at(self) -> int:
@@ -78,7 +87,10 @@ class MatmulTile(WgmmaTile):
 
 
 TILE = MatmulTile(128, 3, 3, 256, False, 1, math_warpgroups=2, producer=True, cluster_m=2)
-"""The fastest of those that were measured."""
+"""The fastest of those that were measured, for results of 16 bits."""
+
+TILES = {2: TILE, 1: replace(TILE, a_stages=4, b_stages=4, result_bytes=1)}
+"""By the bytes of a result: those of 8 bits leave room for one more stage."""
 
 
 def make_place() -> Function:
@@ -113,15 +125,25 @@ def make_start(columns: int) -> Function:
 
 def make_stage(case: Case, ptx_type: str) -> Function:
     """The device function stage."""
-    read_words = make_read_words(make_read_four(case.scaled, case.pointwise), ptx_type, case.rectified)
-    eight_rows, box_bytes = 8 * ROW_BYTES, BOX_BYTES
-    inline = cuda.jit(device=True, forceinline=True)
+    read_four = make_read_four(case.scaled, case.pointwise, narrow=True)
+    of_16_bits, of_8_bits = (
+        None if ptx_type == "e4m3" else make_read_words(read_four, ptx_type, case.rectified),
+        make_read_sixteen(read_four, case.rectified),
+    )
+    eight_rows, box_bytes, of_box = 8 * ROW_BYTES, BOX_BYTES, case.config.box_columns // 2
+    inline, second, eighths = cuda.jit(device=True, forceinline=True), of_box // 2, ptx_type == "e4m3"
 
     @inline
-    def stage_row(acc, i, at, odd, scale):
-        """16 columns; of neighbouring rows first the one half and the other, so that no banks collide."""
-        a, b, c, d = read_words(acc, i, scale)
-        e, f, g, h = read_words(acc, i + 16, scale)
+    def read(acc, i, lane, scale):
+        """Of a row 16 bytes."""
+        return of_8_bits(acc, i, scale, lane & 1) if eighths else of_16_bits(acc, i, scale)
+
+    @inline
+    def stage_row(acc, i, at, lane, scale):
+        """A row's 32 bytes; of neighbouring rows first the one half and the other, so that no banks collide."""
+        odd = lane & 4
+        a, b, c, d = read(acc, i, lane, scale)
+        e, f, g, h = read(acc, i + second, lane, scale)
         ptx.st_shared_v4_b32(at, e if odd else a, f if odd else b, g if odd else c, h if odd else d)
         ptx.st_shared_v4_b32(at ^ 64, a if odd else e, b if odd else f, c if odd else g, d if odd else h)
 
@@ -133,12 +155,12 @@ def make_stage(case: Case, ptx_type: str) -> Function:
             """A warp's results, box by box, swizzled; `at`: where the lane's first row begins, in the first box."""
             if more:
                 rest(acc, at, lane, scale)
-            stage_row(acc, 32 * box, at + box * box_bytes, lane & 4, scale)
-            stage_row(acc, 32 * box + 2, at + (box * box_bytes + eight_rows), lane & 4, scale)
+            stage_row(acc, of_box * box, at + box * box_bytes, lane, scale)
+            stage_row(acc, of_box * box + 2, at + (box * box_bytes + eight_rows), lane, scale)
 
         return stage
 
-    return up_to(case.config.block_n // BOX_COLUMNS - 1)
+    return up_to(case.config.boxes - 1)
 
 
 @cache
@@ -146,13 +168,13 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
     """The kernel (map_x, weight, bias, map_y, scale, k_blocks, m_tiles, n_tiles, band).
 
     Its arguments: addresses of the tensor map of x, of the packed weights, of the bias, padded to whole n tiles, and of
-    the tensor map of y, whose boxes are a warp's; what accumulators are multiplied by; k blocks; tiles of rows, a
-    cluster's as one, and of columns; rows of tiles of a band.
+    the tensor map of y, whose boxes are a warp's, in words of 16 bits; what accumulators are multiplied by; k blocks;
+    tiles of rows, a cluster's as one, and of columns; rows of tiles of a band.
 
     Args:
         operands: of features and weights, of one term, not promoted.
         config: the tile, and what lies in shared memory.
-        epilogue: a pointwise function and a format of 16 bits.
+        epilogue: a pointwise function and a format of one term, of 16 bits or 8.
     """
     case = Case(config, operands.scaled, epilogue.rectified, epilogue.function, True, True)
     stage_results, start, place = make_stage(case, epilogue.results.ptx_type), make_start(config.block_n), make_place()
@@ -166,11 +188,12 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
     a_bytes, b_bytes, stage_bytes = config.a_bytes, uint64(config.b_bytes), config.stage_bytes
     bias_bytes, bias_at, staged_at = 4 * config.block_n, config.bias_at, config.staged_at
     boxes, box_bytes, box_columns = config.boxes, BOX_BYTES, BOX_COLUMNS
+    eighths, tile_columns = config.result_bytes == 1, config.block_n * config.result_bytes // 2
     warp_bytes, warpgroup_rows = config.boxes * BOX_BYTES, WGMMA_M * ROW_BYTES // 16
     kinds = Barrier.B_FULL, Barrier.B_EMPTY, Barrier.A_EMPTY
     full_at, empty_at, bias_empty_at = (config.barriers_at + kind for kind in kinds)
     biases, other, warps = BIASES, ring.make_advance(BIASES), 4 * math_warpgroups
-    block_m, block_n, threads, acc_size = config.block_m, config.block_n, config.threads, config.block_n // 2
+    block_m, threads, acc_size = config.block_m, config.threads, config.block_n // 2
     k_block_size, descriptor_low, row_bytes = K_BLOCK, ptx.DESCRIPTOR_LOW, ROW_BYTES
 
     @cuda.jit(device=True, forceinline=True)
@@ -235,7 +258,10 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
 
         # Main loop.
         staged, lane_row = base + (staged_at + warp * warp_bytes), lane >> 2
-        at = staged + lane_row * row_bytes + ((lane & 3 ^ lane_row) * 16 ^ (lane & 4) * 16)
+        piece = lane & 3
+        if eighths:  # neighbouring lanes have exchanged theirs
+            piece = (lane & 1) * 2 + (lane >> 1 & 1)
+        at = staged + lane_row * row_bytes + ((piece ^ lane_row) * 16 ^ (lane & 4) * 16)
         leads, box, row, column = thread & 127 < cluster_m, zero + boxes, zero, zero
         if lane == 0:
             ptx.fence_proxy_tensormap(map_y)
@@ -275,7 +301,7 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
             stage_results(acc, at, lane, scale)
             ptx.fence_proxy_async()
             cuda.syncwarp()
-            row, column, box = (m_tile * cluster_m + cta_rank) * block_m + warp * 16, n_tile * block_n, zero
+            row, column, box = (m_tile * cluster_m + cta_rank) * block_m + warp * 16, n_tile * tile_columns, zero
             tile, turn = tile + tile_stride, other(turn)
         while box < boxes:
             box = send(lane, map_y, staged, box, column, row)

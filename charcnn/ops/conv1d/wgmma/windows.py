@@ -169,4 +169,4 @@ class WgmmaWindows:
             out[1], out[0] * out[1], *window.stride, top, left, *window.kernel, *window.dilation, self.k_blocks,
             self.n_tiles(tile) // groups,
         )  # fmt: skip
-        return device.to_device(np.array(words, np.uint64)), astuple(geometry)
+        return tensor_map.uploaded(words), astuple(geometry)

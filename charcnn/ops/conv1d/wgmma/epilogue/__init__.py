@@ -45,7 +45,7 @@ def make_epilogue(
     """Arguments as `make_kernel` has them."""
     rectified, function, results = epilogue.rectified, epilogue.function, epilogue.results
     case = Case(config, operands.scaled, rectified, function, vector_store, full_n_tiles, epilogue.moments)
-    read_four = make_read_four(case.scaled, case.pointwise)
+    read_four = make_read_four(case.scaled, case.pointwise, narrow=results.size <= 2)
     if results.ptx_type == "e4m3":
         stage, store, passes = make_e4m3(case, read_four)
     elif results.terms == 2:

@@ -49,9 +49,9 @@ class Case:
         return self.config.block_n // 32 // passes
 
 
-def make_read_four(scaled: bool, pointwise: str) -> Any:
-    """The device function read_four."""
-    applied, function = bool(pointwise), inlined(pointwise)
+def make_read_four(scaled: bool, pointwise: str, *, narrow: bool) -> Any:
+    """The device function read_four, of results that are `narrow`: of 16 or 8 bits, one number each."""
+    applied, function = bool(pointwise), inlined(pointwise, narrow=narrow)
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline

@@ -6,21 +6,16 @@ from typing import Any
 
 from numba import cuda
 
+from charcnn.aliases import Function
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.conv1d.wgmma.config import NO_ROW
 from charcnn.ops.conv1d.wgmma.epilogue.common import PLACE, Case, make_store
 
 
-def make_e4m3(case: Case, read_four: Any) -> tuple[Any, Any, int]:
-    """Results in e4m3, exchanged as such; always in words, since C_out is a multiple of 8."""
-    inline = cuda.jit(device=True, forceinline=True)
-    pooled, full_n_tiles, passes = case.pooled, case.full_n_tiles, case.passes(1)
-    octets = case.octets(passes)
-    narrow = ptx.cvt_relu_e4m3x4 if case.rectified else ptx.cvt_e4m3x4
-    exchange_at, exchange_bytes = case.config.exchange_at, case.config.exchange_bytes
-    pack, pack_max, exchange = ptx.cvt_f16x2("f16"), ptx.max_nan_f16x2("f16"), ptx.shfl_exchange(2, 1)
-    in_warpgroup, place, no_row = 127, PLACE, NO_ROW
+def make_read_words(read_four: Function, rectified: bool) -> Function:
+    """The device function read_words; ReLU and rounding are one instruction."""
+    narrow, inline = ptx.cvt_relu_e4m3x4 if rectified else ptx.cvt_e4m3x4, cuda.jit(device=True, forceinline=True)
 
     @inline
     def read_words(acc, i, scale):
@@ -28,6 +23,33 @@ def make_e4m3(case: Case, read_four: Any) -> tuple[Any, Any, int]:
         a, b, c, d = read_four(acc, i, scale)
         e, f, g, h = read_four(acc, i + 8, scale)
         return narrow(a, b, c, d), narrow(e, f, g, h)
+
+    return read_words
+
+
+def make_read_sixteen(read_four: Function, rectified: bool) -> Function:
+    """The device function read_sixteen."""
+    read_words, exchange = make_read_words(read_four, rectified), ptx.shfl_exchange(2, 1)
+    inline = cuda.jit(device=True, forceinline=True)
+
+    @inline
+    def read_sixteen(acc, i, scale, odd):
+        """16 channels, in four words: of the lane's and the next one's octet, or where `odd` of those behind them."""
+        return exchange(read_words(acc, i, scale), read_words(acc, i + 16, scale), odd)
+
+    return read_sixteen
+
+
+def make_e4m3(case: Case, read_four: Any) -> tuple[Any, Any, int]:
+    """Results in e4m3, exchanged as such; always in words, since C_out is a multiple of 8."""
+    inline = cuda.jit(device=True, forceinline=True)
+    pooled, full_n_tiles, passes = case.pooled, case.full_n_tiles, case.passes(1)
+    octets = case.octets(passes)
+    read_words = make_read_words(read_four, case.rectified)
+    exchange_at, exchange_bytes = case.config.exchange_at, case.config.exchange_bytes
+    pack, pack_max = ptx.cvt_f16x2("f16"), ptx.max_nan_f16x2("f16")
+    read_sixteen = make_read_sixteen(read_four, case.rectified)
+    in_warpgroup, place, no_row = 127, PLACE, NO_ROW
 
     @inline
     def read_halves(acc, i, scale):
@@ -90,8 +112,7 @@ def make_e4m3(case: Case, read_four: Any) -> tuple[Any, Any, int]:
         at = column + 24 if odd else column
         to = y + (uint64(row) * uint64(c_out) + uint64(at))
         for k in range(octets // 2):
-            i = 32 * k + first
-            a, b, c, d = exchange(read_words(acc, i, scale), read_words(acc, i + 16, scale), odd)
+            a, b, c, d = read_sixteen(acc, 32 * k + first, scale, odd)
             if row != no_row and (full_n_tiles or at + uint32(64 * k) < c_out):
                 ptx.st_global_v4_b32(to + uint64(64 * k), a, b, c, d)
 
