@@ -33,7 +33,7 @@ from charcnn.gpu.collectives.regions import driven
 from charcnn.host.arguments import HelpFormatter
 
 ROUNDS, LAUNCHES = 9, 30
-"""Of each kernel the two take turns so often; so many launches are timed at once."""
+"""How often the two take turns at each kernel, and how many launches are timed at once."""
 
 
 class Both:

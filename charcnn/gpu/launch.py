@@ -27,7 +27,7 @@ from charcnn.layers.layer import Shape
 if SIMULATED:
     from charcnn.gpu import emulator
 elif backend.IS_MLIR:
-    from charcnn.gpu.backend.mlir import KernelCache
+    from charcnn.gpu.backend.mlir import NoCache as KernelCache
 else:
     from charcnn.gpu.backend.kernel_cache import KernelCache
 

@@ -23,6 +23,9 @@ NAME = os.environ.get(VARIABLE) or NUMBA_CUDA
 
 IS_MLIR = NAME == MLIR
 
+MISSING = not IS_MLIR and find_spec(BACKENDS[NUMBA_CUDA]) is None
+"""Whether numba-cuda is not installed, and its successor does not take its place."""
+
 
 def check() -> None:
     """Raise ValueError where it is none of BACKENDS, or cannot take numba.cuda's place."""

@@ -10,11 +10,11 @@ from numba.cuda.cudadrv import driver
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 from numba.cuda.cudadrv.error import CudaSupportError
 
-from charcnn.gpu import absent, backend
+from charcnn.gpu import backend
 
 backend.check()
 
-SIMULATED: bool = bool(config.ENABLE_CUDASIM) and not absent.MISSING and not backend.IS_MLIR
+SIMULATED: bool = bool(config.ENABLE_CUDASIM) and not backend.MISSING and not backend.IS_MLIR
 """Whether kernels run in Numba's simulator, a mode of the whole process (NUMBA_ENABLE_CUDASIM=1)."""
 
 if TYPE_CHECKING or not (SIMULATED or backend.IS_MLIR):

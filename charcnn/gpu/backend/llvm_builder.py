@@ -52,7 +52,7 @@ class _Place:
 
     @property
     def pointee(self) -> _Place:
-        """Likewise."""
+        """What it points at."""
         return self
 
     def as_pointer(self, addrspace: int = 0) -> int:
@@ -122,7 +122,7 @@ class Builder:
         memref.store(value=number, memref=place.array, indices=[self._at(place)])
 
     def addrspacecast(self, place: _Place, space: int) -> _Place:
-        """The same place: `ptrtoint` of 32 bits is the one in the shared window."""
+        """Its place is kept: `ptrtoint` of 32 bits is the one in the shared window."""
         return place
 
     def ptrtoint(self, place: _Place, kind: Value) -> Value:
@@ -212,7 +212,7 @@ def taken(lower: _Lower, variable: Value, kind: NumbaType) -> Value:
 
 
 def intrinsic(typing: Function) -> Intrinsic:
-    """As numba-cuda's: a function for kernels of a typing function, which also gives the code that builds it."""
+    """Make a function for kernels of a typing function, which also gives the code that builds it."""
     parameters = inspect.signature(typing).parameters.values()
     variadic = any(one.kind is one.VAR_POSITIONAL for one in parameters)
 

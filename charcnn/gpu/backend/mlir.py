@@ -101,7 +101,7 @@ MLIRLower._get_registered_builder = _builder
 
 
 class ConfigStack:
-    """As Numba's of this name: says what is compiled for."""
+    """Says what is compiled for, where numba-cuda's code asks its own."""
 
     def top(self) -> SimpleNamespace:
         """It has the compute capability."""
@@ -121,7 +121,7 @@ def make_known() -> None:
         _installed = True
 
 
-class KernelCache(NullCache):  # type: ignore[misc, unused-ignore]
+class NoCache(NullCache):  # type: ignore[misc, unused-ignore]
     """Keeps nothing on disk: the successor's own cache cannot hold charcnn's instructions."""
 
     def __init__(self, function: Function, before_compiling: Callable[[], None]) -> None:

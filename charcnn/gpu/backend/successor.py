@@ -6,8 +6,8 @@ Loads nothing before numba.cuda is imported.
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from importlib.machinery import ModuleSpec
+from pkgutil import resolve_name
 from types import ModuleType
 
 OWN = {"descriptor": "charcnn.gpu.backend.mlir"}
@@ -25,7 +25,7 @@ class _Finder:
         """Python's import calls this."""
         inner = spec.name.removeprefix("numba.cuda").removeprefix(".")
         theirs = f"numba_cuda_mlir.numba_cuda.{inner}" if inner else "numba_cuda_mlir.cuda"
-        module = import_module(OWN.get(inner, theirs))
+        module: ModuleType = resolve_name(OWN.get(inner, theirs))
         spec.loader_state = module.__spec__
         return module
 
