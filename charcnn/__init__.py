@@ -16,7 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from charcnn.caching.hook import install as _install
-from charcnn.gpu.absent import install as _stand_in
+from charcnn.gpu import absent, backend
+from charcnn.gpu.backend import successor
 
 if TYPE_CHECKING:
     from charcnn import ops
@@ -42,7 +43,7 @@ _MODULES = {"ops": "ops", "params": "model.params"}
 
 
 _install()
-_stand_in()
+(successor if backend.IS_MLIR else absent).install()
 
 
 def __getattr__(name: str) -> Any:

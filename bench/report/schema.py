@@ -191,7 +191,7 @@ SCHEMAS = (
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
     "compare", "amx", "models", "wgmma_trace", "calls", "attention",
     "attention_trace", "bert", "gemm", "collectives", "shared_layers", "shared_networks", "whole", "training", "sparse",
-    "costs", "loss_curves",
+    "costs", "loss_curves", "backends",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits, cores and dot; pictures the traces."""
 

@@ -16,8 +16,8 @@ from charcnn.compiling import cubin
 from charcnn.compiling.networks import BuiltLevel, ImageNetwork, record, runnable, runnable_techniques
 from charcnn.compiling.stand_in import Memory, Target, compiling_for, replaced, standing_in
 from charcnn.config import SMALL
-from charcnn.gpu import device
-from charcnn.gpu.backend.compiler import driver
+from charcnn.gpu import backend, device
+from charcnn.gpu.backend import compiler
 from charcnn.gpu.profile import titles
 from charcnn.ops.conv1d.ladder import StepConv1d
 
@@ -125,8 +125,10 @@ def _compiled(name: str, kernel: Any, kinds: tuple[Any, ...], target: Target) ->
 
 def linked(kernel: aliases.Kernel, kinds: tuple[aliases.NumbaType, ...], target: Target) -> tuple[bytes, str, str]:
     """A kernel's machine code, its PTX, and what the linker says of it, within `compiling_for` the target."""
+    if backend.IS_MLIR:
+        return compiler.mlir.linked(kernel, kinds, target.capability, str(target))
     with ExitStack() as stack:
-        replaced(stack, driver, LinkerOptions=partial(driver.LinkerOptions, verbose=True))
+        replaced(stack, compiler.driver, LinkerOptions=partial(compiler.driver.LinkerOptions, verbose=True))
         library = kernel.compile(kinds)._codelibrary
         code = bytes(library.get_cubin(target.compiler).code)
     return code, library.get_asm_str(target.compiler), library._linkerinfo_cache.get(target.compiler) or ""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.gpu import device, graph, pieces, tensor_map
+from charcnn.gpu import backend, device, graph, pieces, tensor_map
 from charcnn.gpu import launch as launching
 from charcnn.gpu.backend import compiler
 
@@ -145,6 +145,10 @@ def _memory(array: Any, stream: Any = 0) -> Memory:
 @contextmanager
 def compiling_for(target: Target) -> Iterator[None]:
     """numba-cuda takes `target` for the current device; what it compiles is linked, and not loaded."""
+    if backend.IS_MLIR:
+        with compiler.mlir.compiling_for(target.capability, target.compiler[2]):
+            yield
+        return
     here = SimpleNamespace(compute_capability=target.capability, id=0)
     context = SimpleNamespace(device=here)
     with ExitStack() as stack:

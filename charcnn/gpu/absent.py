@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import sys
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 from typing import NoReturn
 
+from charcnn.gpu.backend import MISSING
 from charcnn.gpu.errors import DeviceError
 from charcnn.host.install import pip_install
-
-MISSING = find_spec("numba_cuda") is None
-"""Whether numba-cuda is not installed."""
 
 
 def refuse() -> NoReturn:

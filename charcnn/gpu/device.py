@@ -11,7 +11,7 @@ import numpy as np
 from numba import config, cuda, types
 
 from charcnn.aliases import Array, DType, Stream
-from charcnn.gpu import absent, unload
+from charcnn.gpu import absent, backend, unload
 from charcnn.gpu.backend.compiler import SIMULATED, CudaSupportError, driver, is_cuda_ndarray
 from charcnn.gpu.described import described
 from charcnn.gpu.errors import DeviceError
@@ -63,10 +63,13 @@ def gpu_count() -> int:
     """GPUs that this process can use: at least one.
 
     Raises:
-        DeviceError: no numba-cuda, no driver, no GPU, no compiler, or a GPU that is too old.
+        DeviceError: no numba-cuda, its successor in its place, no driver, no GPU, no compiler, or a GPU that is too
+            old.
     """
     if absent.MISSING:
         absent.refuse()
+    if backend.IS_MLIR:
+        raise DeviceError(f"kernels are compiled by {backend.NAME}, and not started yet: unset {backend.VARIABLE}")
     if SIMULATED:
         return 1
     way_out = "use a CPU variant, technique or level; or set NUMBA_ENABLE_CUDASIM=1 to run kernels in a slow simulator"

@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda
 
 from charcnn.aliases import Array, DType, Function, Kernel, KernelArgument, NumbaType, Stream
-from charcnn.gpu import absent, device, integers
+from charcnn.gpu import absent, backend, device, integers
 from charcnn.gpu.arrays import DTYPES, apart, check, check_out, several, writable
 from charcnn.gpu.backend.compiler import driver
 from charcnn.gpu.described import described
@@ -26,6 +26,8 @@ from charcnn.layers.layer import Shape
 
 if SIMULATED:
     from charcnn.gpu import emulator
+elif backend.IS_MLIR:
+    from charcnn.gpu.backend.mlir import NoCache as KernelCache
 else:
     from charcnn.gpu.backend.kernel_cache import KernelCache
 

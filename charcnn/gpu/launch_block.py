@@ -55,6 +55,7 @@ class LaunchBlock:
         kinds: Numba's types of its arguments.
         args: such arguments: arrays on the GPU, numbers, and tuples of them.
         blocks, threads, shared, early, cluster: as of `launch.Call.launch`.
+        memrefs: arrays are handed over as MLIR's compiler takes them, not as Numba's.
 
     Raises:
         TypeError: an argument is of another type.
@@ -68,8 +69,9 @@ class LaunchBlock:
         self, kernel: Kernel, function: int, kinds: Sequence[NumbaType], args: Sequence[KernelArgument],
         blocks: int | tuple[int, ...],
         threads: int | tuple[int, ...], shared: int = 0, early: bool = False, cluster: int = 1,
+        memrefs: bool = False,
     ) -> None:  # fmt: skip
-        given = [*_flat(kinds, args)]
+        given = [*_flat(kinds, args, memrefs)]
         self.kernel = kernel
         self.arrays = frozenset(number for number, (_, shape) in enumerate(given) if shape is not None)
         """Which of `start`'s values are addresses of arrays."""
@@ -77,12 +79,13 @@ class LaunchBlock:
         constants: list[int] = []
         places: list[tuple[bool, int]] = []  # of each of the kernel's parameters: whether it is constant, and which
         for number, (_, shape) in enumerate(given):
-            if shape is not None:  # as Numba hands over an array: owner, parent, size, item, data, shape, strides
+            if shape is not None:  # as Numba hands over an array: owner, parent, size, item, data, shape, strides;
+                # a memref: data twice, offset, shape, strides in elements
                 before, behind = shape
                 first = len(constants)
                 constants += [*before, *behind]
                 places += [(True, first + i) for i in range(len(before))]
-                places.append((False, number))
+                places += [(False, number)] * (1 + memrefs)
                 places += [(True, first + len(before) + i) for i in range(len(behind))]
             else:
                 places.append((False, number))
@@ -145,14 +148,19 @@ class LaunchBlock:
 
 
 def _flat(
-    kinds: Sequence[NumbaType], args: Sequence[KernelArgument]
+    kinds: Sequence[NumbaType], args: Sequence[KernelArgument], memrefs: bool
 ) -> Iterator[tuple[NumbaType, tuple[tuple[int, ...], ...] | None]]:
     """Type of each number or array, of tuples one by one, and of an array what stands before and behind its address."""
     for kind, arg in zip(kinds, args, strict=True):
         if isinstance(arg, tuple):
-            yield from _flat([*kind], arg)
+            yield from _flat([*kind], arg, memrefs)
         elif hasattr(arg, "strides") and hasattr(kind, "layout"):
-            yield kind, ((0, 0, arg.size, arg.dtype.itemsize), (*arg.shape, *arg.strides))
+            size = arg.dtype.itemsize
+            steps = (stride // size for stride in arg.strides)
+            yield (
+                kind,
+                ((), (0, *arg.shape, *steps)) if memrefs else ((0, 0, arg.size, size), (*arg.shape, *arg.strides)),
+            )
         else:
             yield kind, None
 
