@@ -54,8 +54,7 @@ ON_CPU = (
 """Files whose tests share a few functions, or counts, which processes that begin together would each make."""
 
 SPREAD = "test_catalog.py", "test_ops.py", "test_ops_arguments.py", "test_reference.py"
-"""Files of so many short tests that processes share them also in the simulator, where other files stay whole: two
-processes that begin together would each compile for the CPU, and emulate, what tests of one file have in common."""
+"""Of short tests, for several processes in the simulator, too, where other files stay whole: they compile at once."""
 
 ROWS = frozenset(row.name for row in VARIANTS)
 
@@ -126,15 +125,13 @@ def repeats(item: pytest.Item) -> bool:
     )
 
 
-MARKS = re.compile(r"exhaustive|quick\(|sampled\(|operator_rows|each_tile")
-"""What a file has some of whose tests are exhaustive; the last two are marked in other files."""
+MARKS = re.compile(r"exhaustive|quick\(|sampled\(|operator_rows|each_tile")  # of files with exhaustive tests
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With -m exhaustive, files that have none of these tests: each process would import them."""
-    if config.getoption("-m") != "exhaustive" or not collection_path.match("test_*.py"):
-        return None
-    return None if MARKS.search(collection_path.read_text(encoding="utf-8")) else True
+    searched = config.getoption("-m") == "exhaustive" and collection_path.match("test_*.py")
+    return True if searched and not MARKS.search(collection_path.read_text(encoding="utf-8")) else None
 
 
 @cache
@@ -210,9 +207,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With -n, each test goes to whichever process is free; those of a file that shares a fixture stay with one.
 
-    In the simulator those of any file do, but for SPREAD. So do a variant's tests in test_ops (`row_scope`); and the
-    files that label texts on the CPU, of which the longest has one of its own where there are more than four: what they
-    need takes half a minute to compile, in each process that begins before another has ended.
+    In the simulator those of any file do, but for SPREAD. So do a variant's tests in test_ops (`row_scope`); and files
+    that label texts on the CPU, the longest alone where there are more than four: each process compiles half a minute.
 
     Unless --dist says how to deal them out. Not an option in pyproject.toml: pytest-benchmark would take that for
     several processes, and measure nothing.
@@ -221,8 +217,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    few = (config.getoption("numprocesses", None) or 0) <= 4
-    whole = device.SIMULATED and not config.getoption("--all")
+    few, whole = (config.getoption("numprocesses", None) or 0) <= 4, device.SIMULATED and not config.getoption("--all")
 
     @cache
     def shares(file: str) -> bool:

@@ -140,7 +140,7 @@ def test_the_command_takes_minutes(tmp_path, capsys, monkeypatch):
 def test_the_model_that_ships_is_known_by_name():
     model = start.read("accurate", ENCODINGS["forward"], None)
     assert start.sizes(model).length == 1014
-    with pytest.raises(ValueError, match="no such model: need a file, or a model that ships: fast, accurate"):
+    with pytest.raises(ValueError, match="no such model: need a file, or a model that ships: fast, accurate, sparse"):
         shipped.load("no such model")
 
 

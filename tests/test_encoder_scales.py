@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,13 @@ from bert_folder import written
 from numba import cuda
 from test_encoder import drawn, network
 
+import charcnn
+from charcnn.catalog.encoders import EncoderTechnique
 from charcnn.gpu import device
 from charcnn.gpu.ptx.simulated import E4M3
 from charcnn.model import params
-from charcnn.networks.encoder import files, scales, steps
+from charcnn.networks.encoder import embedder, files, scales, steps
+from charcnn.networks.runner import encoder as command
 from charcnn.ops import reference
 from charcnn.ops.common.epilogue_functions import inlined
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
@@ -77,3 +81,17 @@ def test_rows_are_stored_in_both_formats(few: int, monkeypatch: pytest.MonkeyPat
     cuda.synchronize()
     np.testing.assert_allclose(held[4].copy_to_host(), want, rtol=2e-3, atol=2e-3)
     np.testing.assert_allclose(E4M3[held[5].copy_to_host()] / 4, want, rtol=2**-4 + 1e-3, atol=2**-11)
+
+
+def test_who_has_a_tokenizer_calibrates_with_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, given = written(tmp_path), list[dict[str, Any]]()
+    monkeypatch.setattr(EncoderTechnique, "build", property(lambda _: lambda *_, **options: given.append(options)))
+    monkeypatch.setattr(embedder, "check_machine", lambda *_: None)
+    for precision in ("fp8", "fp16"):
+        charcnn.Embedder(folder, technique="wgmma", precision=precision)
+        words = ["--as", "wgmma", "--precision", precision]
+        for more in (["--params", str(folder)], []):
+            asked = command.EncoderCommand("bert")
+            asked.program(asked.parser(quiet=True).parse_args([*words, *more]))[1](precision=precision)
+    path = folder / files.TOKENIZER
+    assert [options.get("tokenizer") for options in given] == [path, path, None, None, None, None]

@@ -197,8 +197,8 @@ def test_the_largest_evidence_is_that_of_the_network():
 # Which engine trains.
 
 
-def chosen(monkeypatch, *asked, gpu=None, torch=True, cuda_build=True, on_a_gpu="torch", **options):
-    monkeypatch.setattr(engines, "ON_A_GPU", on_a_gpu)
+def chosen(monkeypatch, *asked, gpu=None, torch=True, cuda_build=True, capability=(8, 0), **options):
+    monkeypatch.setattr(engines.device_of, "capability", lambda: capability)
     monkeypatch.setattr(engines, "gpu", lambda: gpu)
     monkeypatch.setattr(engines, "find_spec", lambda name: torch or None)
     monkeypatch.setattr(engines, "_torch", lambda *how: SimpleNamespace(name="torch", device=how[0], precision=how[1]))
@@ -215,8 +215,8 @@ OLD = "An old GPU has compute capability 7.5, below 8.0"
     ("asked", "machine", "found", "said"),
     [
         ((), {}, ("own", "cpu", "float32"), None),
-        ((), {"gpu": ""}, ("torch", "auto", "auto"), "engine torch trains: a GPU is there, and so is PyTorch"),
-        ((), {"gpu": "", "on_a_gpu": "own"}, ("own", "cuda", "bf16"), None),
+        ((), {"gpu": ""}, ("torch", "auto", "auto"), "engine torch trains: such a GPU is there, and so is PyTorch"),
+        ((), {"gpu": "", "capability": (9, 0)}, ("own", "cuda", "bf16"), None),
         ((), {"gpu": "", "torch": False}, ("own", "cuda", "bf16"), None),
         ((), {"gpu": "", "cuda_build": False}, ("own", "cuda", "bf16"), None),
         (("own",), {"gpu": ""}, ("own", "cuda", "bf16"), None),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ from charcnn.networks import cpu, parts
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.reference import expected
 from charcnn.offload import partition
+from charcnn.offload.modes import MODES
 from charcnn.runtime.monitor import Monitor
 
 
@@ -200,6 +202,18 @@ def test_bubbles():
     assert offload.bubble(4, 12) == pytest.approx(3 / 15)
     assert offload.bubble_of([2, 2, 2, 2], 12) == pytest.approx(3 / 15)
     assert offload.bubble_of([1, 3], 2) == pytest.approx(1 - 2 * 4 / (2 * (4 + 3)))
+
+
+@pytest.mark.parametrize("mode", offload.PARTED)
+def test_ranks_let_go_of_what_they_share_at_the_end(mode, monkeypatch):
+    closed = []
+    monkeypatch.setattr(MODES[mode], "function", lambda *_, **__: None)
+    of = MODES[mode](None, mode)
+    of.begin((None, 2, 0), SimpleNamespace(length=1, classes=1), 2, Monitor(), None)
+    of.run(None, SimpleNamespace(did=dict, close=lambda: closed.append("closed")))
+    assert not closed
+    assert of.close({}, traced=False) == ([{}], None)
+    assert closed == ["closed"]
 
 
 RANKS = """

@@ -23,7 +23,7 @@ CASES = [(300, 264, 136, ""), (520, 520, 320, "relu"), (100, 8, 40, "gelu")]
 """Rows, columns, depth: of several tiles, of more steps than boxes, of one step; what follows."""
 
 EIGHTHS = 130, 272, 272, "gelu"
-"""Likewise, of fp8."""
+"""A case of fp8."""
 
 
 @pytest.mark.parametrize("tile", TILES.values())

@@ -18,10 +18,12 @@ from charcnn.config import TINY_MATRICES
 from charcnn.gpu import device
 from charcnn.layers import Conv1d
 from charcnn.model import params, sparsity
+from charcnn.model.validation import expected, in_sigmas
 from charcnn.ops import reference
 from charcnn.ops.common.epilogues import Elementwise, pattern_of
 from charcnn.ops.common.precision import choose
 from charcnn.ops.common.sparse import compressed, largest, pruned
+from charcnn.ops.conv1d.layers import SPREAD
 from charcnn.ops.conv1d.toom_cook.pack import bits
 from charcnn.ops.conv1d.wgmma_sparse.config import SparseTile
 from charcnn.ops.conv1d.wgmma_sparse.layer import SparseConv
@@ -232,3 +234,22 @@ def test_no_schedule_shows_a_race(tile, seed, monkeypatch):
     with emulator.checking(seed) as findings:
         conv.apply(device.to_device(np.zeros((9, 6, 128), np.float16)))
     assert findings == []
+
+
+@hopper_or_simulated
+def test_a_level_refuses_dense_weights_and_names_the_layer():
+    weights = params.init(TINY_MATRICES, 0)
+    with pytest.raises(ValueError, match=r"^conv2.weight has more than two of four weights"):
+        catalog.level("l22").module.build(weights, TINY_MATRICES, batch=2, streams=1)
+
+
+@hopper_or_simulated
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("precision", "layernorm"), [("fp16", True), ("fp8", False)])
+def test_a_level_with_more_than_a_few_inputs(precision, layernorm):
+    level, config = catalog.level("l22"), replace(TINY_MATRICES, layernorm=layernorm)
+    weights = level.taken(params.init(config, 0))
+    ids = np.random.default_rng(0).integers(0, config.alphabet, (SPREAD["fp16"].linear + 1, config.length), np.uint8)
+    logits = level.module.build(weights, config, batch=len(ids), streams=1, precision=precision)(ids)
+    rounding = level.rounding(precision)
+    assert (in_sigmas(logits, *expected(ids, weights, config, rounding)) <= rounding.bound).all()

@@ -154,11 +154,13 @@ def training(document: Path, name: str) -> str:
     more = ""
     if said.get("teachers"):
         taught = said["teachers"]
-        more += (
-            f"It learned from {taught['count']} teachers of {taught['epochs']} epochs each.\n"
-            if "count" in taught
-            else f"It learned from the probabilities of {taught['name']} ({taught['license']}).\n"
-        )
+        if "count" in taught:
+            who = f"{taught['count']} teachers of {taught['epochs']} epochs each"
+        elif "files" in taught:
+            who = f"the answers of {', '.join(taught['files'])}"
+        else:
+            who = f"the probabilities of {taught['name']} ({taught['license']})"
+        more += f"It learned from {who}.\n"
     if "calibration" in model.metadata:
         calibration = model.metadata["calibration"]
         more += (

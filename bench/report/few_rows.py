@@ -31,7 +31,7 @@ def few_rows(document: Path) -> str:
         if any(cells):
             rows.append([called, *cells])
     drawings = [len(found) for found in runs.values()]
-    widths = [_half_width(found) for found in runs.values()]
+    width = max(map(_half_width, runs.values()))
     seconds = [run["cpu_seconds"] for run in raw["runs"]]
     tested = [run["tested"] for run in raw["runs"]]
     times = f"{min(seconds):.0f} to {max(seconds):.0f} CPU seconds, the median {median(seconds):.0f}"
@@ -39,7 +39,7 @@ def few_rows(document: Path) -> str:
         table(head, rows, right=1)
         + "\ncharcnn / as it began before / linear model, in per cent right; of 9 : 1 the mean of both recalls. Each "
         f"figure is the mean of {_range(drawings, 'drawing')}, tested on {_range(tested, 'other row')} each: the "
-        f"95 % interval of charcnn's is ± {min(widths):.1f} to {max(widths):.1f} points. "
+        f"95 % interval of charcnn's is at most ± {width:.1f} points. "
         f"{machine_called(raw['machine'])}: a training took {times}. "
         f"[Raw result]({os.path.relpath(FILE, document.parent)}).\n"
     )

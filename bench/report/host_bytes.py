@@ -15,6 +15,10 @@ WAYS = {
 }
 
 
+SMALL = 1 << 27
+"""Bytes up to which arrays fit into caches, and say little about memory and bus."""
+
+
 def host_bytes(document: Path) -> str:
     """Each network and way: inputs/s from the host, and the shares of what the bus and the GPU allow."""
     parts = []
@@ -28,12 +32,13 @@ def host_bytes(document: Path) -> str:
             f"copies {memory['1']:.1f} GB/s on the host, {most} threads {memory[most]:.1f}; to pin pages takes "
             f"{1e9 * pins['seconds'] / pins['bytes']:.2f} s a GB."
         )
-        parts.append(f"{said}\n\n{table(head, rows, right=2)}{sources(document, [file])}")
+        said = f"{said}\n\n" if pins["bytes"] > SMALL else ""
+        parts.append(f"{said}{table(head, rows, right=2)}{sources(document, [file])}")
     return "\n".join(parts) or UNMEASURED + "\n"
 
 
 def _of_network(one: dict[str, Any], raw: dict[str, Any]) -> list[list[str]]:
-    rates, name = one["inputs_per_second"], f"{one['network']}, N = {one['batch']:,}"
+    rates, name = one["inputs_per_second"], f"{one['network']}, {one['inputs']:,} in batches of {one['batch']:,}"
     allowed = min(1e9 * raw["bus"]["up"] / one["input_bytes"], rates["on the GPU"])
     from_host = [(WAYS[way], rates[way]) for way in WAYS if way in rates]
     from_host += [

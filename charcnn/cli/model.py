@@ -33,7 +33,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--model",
         metavar="MODEL",
-        help="fast or accurate, which ship; or weights: .safetensors, .pt, params.bin (default: fast)",
+        help="fast, accurate or sparse, which ship; or weights: .safetensors, .pt, params.bin (default: fast)",
     )
     add("--encoding", metavar="NAME", help="crepe, forward or bytes, if the model does not name its own")
     add("--device", choices=("cpu", "cuda"), help="default: cuda if a GPU is usable, else cpu")

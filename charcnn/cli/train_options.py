@@ -120,7 +120,7 @@ def _add_training(how: argparse._ArgumentGroup) -> None:
     add(
         "--init",
         metavar="MODEL",
-        help="begin with the convolutions of this model: fast or accurate, which ship, or a file (sizes: the model's)",
+        help="begin with the convolutions of this model: fast, accurate or another that ships, or a file (its sizes)",
     )
     add(
         "--sparse",
@@ -134,7 +134,7 @@ def _add_training(how: argparse._ArgumentGroup) -> None:
         choices=("auto", "own", "torch"),
         default="auto",
         help="what computes: own kernels, on a CPU or a GPU since 8.0, or PyTorch (default: auto, own kernels on a "
-        "CPU; on a GPU, or for what they lack, mixup or the precision, PyTorch where it is installed)",
+        "CPU or a Hopper GPU; on another, or for what they lack, as mixup, PyTorch where it is installed)",
     )
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: auto, a GPU if there is one")
     add(

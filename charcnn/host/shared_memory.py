@@ -17,6 +17,8 @@ SHARED = Path("/dev/shm")
 
 def hosts(comm: Comm) -> list[int]:
     """By rank, the first rank of its host: of those that share memory as MPI has it, and the host's name. Together."""
+    if comm.size == 1:
+        return [0]
     from mpi4py import MPI
 
     near = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)

@@ -11,8 +11,13 @@ from charcnn.model import params
 
 FOLDER = "weights"
 
-FILES = {"fast": "ag_news_fast.safetensors", "accurate": "ag_news.safetensors"}
-"""Both label news in four classes: model/weights/README.md has their cards. The first one is the default."""
+FILES = {
+    "fast": "ag_news_fast.safetensors",
+    "accurate": "ag_news.safetensors",
+    "sparse": "ag_news_sparse.safetensors",
+}
+"""All label news in four classes: model/weights/README.md has their cards. The first one is the default, and two
+of each four weights of the last one are 0 (`charcnn.model.sparsity`)."""
 
 DEFAULT = next(iter(FILES))
 

@@ -271,7 +271,7 @@ class SharedMixedTraining(MixedTraining):
 
 def group_of(comm: Comm) -> Group | None:
     """The ranks' group for copies between GPUs, where they are on one host and reach each other's memory."""
-    if comm.size > RANKS or any(hosts(comm)):
+    if comm.size > RANKS or (comm.size > 1 and any(hosts(comm))):
         return None
     group = Group(comm, collectives=False, deadline=DEADLINE)
     if group.link == "GPU memory" or device.SIMULATED:

@@ -1,6 +1,6 @@
-"""Which engine trains: own kernels on a CPU, PyTorch on a GPU, or where it is asked for or they lack something.
+"""Which engine trains: own kernels on a CPU and a Hopper GPU, PyTorch where it is asked for or they lack something.
 
-Without PyTorch own kernels train on a GPU since compute capability 8.0, too.
+On other GPUs PyTorch trains, too. Without it own kernels do, since compute capability 8.0.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 
+from charcnn.gpu import device as device_of
 from charcnn.host.install import pip_install
 from charcnn.training import with_torch
 from charcnn.training.engine import TrainingEngine
@@ -20,11 +21,11 @@ KNOWN = {
 }
 """What may be asked for."""
 
-ON_A_GPU = "torch"
-"""Which engine "auto" takes on a GPU that both can use: this line alone decides."""
+OWN_ON = ((9, 0),)
+"""Compute capabilities of GPUs on which "auto" takes own kernels though PyTorch is there: where they were faster."""
 
-ON_GPUS = "a GPU is there, and so is PyTorch; engine own trains on it without"
-"""Why PyTorch trains there."""
+ON_GPUS = "such a GPU is there, and so is PyTorch; engine own trains on it without"
+"""Why PyTorch trains on others."""
 
 
 def choose(
@@ -41,8 +42,8 @@ def choose(
     """The engine for a training.
 
     Args:
-        engine: "own", "torch", or "auto" for own kernels, and PyTorch, where it is installed, on a GPU and for what
-            they lack.
+        engine: "own", "torch", or "auto" for own kernels, and PyTorch, where it is installed, on GPUs other than
+            Hopper's and for what they lack.
         device: "cuda", "cpu", or "auto" for a GPU where there is one.
         precision: "bf16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
         mixup, sparse: the recipe's.
@@ -65,8 +66,8 @@ def choose(
     where = "cuda" if unusable == "" else "cpu"
     lacks = f"{unusable}, and own kernels train on a CPU or since 8.0" if unusable else ""
     lacks = lacks or _lacks(where, precision, mixup, sparse, compiled)
-    on_gpu = where == "cuda" and ON_A_GPU == "torch"
-    if engine == "auto" and find_spec("torch") and (lacks or (on_gpu and _torch_sees_gpu())):
+    other_gpu = where == "cuda" and device_of.capability() not in OWN_ON
+    if engine == "auto" and find_spec("torch") and (lacks or (other_gpu and _torch_sees_gpu())):
         say(f"engine torch trains: {lacks or ON_GPUS}")
         found = _torch(device, precision, compiled)
         if unusable is not None and found.device == "cpu":

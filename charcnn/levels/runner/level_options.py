@@ -57,7 +57,7 @@ exit status: 0 logits passed their check; 1 they did not, or a crash; 2 unusable
     add(
         "--params",
         metavar="FILE",
-        help="weights: fast or accurate, which ship, .safetensors, .pt or params.bin (default: random)",
+        help="weights: fast, accurate or sparse, which ship, .safetensors, .pt or params.bin (default: random)",
     )
     source = found.add_mutually_exclusive_group()
     texts = "CSV, JSON Lines or Parquet, by the suffix, else one text per line (default: the shipped sample)"

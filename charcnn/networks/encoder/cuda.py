@@ -114,7 +114,7 @@ class PreparedEncoder:
             case "attend":
                 return self._attention(step, x_unit, unit)
             case "add_norm":
-                return self._add_norm(step, *(self._held(self._params[name]) for name in names), unit)
+                return self._add_norm(step, [self._held(self._params[name]) for name in names], unit)
         return self._pool(step)
 
     def _embedding(self, step: EncoderStep, held: Sequence[Array], unit: float) -> Function:
@@ -140,8 +140,8 @@ class PreparedEncoder:
 
         return in_float if of is FP32 else in_16_bits
 
-    def _add_norm(self, step: EncoderStep, gamma: Array, beta: Array, unit: float) -> Function:
-        eps, of, units = step.eps, self.of, step.units
+    def _add_norm(self, step: EncoderStep, held: Sequence[Array], unit: float) -> Function:
+        (gamma, beta), eps, of, units = held, step.eps, self.of, step.units
         add = ops.add_rownorm_naive if self.technique == "naive" else ops.add_rownorm_vectorized
 
         def add_norm(batch: PackedBatch, x: Array, kept: Array) -> Array:

@@ -50,7 +50,7 @@ BESIDE_ACCUMULATORS: dict[str, Callable[[Any], Any]] = {
 """EPILOGUES of kernels whose registers hold the accumulators of tensor cores: a function may take few more."""
 
 
-NARROW: dict[str, Callable[[Any], Any]] = {**BESIDE_ACCUMULATORS, "gelu": _gelu_of_tanh}
+NARROW = {**BESIDE_ACCUMULATORS, "gelu": _gelu_of_tanh}
 """BESIDE_ACCUMULATORS of results of 16 or 8 bits: off by no more than rounding, and done in fewer instructions."""
 
 

@@ -123,14 +123,14 @@ def make_start(columns: int) -> Function:
     return start
 
 
-def make_stage(case: Case, ptx_type: str) -> Function:
+def make_stage(case: Case, tile: MatmulTile, ptx_type: str) -> Function:
     """The device function stage."""
     read_four = make_read_four(case.scaled, case.pointwise, narrow=True)
     of_16_bits, of_8_bits = (
         None if ptx_type == "e4m3" else make_read_words(read_four, ptx_type, case.rectified),
         make_read_sixteen(read_four, case.rectified),
     )
-    eight_rows, box_bytes, of_box = 8 * ROW_BYTES, BOX_BYTES, case.config.box_columns // 2
+    eight_rows, box_bytes, of_box = 8 * ROW_BYTES, BOX_BYTES, tile.box_columns // 2
     inline, second, eighths = cuda.jit(device=True, forceinline=True), of_box // 2, ptx_type == "e4m3"
 
     @inline
@@ -160,7 +160,7 @@ def make_stage(case: Case, ptx_type: str) -> Function:
 
         return stage
 
-    return up_to(case.config.boxes - 1)
+    return up_to(tile.boxes - 1)
 
 
 @cache
@@ -177,7 +177,11 @@ def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epi
         epilogue: a pointwise function and a format of one term, of 16 bits or 8.
     """
     case = Case(config, operands.scaled, epilogue.rectified, epilogue.function, True, True)
-    stage_results, start, place = make_stage(case, epilogue.results.ptx_type), make_start(config.block_n), make_place()
+    stage_results, start, place = (
+        make_stage(case, config, epilogue.results.ptx_type),
+        make_start(config.block_n),
+        make_place(),
+    )
     stages, cluster_m, math_warpgroups = config.b_stages, config.cluster_m, config.math_warpgroups
     init, advance = ring.make_init(stages, math_warpgroups * cluster_m), ring.make_advance(stages)
     before, multiply = ring.make_before(stages), make_multiply(operands, config)

@@ -9,7 +9,7 @@ from numba import cuda, float32
 
 from charcnn.aliases import Function
 from charcnn.gpu import ptx
-from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.device import uint64
 from charcnn.ops.common.epilogues import Epilogue
 from charcnn.ops.common.moments import PART_VALUES
 from charcnn.ops.common.precision import NumberFormat
@@ -60,7 +60,7 @@ def make_put(results: NumberFormat, rectified: bool, paired: bool) -> Function:
 
 def make_moments(tile: SparseTile) -> Function:
     """The device function part_moments(acc, second, count, to, lane): of an input's positions in a warp's channels."""
-    positions, mask, parts, one = tile.positions, 0xFFFFFFFF, PART_CHANNELS, uint32(1)
+    positions, mask, parts = tile.positions, 0xFFFFFFFF, PART_CHANNELS
 
     @inline
     def warp_total(value):
@@ -75,7 +75,7 @@ def make_moments(tile: SparseTile) -> Function:
         for k in range(positions):
             if k < count:
                 total += acc[4 * k + second] + acc[4 * k + 2 + second]
-        mean = warp_total(total) / float32(max(one, count) * parts)
+        mean = warp_total(total) / float32(max(count, 1) * parts)
         total = float32(0)
         for k in range(positions):
             if k < count:
@@ -99,7 +99,7 @@ def make_epilogue(tile: SparseTile, epilogue: Epilogue, paired: bool) -> Functio
     pool, measured, linear = epilogue.pool_size, epilogue.moments, tile.linear
     positions, written = tile.positions, tile.positions // epilogue.pool_size
     columns, eight, itemsize = tile.columns, INPUTS, uint64(epilogue.results.itemsize)
-    part_bytes, part_channels, zero = uint64(4 * PART_VALUES), PART_CHANNELS, uint32(0)
+    part_bytes, part_channels = uint64(4 * PART_VALUES), PART_CHANNELS
 
     @inline
     def value(acc, i, scale, bias):
@@ -111,23 +111,21 @@ def make_epilogue(tile: SparseTile, epilogue: Epilogue, paired: bool) -> Functio
 
     @inline
     def store(acc, bias, y, moments, scale, channel, c_out, inputs, length, parts, t, lane):
-        if channel >= c_out:
-            return
         own = channel + (lane >> 2) * 2
+        if own >= c_out:
+            return
         even = ptx.ld_global_f32(bias + uint64(own) * uint64(4))
         odd = ptx.ld_global_f32(bias + uint64(own + 1) * uint64(4))
         n, begin = t // parts * eight + (lane & 3) * 2, t % parts * written
         if linear:
             row = t * columns + (lane & 3) * 2
-            count, count_1 = ((inputs - row + 7) // 8, (inputs - row + 6) // 8) if row < inputs else (zero, zero)
+            count, count_1 = (max(inputs, row) - row + 7) // 8, (max(inputs, row + 1) - row + 6) // 8
             row_1, step = row + 1, uint64(eight) * uint64(c_out) * itemsize
         else:
             row, step = n * length + begin, uint64(c_out) * itemsize
-            count = length - begin if n < inputs else zero
-            count_1 = length - begin if n + 1 < inputs else zero
+            count = length - (begin if n < inputs else length)
+            count_1 = length - (begin if n + 1 < inputs else length)
             row_1 = row + length
-        if own >= c_out:
-            count, count_1 = zero, zero
         both = paired or own + 1 < c_out
         to = y + (uint64(row) * uint64(c_out) + uint64(own)) * itemsize
         to_1 = y + (uint64(row_1) * uint64(c_out) + uint64(own)) * itemsize

@@ -189,9 +189,8 @@ def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue, pa
                 ring.wait(full, stage)
                 x_at = base + stages_at + stage.slot * stage_bytes
                 weights = base + k * weight_bytes if resident else x_at + x_bytes
-                products(
-                    acc, (), x_at, weights + warpgroup * group_bytes, weights + metadata_at + thread * thread_bytes
-                )
+                places = weights + metadata_at + thread * thread_bytes
+                products(acc, (), x_at, weights + warpgroup * group_bytes, places)
                 wait_all()
                 cuda.syncwarp()
                 if clustered:  # each warp has read its metadata
