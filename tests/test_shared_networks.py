@@ -109,6 +109,23 @@ for name, precision, few, shared in (one.split(":") for one in sys.argv[1:]):
 print("all right")
 """
 
+SOFTMAX = """
+from types import SimpleNamespace
+import numpy as np
+from charcnn import offload
+from charcnn.gpu import device
+from charcnn.gpu.collectives import Group
+from charcnn.networks.exchanges import SumSoftmax
+
+comm = offload.world()
+parts = np.random.default_rng(0).normal(size=(comm.size, 3, 1, 7)).astype(np.float32)
+space = SimpleNamespace(stream=0, device=device.empty)
+found = SumSoftmax(SimpleNamespace(group=Group(comm)))(device.to_device(parts[comm.rank]), space).copy_to_host()
+right = np.exp(parts.sum(0, dtype=np.float64))
+np.testing.assert_allclose(found, right / right.sum(-1, keepdims=True), rtol=1e-5)
+print("all right")
+"""
+
 STAGES = (
     ANY[: ANY.index("\nfor name")]
     + """
@@ -142,6 +159,12 @@ print("all right")
 
 CHANNELS = [f"{name}:fp32:{few}:channels" for name in ("naive", "winograd") for few in (0, 9)]
 INPUTS = [f"{name}:fp32:{few}:inputs" for name, few in (("naive", 0), ("winograd", 9))]
+
+
+@needs_mpi
+def test_a_softmax_of_rows_as_a_linear_layer_writes_them():
+    done = mpiexec(2, "-c", SOFTMAX, **EMULATED)
+    assert done.stdout.count("all right") == 2, done.stderr
 
 
 @needs_mpi
