@@ -106,10 +106,8 @@ def of_collectives(name: str, target: Target, recorder: Recorder) -> None:
             pieces.make_kernel(unit, 2, True),
             (u64, u32, regions, words, words, words, words, u32, regions, u32, u64, u64),
         )
-    for ptx_type, itemsize in (("f16", 2), ("f32", 4), ("tf32", 4)):
-        norm = shared_norm.make_kernel(ptx_type, itemsize, 5, inverse_power(0.75, 2.0), 2, True)
-        factors = [types.float32] * 3
-        recorder.launch(norm, (u64, u64, regions, *[words] * 3, *[u32] * 10, *factors, regions, u32, u64, u64))
+    norm, factors = shared_norm.make_kernel(5, inverse_power(0.75, 2.0), 2, True), [types.float32] * 3
+    recorder.launch(norm, (u64, u64, regions, *[words] * 3, *[u32] * 10, *factors, regions, u32, u64, u64))
     relu = inlined("relu")
     recorder.launch(kernels.make_exchange("all_reduce", "f16", 2, "lines", True, relu), kinds)
     recorder.launch(shared_softmax.make_kernel(2, True), (u64, u64, regions, u32, u32, u32, u64, u64))

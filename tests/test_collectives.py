@@ -9,9 +9,10 @@ from test_mpi import mpiexec, needs_mpi
 
 from charcnn.catalog import encoder
 from charcnn.gpu import device
-from charcnn.gpu.collectives import Group
+from charcnn.gpu.collectives import Group, pieces, regions
 from charcnn.gpu.collectives.protocols import BLOCKS, COUNTERS, HEADER, Mailboxes
 from charcnn.networks.encoder import shares, steps
+from charcnn.runtime.exchange import Alone
 
 pytestmark = needs_mpi
 
@@ -329,3 +330,19 @@ def test_a_rank_that_ends_in_a_layer_ends_the_run(how):
     assert done.returncode
     assert "validated" not in done.stdout
     assert {"raises": "out of host memory", "dies": "signal 9"}[how] in done.stderr, done.stderr
+
+
+def test_memory_of_the_host_is_unpinned_before_it_goes(monkeypatch):
+    held = set[int]()
+    monkeypatch.setattr(regions, "pinned", lambda address, nbytes: held.add(address) or address)
+    monkeypatch.setattr(regions, "unpin", held.remove)
+    region = regions.HostRegion(4096)
+    assert region.shared(Alone()) == [*held]
+    region.close()
+    assert not held
+
+
+def test_pieces_that_32_bits_do_not_count_are_refused():
+    whole = [[pieces.Piece(0, 1 << 32, 0)]]
+    with pytest.raises(ValueError, match="need at most 4,294,967,295"):
+        pieces.launch_pieces(SimpleNamespace(ranks=1, rank=0), 0, 0, [0], [0], whole, 1, 0)

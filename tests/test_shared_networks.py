@@ -174,7 +174,7 @@ def test_a_softmax_of_rows_as_a_linear_layer_writes_them():
         (2, CHANNELS + INPUTS),
         (3, [CHANNELS[0], INPUTS[0]]),
         pytest.param(
-            2, ["mma:fp16:0:channels", "mma:bf16:9:inputs", "mma:tf32:0:channels"], marks=pytest.mark.exhaustive
+            2, ["mma:fp16:9:channels", "mma:bf16:9:inputs", "mma:tf32:9:channels"], marks=pytest.mark.exhaustive
         ),
     ],
 )

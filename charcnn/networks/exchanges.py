@@ -24,7 +24,7 @@ from charcnn.ops.common.features import STORED
 from charcnn.ops.common.layer import ArraySpec, NoScratch, PreparedLayer, Space
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.common.precision import choose
-from charcnn.ops.shared_norm import FeaturePlaces, Reach, launch_borders
+from charcnn.ops.shared_norm import ITEMSIZE, FeaturePlaces, Reach, launch_borders
 from charcnn.ops.shared_softmax import launch_softmax
 from charcnn.runtime.sequence import Stage
 
@@ -80,7 +80,7 @@ class Exchanges:
         if isinstance(layer, SharedNorm):
             assert before is not None
             width = op.inputs.width
-            return NormLayer(self, before, layer, FeaturePlaces(0, area, area * width, width, 1), op.reads)
+            return NormLayer(self, before, layer, FeaturePlaces(0, area, area * width, width, 1))
         assert isinstance(layer, Gathered)
         if layer.local:
             return Same()
@@ -106,7 +106,7 @@ class Exchanges:
             return GatherInputs(self, 4 * channels * area)
         if isinstance(layer, SharedNorm):
             assert before is not None
-            return NormLayer(self, before, layer, FeaturePlaces(0, area, channels * area, 1, area), "fp32")
+            return NormLayer(self, before, layer, FeaturePlaces(0, area, channels * area, 1, area))
         assert isinstance(layer, Gathered)
         rows = [4 * len(need) * area for need in layer.needs]
         return GatherLayer(self, layer, ArraySpec(op.out_shape), 1, 4 * channels * area, rows, 4 * area)
@@ -260,18 +260,16 @@ class NormLayer(NoScratch):
         exchanges: of this rank.
         before: normalises this rank's channels as if there were no others.
         layer: the norm.
-        at: where features lie; its number is set by each batch.
-        precision: of features, of one term.
+        at: where features lie, float32; its number is set by each batch.
     """
 
     def __init__(
-        self, exchanges: Exchanges, before: PreparedLayer, layer: SharedNorm, at: FeaturePlaces, precision: str
+        self, exchanges: Exchanges, before: PreparedLayer, layer: SharedNorm, at: FeaturePlaces
     ) -> None:  # fmt: skip
         self._group, self._before, self._layer, self._at = exchanges.group, before, layer, at
-        self._of, self.nbytes = choose(precision, STORED), before.nbytes
-        self._alone, owns = exchanges.alone, layer.owns
+        self._alone, owns, self.nbytes = exchanges.alone, layer.owns, before.nbytes
         reaches = [Reach.of(own, owns[-1].stop, layer.size) for own in owns]
-        size = exchanges.batch * at.area * self._of.itemsize
+        size = exchanges.batch * at.area * ITEMSIZE
         self._edges = exchanges.room([(reach.before + reach.after) * size for reach in reaches])
         self._said = device.to_device(np.zeros(4, np.float32))
 
@@ -286,6 +284,6 @@ class NormLayer(NoScratch):
             group.all_reduce(self._said, self._said, space.stream)
         launch_borders(
             group, self._layer, self._layer.owns, device.address(x), device.address(y), self._edges,
-            self._at._replace(number=x.shape[0] * self._at.area), self._of, space.stream,
+            self._at._replace(number=x.shape[0] * self._at.area), space.stream,
         )  # fmt: skip
         return y

@@ -24,9 +24,7 @@ from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.between import Gathered, GatheredInputs, SharedNorm, Summed
 from charcnn.offload import partition
 from charcnn.offload.relay import Border, Relay, timed
-from charcnn.ops.common.features import STORED
 from charcnn.ops.common.layer import ArraySpec
-from charcnn.ops.common.precision import choose
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.run import Run
 
@@ -93,7 +91,7 @@ which Winograd's filtering takes as convolutions. In other precisions memory tra
 
 def norms_of(batch: int, precision: str) -> str:
     """Which of `partition.NORMS` is right for GPUs."""
-    return "whole" if batch <= FEW or choose(precision, STORED).terms > 1 else "outermost"
+    return "outermost" if batch > FEW and precision in BY_CHANNELS else "whole"
 
 
 def gpu_share(

@@ -12,9 +12,9 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numba import cuda, float32
+from numba import float32
 
-from charcnn.aliases import Function, Kernel, Stream
+from charcnn.aliases import Kernel, Stream
 from charcnn.gpu import device, ptx
 from charcnn.gpu.collectives.group import Group
 from charcnn.gpu.collectives.kernels import given_up
@@ -23,7 +23,6 @@ from charcnn.gpu.device import block_size, uint64
 from charcnn.gpu.indices import block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit, start
 from charcnn.layers import LocalResponseNorm
-from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.local_response_norm_nhwc import inverse_power
 
 THREADS = block_size(256)
@@ -71,36 +70,21 @@ def sent(owns: Sequence[range], size: int, source: int, to: int) -> tuple[int, i
     return begin - owns[source].start, count, place if count else 0
 
 
-@cache
-def _numbers_of(ptx_type: str) -> tuple[Function, Function]:
-    """Device functions load(address), a number as float32, and store(address, value), which rounds it."""
-    wide, rounded = ptx_type in ("f32", "tf32"), ptx_type == "tf32"
-    unpack, pack = (None, None) if wide else (ptx.cvt_f32x2(ptx_type), ptx.cvt_f16x2(ptx_type))
+ITEMSIZE = 4
+"""Bytes of a number: features are float32."""
 
-    @cuda.jit(device=True, forceinline=True)
-    def load(address):
-        if wide:  # in halves: a load of 32 bits here is of what no other GPU writes meanwhile
-            return ptx.bitcast_f32(ptx.ld_global_b16(address, 1) | ptx.ld_global_b16(address + uint64(2), 1) << 16)
-        low, _ = unpack(ptx.ld_global_b16(address, 1))
-        return low
 
-    @cuda.jit(device=True, forceinline=True)
-    def store(address, value):
-        if rounded:
-            value = ptx.bitcast_f32(ptx.cvt_tf32(value))
-        if wide:
-            ptx.st_global_f32(address, value)
-        else:
-            ptx.st_global_b16(address, pack(value, float32(0)))
-
-    return load, store
+@jit(device=True, forceinline=True)
+def _load(address):
+    # In halves: a load of 32 bits here is of what no other GPU writes meanwhile.
+    return ptx.bitcast_f32(ptx.ld_global_b16(address, 1) | ptx.ld_global_b16(address + uint64(2), 1) << 16)
 
 
 @cache
-def make_kernel(ptx_type: str, itemsize: int, size: int, power: Kernel, ranks: int, early: bool) -> Kernel:
+def make_kernel(size: int, power: Kernel, ranks: int, early: bool) -> Kernel:
     """The kernel of `launch_borders`, of a norm of this size; its tuples are of the ranks behind this one."""
-    of, counter, threads, below = tiles(ranks), COUNTERS["tiles"], THREADS, size // 2
-    (load, store), posted, arrived = _numbers_of(ptx_type), of.posted, of.arrived
+    of, counter, threads, below, itemsize = tiles(ranks), COUNTERS["tiles"], THREADS, size // 2, ITEMSIZE
+    posted, arrived = of.posted, of.arrived
 
     @jit(launch_bounds=(threads, 1))
     def kernel(
@@ -120,9 +104,9 @@ def make_kernel(ptx_type: str, itemsize: int, size: int, power: Kernel, ranks: i
             at = uint64(p // area) * uint64(image) + uint64(p % area * step_)
             for away in range(1, ranks):
                 for c in range(counts[away]):
-                    value = load(x + (at + uint64((begins[away] + c) * apart)) * uint64(itemsize))
+                    value = _load(x + (at + uint64((begins[away] + c) * apart)) * uint64(itemsize))
                     to = uint64(slots[away] + c) * uint64(pixels) + uint64(p)
-                    store(edges[away] + to * uint64(itemsize), value)
+                    ptx.st_global_f32(edges[away] + to * uint64(itemsize), value)
         posted(regions, block, rank, step)
         if not arrived(regions, block, rank, step, patience, fault):
             return
@@ -136,17 +120,18 @@ def make_kernel(ptx_type: str, itemsize: int, size: int, power: Kernel, ranks: i
                     if below <= near and near < below + before + channels + after:
                         near -= below
                         if near < before:
-                            term = load(mine + (uint64(near) * uint64(pixels) + uint64(p)) * uint64(itemsize))
+                            term = _load(mine + (uint64(near) * uint64(pixels) + uint64(p)) * uint64(itemsize))
                         elif near < before + channels:
                             place = at + uint64((near - before) * apart)
-                            term = load(x + place * uint64(itemsize))
+                            term = _load(x + place * uint64(itemsize))
                         else:
                             slot = uint64(near - channels)
-                            term = load(mine + (slot * uint64(pixels) + uint64(p)) * uint64(itemsize))
+                            term = _load(mine + (slot * uint64(pixels) + uint64(p)) * uint64(itemsize))
                     if s == below:
                         value = term
                     total += term * term
-                store(y + (at + uint64(c * apart)) * uint64(itemsize), value * power(k + share * total, beta))
+                to = y + (at + uint64(c * apart)) * uint64(itemsize)
+                ptx.st_global_f32(to, value * power(k + share * total, beta))
         if thread == 0:
             ptx.st_release_sys_b32(counted, step)
 
@@ -155,7 +140,7 @@ def make_kernel(ptx_type: str, itemsize: int, size: int, power: Kernel, ranks: i
 
 def launch_borders(
     group: Group, norm: LocalResponseNorm, owns: Sequence[range], x: int, y: int, edges: Sequence[int],
-    at: FeaturePlaces, of: NumberFormat, stream: Stream,
+    at: FeaturePlaces, stream: Stream,
 ) -> None:  # fmt: skip
     """Start to compute again the norms of this rank's outermost channels, with those of other ranks.
 
@@ -166,15 +151,14 @@ def launch_borders(
         x, y: addresses of this rank's features, and of their norms, which lie alike.
         edges: by rank, the address on this GPU of its room for what it needs, in memory of `group.share`. What
             `launch_pieces` says of results holds for it.
-        at: where features lie.
-        of: their format: of one term, fp16, bf16, tf32 or float32.
+        at: where features lie, float32.
         stream: a CUDA stream.
     """
     ranks, rank, own = group.ranks, group.rank, owns[group.rank]
     behind = [(rank + away) % ranks for away in range(ranks)]
     each = [(0, 0, 0), *(sent(owns, norm.size, rank, other) for other in behind[1:])]
     early = device.begins_early()
-    kernel = make_kernel(of.ptx_type, of.itemsize, norm.size, inverse_power(norm.beta, norm.k), ranks, early)
+    kernel = make_kernel(norm.size, inverse_power(norm.beta, norm.k), ranks, early)
     columns = (tuple(map(np.uint32, column)) for column in zip(*each, strict=True))
     numbers = map(np.uint32, (*at, len(own), *Reach.of(own, owns[-1].stop, norm.size)))
     (this,) = map(np.uint32, (rank,))

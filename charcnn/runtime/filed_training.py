@@ -55,9 +55,8 @@ class FiledTraining(OffloadedTraining):
         self.weights = np.empty(0, np.float32)  # those of AdamW lie in the files
         self.optimiser = AdamW(self.weights, [replace(group, size=0)])
         most, untimed = max(piece.size for piece in self._pieces), {} if device.SIMULATED else {"timing": False}
-        self._down, self._up = (
-            [(cuda.pinned_array((most,), np.float32), cuda.event(**untimed)) for _ in range(TURNS)] for _ in range(2)
-        )
+        self._up, down = ([cuda.pinned_array((most,), np.float32) for _ in range(TURNS)] for _ in range(2))
+        self._down = [(slopes, cuda.event(**untimed)) for slopes in down]
         self._hold_limits()
         self._write(self._begun)
         return Held(pushed.plain, pushed.slopes, pushed.halves)
@@ -102,11 +101,9 @@ class FiledTraining(OffloadedTraining):
             send(number)
         windows = [(number, at) for number, piece in enumerate(pieces) for at in self._windows(piece)]
         for (number, at), following in zip(windows, [*windows[1:], None], strict=True):
-            piece, (slopes, come), (moved, gone) = pieces[number], self._down[number % TURNS], self._up[number % TURNS]
+            piece, (slopes, come), moved = pieces[number], self._down[number % TURNS], self._up[number % TURNS]
             here = slice(at.start - piece.at.start, at.stop - piece.at.start)
-            come.synchronize()
-            if number >= TURNS and here.start == 0:
-                gone.synchronize()
+            come.synchronize()  # and so the weights before, which lay in `moved`, are gone: the stream sent them first
             if following is not None:
                 self._states.ahead(following[1])
             with self._states.window(at) as (weights, first, second):
@@ -116,6 +113,5 @@ class FiledTraining(OffloadedTraining):
                 del weights, first, second  # else this window stays mapped while the next one is
             if at.stop == piece.at.stop:
                 total[piece.at].copy_to_device(moved[: piece.size], stream=stream)
-                gone.record(stream)
                 pushed.take(piece, total[piece.at], stream)
                 send(number + TURNS)

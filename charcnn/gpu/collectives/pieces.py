@@ -15,7 +15,7 @@ import numpy as np
 
 from charcnn.aliases import Kernel, Stream
 from charcnn.gpu import device, ptx
-from charcnn.gpu.collectives.group import Group
+from charcnn.gpu.collectives.group import MOST, Group
 from charcnn.gpu.collectives.kernels import given_up
 from charcnn.gpu.collectives.protocols import COUNTERS, VECTOR, tiles
 from charcnn.gpu.device import block_size, uint64
@@ -115,10 +115,13 @@ def launch_pieces(
         stream: a CUDA stream.
 
     Raises:
-        ValueError: a piece or a row has an odd number of bytes.
+        ValueError: a piece or a row has an odd number of bytes, or pieces more than the kernel counts.
     """
     ranks, rank = group.ranks, group.rank
     unit = unit_of([x_row, *y_rows, *(number for of in pieces for piece in of for number in piece)])
+    largest = max(max(rows * size // unit, begin + size, place + size) for of in pieces for begin, size, place in of)
+    if largest > MOST:
+        raise ValueError(f"{rows=} of pieces that take numbers up to {largest:,}: need at most {MOST:,}, of 32 bits")
     behind = [(rank + away) % ranks for away in range(ranks)]
     early, most = device.begins_early(), max(rows * piece.size // VECTOR for of in pieces for piece in of)
     blocks = max(1, min(group.blocks, -(-most // THREADS)))

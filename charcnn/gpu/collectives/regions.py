@@ -126,10 +126,17 @@ class HostRegion:
     def shared(self, comm: Comm) -> list[int]:
         """The regions' addresses by rank, as this process, or its GPU, reaches them."""
         self._maps = self._memory.shared(comm)
-        return [pinned(ctypes.addressof(ctypes.c_char.from_buffer(one)), self._nbytes) for one in self._maps]
+        return [pinned(_begin(one), self._nbytes) for one in self._maps]
 
     def close(self) -> None:
-        """Nothing: the memory goes with the process, as GPUs may still reach it."""
+        """Unpin it: all ranks have ended what they do with it, and it goes with this object."""
+        for one in self._maps:
+            unpin(_begin(one))
+        self._maps.clear()
+
+
+def _begin(memory: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def pinned(address: int, nbytes: int) -> int:
@@ -141,3 +148,11 @@ def pinned(address: int, nbytes: int) -> int:
     flags = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP
     driven(driver.cuMemHostRegister(address, nbytes, flags), "to pin memory of the host")
     return int(driven(driver.cuMemHostGetDevicePointer(address, 0), "the address of pinned memory"))
+
+
+def unpin(address: int) -> None:
+    """Let go of what `pinned` was given; else memory that is mapped there later could not be pinned."""
+    if not SIMULATED:
+        from cuda.bindings import driver
+
+        driver.cuMemHostUnregister(address)

@@ -26,7 +26,7 @@ from charcnn.networks.between import Gathered, GatheredInputs, SharedNorm, Summe
 from charcnn.networks.channels import ONE, Channels
 from charcnn.networks.lowering import Op, Ops
 from charcnn.ops.common.pixel_tables import exact_tables
-from charcnn.ops.common.precision import HALF_PRECISIONS, choose
+from charcnn.ops.common.precision import HALF_PRECISIONS
 from charcnn.ops.conv1d.windows import COLUMNS
 from charcnn.ops.pixels_to_depth import Blocks
 from charcnn.ops.shared_softmax import CLASSES
@@ -162,8 +162,8 @@ def pack_channels(ops: Ops, technique: Technique) -> Ops:
                 outputs = Channels.grouped(op.out_shape[0], 1 if bare else technique.together)
             case MaxPool2d() | AvgPool2d() | GlobalAvgPool2d() | GatheredInputs() | Summed():
                 pass
-            case SharedNorm() if op.reads != "fp32" and choose(op.reads).terms > 1:
-                raise ValueError(f"{op.layer.label}: ranks share features of one term, {op.reads} has more")
+            case SharedNorm() if op.reads != "fp32":
+                raise ValueError(f"{op.layer.label}: ranks share channels of norms in fp32, not in {op.reads}")
             case LocalResponseNorm() if inputs.width == len(inputs.places) or not _sigmoid(found):
                 pass
             case Softmax() if op.reads == "fp32":
