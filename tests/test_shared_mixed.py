@@ -10,6 +10,7 @@ from test_mpi import mpiexec, needs_mpi
 
 from charcnn import SMALL, TINY
 from charcnn.model import params
+from charcnn.runtime.filed_training import FiledTraining
 from charcnn.runtime.mixed_plan import FlatParams, counted, plain_of
 from charcnn.runtime.pushed_exchange import PushedExchange
 from charcnn.runtime.sharding import STAGES
@@ -159,6 +160,11 @@ def test_the_host_moves_the_weights(ranks, tmp_path):
     """
     done = mpiexec(ranks, "-c", OFFLOADED, tmp_path, NUMBA_ENABLE_CUDASIM="1", timeout=600)
     assert done.stdout.startswith("all right"), done.stderr
+
+
+def test_too_little_memory_for_files_is_refused():
+    with pytest.raises(ValueError, match="memory=1: need at least"):
+        FiledTraining((), {}, 4, directory=".", memory=1)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])

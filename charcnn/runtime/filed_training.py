@@ -22,7 +22,7 @@ from charcnn.runtime.mixed_step import Held
 from charcnn.runtime.offloaded_training import OffloadedTraining
 from charcnn.runtime.pushed_exchange import OwnPiece, PushedExchange
 from charcnn.runtime.sharded_training import STATES
-from charcnn.runtime.sharding import StatesInFiles
+from charcnn.runtime.sharding import Sharding, StatesInFiles
 
 TURNS = 2
 """Pieces on their way at once."""
@@ -37,6 +37,7 @@ class FiledTraining(OffloadedTraining):
         memory: bytes of them that are mapped at once, at most.
 
     Raises:
+        ValueError: as of `OffloadedTraining`, or the memory is too little.
         OSError: there is no such directory, or no room in it.
     """
 
@@ -44,6 +45,7 @@ class FiledTraining(OffloadedTraining):
         self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, comm: Comm | None = None, *,
         directory: str, memory: int, **more: Argument,
     ) -> None:  # fmt: skip
+        Sharding(3, directory=directory, memory=memory)  # which checks them
         self._directory, self._allowed = directory, memory
         super().__init__(nodes, params, rows, comm, stage=3, **more)
 
