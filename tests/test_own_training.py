@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from test_training import ENGINES, FORWARD, QUICK, command, engine, examples, run, trained, write_rows
 
-from charcnn.config import Config
+from charcnn.config import TINY, Config
 from charcnn.host.install import module_environment
 from charcnn.model import network, params, sparsity
 from charcnn.text.encodings import encode
@@ -217,6 +217,13 @@ OLD = "An old GPU has compute capability 7.5, below 8.0"
         ((), {}, ("own", "cpu", "float32"), None),
         ((), {"gpu": ""}, ("torch", "auto", "auto"), "engine torch trains: such a GPU is there, and so is PyTorch"),
         ((), {"gpu": "", "capability": (9, 0)}, ("own", "cuda", "bf16"), None),
+        ((), {"gpu": "", "capability": (9, 0), "config": SMALLEST}, ("own", "cuda", "bf16"), None),
+        (
+            (),
+            {"gpu": "", "capability": (9, 0), "config": TINY},
+            ("torch", "auto", "auto"),
+            "engine torch trains: channels and units that are not",
+        ),
         ((), {"gpu": "", "torch": False}, ("own", "cuda", "bf16"), None),
         ((), {"gpu": "", "cuda_build": False}, ("own", "cuda", "bf16"), None),
         (("own",), {"gpu": ""}, ("own", "cuda", "bf16"), None),

@@ -183,6 +183,10 @@ class _Job:
         from charcnn.training.engines import choose
 
         options, self.encoding = self.options, ENCODINGS[self.options.encoding]
+        own = None if options.config is None else config_of(options.config)
+        self.init = None if options.init is None else start.read(options.init, self.encoding, own)
+        if own is None and self.init is not None:
+            own = start.sizes(self.init)
         self.engine = choose(
             options.engine,
             options.device,
@@ -190,6 +194,7 @@ class _Job:
             mixup=Recipe(**self.given).mixup,
             sparse=Recipe(**self.given).sparse,
             compiled=options.compile,
+            config=own,
             say=lambda line: tell(f"charcnn train: {line}"),
             warn=_warn,
         )
@@ -201,10 +206,6 @@ class _Job:
             if not options.skip_bad_rows:
                 data.refuse(options.data, read.bad)  # which tells why there is but one
             raise ValueError(f"{options.data}: {error}") from error
-        own = None if options.config is None else config_of(options.config)
-        self.init = None if options.init is None else start.read(options.init, self.encoding, own)
-        if own is None and self.init is not None:
-            own = start.sizes(self.init)
         if own is None and options.teachers != "0":
             own = config_of("small")  # teachers are networks that begin with random weights
         self.plan = plan(

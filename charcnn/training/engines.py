@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 
+from charcnn.config import Config
 from charcnn.gpu import device as device_of
 from charcnn.host.install import pip_install
+from charcnn.ops.conv1d.products import WIDTH
+from charcnn.runtime.sequence import multiples
 from charcnn.training import with_torch
 from charcnn.training.engine import TrainingEngine
 from charcnn.training.own import PRECISIONS, OwnEngine, gpu
@@ -36,6 +39,7 @@ def choose(
     mixup: float = 0.0,
     sparse: str = "",
     compiled: bool = False,
+    config: Config | None = None,
     say: Callable[[str], object],
     warn: Callable[[str], object],
 ) -> TrainingEngine:
@@ -48,6 +52,7 @@ def choose(
         precision: "bf16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
         mixup, sparse: the recipe's.
         compiled: whether torch.compile is asked for.
+        config: the sizes; None for those of a preset.
         say: takes a line on why PyTorch trains though nobody named it.
         warn: takes a line on why a GPU is not used.
 
@@ -65,7 +70,8 @@ def choose(
         raise ValueError("device cuda: this machine shows no GPU")
     where = "cuda" if unusable == "" else "cpu"
     lacks = f"{unusable}, and own kernels train on a CPU or since 8.0" if unusable else ""
-    lacks = lacks or _lacks(where, precision, mixup, sparse, compiled)
+    lacks = lacks or _lacks(where, precision, mixup, sparse, compiled, config)
+    other_gpu = where == "cuda" and device_of.capability() not in OWN_ON
     other_gpu = where == "cuda" and device_of.capability() not in OWN_ON
     if engine == "auto" and find_spec("torch") and (lacks or (other_gpu and _torch_sees_gpu())):
         say(f"engine torch trains: {lacks or ON_GPUS}")
@@ -76,22 +82,24 @@ def choose(
     missing = "" if find_spec("torch") else f" ({pip_install('torch')})"
     if unusable and device == "auto":
         warn(f"the CPU trains: {lacks}; engine torch{missing} may use this GPU")
-        lacks = _lacks(where, precision, mixup, sparse, compiled)
+        lacks = _lacks(where, precision, mixup, sparse, compiled, config)
     if lacks:
         helps = (unusable and device == "cuda") or (
-            where == "cuda" and not _lacks("cpu", precision, mixup, sparse, compiled)
+            where == "cuda" and not _lacks("cpu", precision, mixup, sparse, compiled, config)
         )
         cpu = "device cpu, or " if helps else ""
         raise ValueError(f"{lacks}: need {cpu}engine torch{missing}")
     return OwnEngine(where, PRECISIONS[where])
 
 
-def _lacks(where: str, precision: str, mixup: float, sparse: str, compiled: bool) -> str:
+def _lacks(where: str, precision: str, mixup: float, sparse: str, compiled: bool, config: Config | None) -> str:
     """What own kernels are asked for on this device, and do not have; "" for nothing."""
     if mixup:
         return f"mixup={mixup:g}, which own kernels lack"
     if sparse and where == "cuda":
         return f"sparse={sparse}, which own kernels lack on a GPU"
+    if config is not None and where == "cuda" and not multiples(config, WIDTH):
+        return f"channels and units that are not all multiples of {WIDTH}, which own kernels lack on a GPU"
     if compiled:
         return "compile: own kernels have no torch.compile"
     if precision not in ("auto", PRECISIONS[where]):
