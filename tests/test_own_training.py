@@ -209,6 +209,7 @@ def chosen(monkeypatch, *asked, gpu=None, torch=True, cuda_build=True, capabilit
 
 
 OLD = "An old GPU has compute capability 7.5, below 8.0"
+HOPPER = {"gpu": "", "capability": (9, 0)}
 
 
 @pytest.mark.parametrize(
@@ -216,14 +217,8 @@ OLD = "An old GPU has compute capability 7.5, below 8.0"
     [
         ((), {}, ("own", "cpu", "float32"), None),
         ((), {"gpu": ""}, ("torch", "auto", "auto"), "engine torch trains: such a GPU is there, and so is PyTorch"),
-        ((), {"gpu": "", "capability": (9, 0)}, ("own", "cuda", "bf16"), None),
-        ((), {"gpu": "", "capability": (9, 0), "config": SMALLEST}, ("own", "cuda", "bf16"), None),
-        (
-            (),
-            {"gpu": "", "capability": (9, 0), "config": TINY},
-            ("torch", "auto", "auto"),
-            "engine torch trains: channels and units that are not",
-        ),
+        ((), HOPPER, ("own", "cuda", "bf16"), None),
+        ((), HOPPER | {"config": TINY}, ("torch", "auto", "auto"), "engine torch trains: channels and units that"),
         ((), {"gpu": "", "torch": False}, ("own", "cuda", "bf16"), None),
         ((), {"gpu": "", "cuda_build": False}, ("own", "cuda", "bf16"), None),
         (("own",), {"gpu": ""}, ("own", "cuda", "bf16"), None),
