@@ -19,7 +19,7 @@ BACKENDS = {NUMBA_CUDA: "numba_cuda", MLIR: "numba_cuda_mlir"}
 """Compilers, and the package that each is."""
 
 NAME = os.environ.get(VARIABLE) or NUMBA_CUDA
-"""The compiler that this process asks for."""
+"""The compiler that this process takes."""
 
 IS_MLIR = NAME == MLIR
 

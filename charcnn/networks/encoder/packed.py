@@ -24,27 +24,27 @@ class PackedBatch:
     lengths: Array
     buffers: StreamBuffers
     narrow: list[Array]
-    """Two for rows that are read again behind others, by turns."""
+    """Two places, used by turns, for rows that a later step reads again."""
     heads: list[Array]
-    """Three for heads apart, and one for results."""
+    """Places for the heads of queries, keys and values, and for those of results."""
     results: Array
-    """Of the inputs."""
+    """The embeddings of the inputs."""
     exchange: Exchange | None = None
-    """What many rows go through whose layers several GPUs share."""
+    """How GPUs that share layers exchange many rows."""
     eighths: Array | None = None
-    """Of fp8: room for normalised rows as products read them."""
+    """In fp8, room for normalised rows as products read them."""
 
     @property
     def stream(self) -> Stream:
-        """What all is started on."""
+        """The stream of all kernels."""
         return self.buffers.stream
 
     def wide(self, units: int, dtype: DType) -> Array:
-        """Room for rows of so many features: what was given before stays as it is."""
+        """New room for rows of so many features; what was given before stays as it is."""
         return self.buffers.device((self.sizes.rows, units), dtype)
 
     def kept(self, units: int, dtype: DType) -> Array:
-        """Room for rows that the next but one such takes again."""
+        """Room for rows that is taken again by the next but one call."""
         self.narrow.reverse()
         return _view(self.narrow[0], (self.sizes.rows, units), dtype)
 
