@@ -91,10 +91,10 @@ class Border(NamedTuple):
     before: ArraySpec
     """What the layers read that both stages compute, if they share some."""
     share: float
-    """Of its inputs, those that the stage before computes; 0: all of its ops are one stage's."""
+    """The share of inputs for which the stage before computes the shared layers; 0 where no layer is shared."""
 
     def first(self, n: int) -> int:
-        """Of n inputs, those that the stage before has computed."""
+        """How many of n inputs the stage before has computed."""
         return min(n, round(n * self.share / TOGETHER) * TOGETHER) if self.share else n
 
     def sent(self, n: int) -> int:

@@ -171,7 +171,7 @@ class PreparedEncoder:
         return pooled
 
     def _product(self, step: EncoderStep, x_unit: float, unit: float = 1.0) -> Function:
-        """Of an attention, values come divided by `unit`."""
+        """In attention, values come divided by `unit`."""
         weight, bias = product_weights(step, self._params)
         if unit != 1:
             weight, bias = (

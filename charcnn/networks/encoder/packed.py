@@ -49,13 +49,13 @@ class PackedBatch:
         return _view(self.narrow[0], (self.sizes.rows, units), dtype)
 
     def in_eighths(self, units: int, unit: float) -> Eighths | None:
-        """Of fp8: where normalised rows are stored for the next product."""
+        """In fp8, where normalised rows are stored for the next product."""
         if self.eighths is None:
             return None
         return Eighths(_view(self.eighths, (self.sizes.rows, units), np.uint8), unit)
 
     def read(self, x: Array, kept: Array) -> Array:
-        """What a product reads of a step's result: of fp8, normalised rows as they were stored for it."""
+        """What a product reads of a step's result: in fp8, normalised rows as they were stored for it."""
         return x if self.eighths is None or x is not kept else _view(self.eighths, x.shape, np.uint8)
 
     def apart(self, heads: int, depth: int, dtype: DType) -> list[Array]:

@@ -28,7 +28,7 @@ DRAWN = 4, 64
 
 
 class _Peaks(Exact):
-    """What reads the weights shows the largest value of its features."""
+    """Finds the largest value of the features that each product of weights reads."""
 
     def __init__(self) -> None:
         self.found: list[float] = []
