@@ -144,8 +144,8 @@ def traced(log: int) -> Iterator[None]:
     def make_produce(tile: AttentionTile, seen: Any) -> tuple[Any, Any]:
         return produce(tile, seen)[0], make_watch(log, tile, wgmma.make_tasks(tile, seen)[1])
 
-    def make_kernel(ptx_type: str, tile: AttentionTile, seen: Any) -> Any:
-        return kernel(ptx_type, tile, replace(seen, cleaned=True))
+    def make_kernel(ptx_type: str, tile: AttentionTile, seen: Any, eighths: bool = False) -> Any:
+        return kernel(ptx_type, tile, replace(seen, cleaned=True), eighths)
 
     changed = [
         (wgmma, {"ptx": theirs, "ring": rings, "make_turns": make_turns, "make_produce": make_produce}),

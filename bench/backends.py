@@ -2,9 +2,9 @@
 
 CHARCNN_BACKEND=numba-cuda-mlir python bench/backends.py --capability sm_90a --share 0/8 --jobs 2
 
-It adds what it finds to bench/results/designs/backends.json: by capability, variant and function the most registers,
-bytes spilled and of local memory, and of machine code; or why a kernel does not compile. `--cubins` keeps the kernels,
-for bench/backends_gpu.py, which launches them on a GPU beside numba-cuda's.
+It adds what it finds to bench/results/designs/backends.json, by capability, variant and function: the most registers,
+and bytes spilled, of local memory and of machine code. Or it says why a kernel does not compile. `--cubins` keeps the
+kernels for bench/backends_gpu.py, which launches them on a GPU beside numba-cuda's.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python bench/sparse_weights.py --data test.csv --model sparse.safetensors
 
-The model that ships, the same one pruned (the two largest weights of each four stay), and models that `charcnn train
---sparse 2:4` wrote go through level 19, which multiplies by zeros; those with zeros through level 22, which leaves them
-out. Rates and joules are of batches of the rows on the GPU, by turns. It needs a Hopper GPU, and adds to
+Models are `accurate`, the same one pruned (the two largest weights of each four stay), and what `charcnn train --sparse
+2:4` wrote. All go through level 19, which multiplies by zeros. Those with zeros also go through level 22, which leaves
+them out. Rates and joules are of batches of the rows on the GPU, by turns. It needs a Hopper GPU, and adds to
 results/designs/MACHINE-sparse.json.
 
 Exit status: 0 measured, 2 unusable machine, files or options.

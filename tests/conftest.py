@@ -207,8 +207,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With -n, each test goes to whichever process is free; those of a file that shares a fixture stay with one.
 
-    In the simulator those of any file do, but for SPREAD. So do a variant's tests in test_ops (`row_scope`); and files
-    that label texts on the CPU, the longest alone where there are more than four: each process compiles half a minute.
+    In the simulator those of any file do, but for SPREAD. So do a variant's tests in test_ops (`row_scope`). Files that
+    label texts on the CPU share a process, as each compiles half a minute; of more than four the longest is alone.
 
     Unless --dist says how to deal them out. Not an option in pyproject.toml: pytest-benchmark would take that for
     several processes, and measure nothing.

@@ -2,11 +2,11 @@
 
     python tests/strikes.py --runs 200 --seed 0 --json bench/results/offload/cpu-2-cores-strikes.json
 
-Each run starts `mpiexec` with a level or `charcnn classify`, as static, async or farm, or with a network whose parts
-ranks have, on a CPU or on emulated GPUs; with or without ULFM. It strikes one or two ranks by SIGKILL or SIGSTOP. The
-run must end within LIMIT: complete, or with a line and a status that is not 0; and no rank may live on. A farm under
-ULFM must be complete, whichever worker was struck after MPI had started. What `charcnn classify` left unfinished, the
-same command must complete, here without ranks.
+Each run starts `mpiexec`, with or without ULFM. What runs is a level or `charcnn classify`, as static, async or farm,
+or a network whose parts ranks have, on a CPU or on emulated GPUs. One or two ranks are struck by SIGKILL or SIGSTOP.
+The run must end within LIMIT: complete, or with a line and a status that is not 0; and no rank may live on. A farm
+under ULFM must be complete, whichever worker was struck after MPI had started. What `charcnn classify` left unfinished,
+the same command must complete, here without ranks.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ PHASES = ("before", "init", "start", "compute", "gather", "finalize")
 """Before MPI_Init and in it; after it; while the rank computes; while logits return; while MPI ends."""
 
 COLLECTIVE = {"tensor": ("put", "posted", "arrived", "take"), "pipeline": ("signal", "wait")}
-"""And on emulated GPUs, by mode: in a kernel that exchanges features, before a rank sends a vector, says so, waits or
-receives; before a stage is told that something has come, or waits for it."""
+"""Phases on emulated GPUs, by mode. In a kernel that exchanges features: before a rank sends a vector, says so, waits
+or receives. In a pipeline: before a stage is told that something has come, or waits for it."""
 
 LINES = ("charcnn: rank", "l18: rank", "ece408: rank", "noticed that process", "PMIX ERROR")
 """What a rank says that ends for another one's sake, or mpiexec of a rank that died."""

@@ -117,7 +117,7 @@ def targets_of(recipe, *, multi_label=False, taught=None, weights=(0.5, 1.5, 10)
     part = data.Examples(rng.integers(0, 70, (8, 123), np.uint8), labels, taught=taught)
     trainer = engine().trainer(part, np.ones(3) if multi_label else np.array(weights), config, recipe, [], None)
     trainer._begin(1)
-    ids, share = trainer._next
+    ids, share = trainer._next()
     rows = trainer._order[trainer._part(0)]
     return trainer._targets(rows, ids, share), share, labels[rows]
 

@@ -75,11 +75,13 @@ def test_techniques_take_what_they_compute():
         return {name for name, one in made.items() if one.takes(pattern, precision, (9, 0))}
 
     assert takes(Linear(8), Gelu()) == {"WgmmaConv", "MmaConv", "SplitKLinear"}
-    assert takes(Linear(8)) == {"WgmmaConv", "MmaConv", "SplitKLinear", "FewOutputsLinear"}
-    assert takes(Linear(17), precision="fp8") == {"WgmmaConv", "MmaConv"}
+    assert takes(Linear(8)) == {"WgmmaConv", "MmaConv", "SparseConv", "SplitKLinear", "FewOutputsLinear"}
+    assert takes(Linear(17), precision="fp8") == {"WgmmaConv", "MmaConv", "SparseConv"}
     assert takes(Conv2d(8, 3), Gelu(), MaxPool2d(3, 2)) == {"SmallBatchConv"}
-    assert takes(Conv1d(8, 7), Relu(), MaxPool1d(3)) == {"WgmmaConv", "MmaConv", "SmallBatchConv", "ToomCookConv"}
-    assert takes(Conv1d(8, 9), Relu(), MaxPool1d(3)) == {"WgmmaConv", "MmaConv"}
+    assert takes(Conv1d(8, 7), Relu(), MaxPool1d(3)) == {
+        "WgmmaConv", "MmaConv", "SparseConv", "SmallBatchConv", "ToomCookConv",
+    }  # fmt: skip
+    assert takes(Conv1d(8, 9), Relu(), MaxPool1d(3)) == {"WgmmaConv", "MmaConv", "SparseConv"}
     assert takes(Conv1d(8, 3), Gelu()) == {"WgmmaConv", "MmaConv"}
     assert takes(Conv2d(8, 3), Relu(), precision="fp32") == {"WinogradConv", "DoubleBufferedConv"}
     assert takes(Conv2d(8, 3, stride=2), Relu(), precision="fp32") == {"DoubleBufferedConv"}

@@ -56,8 +56,20 @@ def test_the_best_library_is_no_coarser(made, precision, name):
 
 def test_rates_from_the_host_are_held_against_the_narrower_of_bus_and_gpu(monkeypatch, tmp_path):
     rates = {"on the GPU": 400.0, "staged": 270.0, "pinned": 285.0}
-    network = {"network": "alexnet-2012", "batch": 1024, "input_bytes": 10**8, "inputs_per_second": rates}
-    text = {"network": "l21 fp16", "batch": 4096, "input_bytes": 1000, "inputs_per_second": {**rates, "staged": 396.0}}
+    network = {
+        "network": "alexnet-2012",
+        "batch": 1024,
+        "inputs": 4096,
+        "input_bytes": 10**8,
+        "inputs_per_second": rates,
+    }
+    text = {
+        "network": "l21 fp16",
+        "batch": 4096,
+        "inputs": 8192,
+        "input_bytes": 1000,
+        "inputs_per_second": {**rates, "staged": 396.0},
+    }
     command = {"network": "alexnet", "inputs": 8192, "inputs_per_second": 240.0, "copied": ["staged by 8 threads"]}
     command["source"] = "a.npy"
     raw = {

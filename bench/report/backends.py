@@ -44,7 +44,8 @@ def backends(document: Path) -> str:
         reasons.update(row["failed"] for row in found if "failed" in row)
     said = table(["GPU", "functions tried", "kernels of these", "compile", "functions that spill"], rows, right=1)
     if reasons:
-        said += "\n" + "".join(f"- {count} × `{reason}`\n" for reason, count in reasons.most_common())
+        said += f"\n{reasons.total()} functions have kernels that do not compile:\n\n"
+        said += "".join(f"- {count} × `{reason}`\n" for reason, count in reasons.most_common())
     return f"{said}\n{link(document, FILE, 'Raw result')}, with registers, spills and bytes of every function tried.\n"
 
 

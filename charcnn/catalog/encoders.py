@@ -33,7 +33,7 @@ class EncoderTechnique(NetworkTechnique):
         return ENCODER_TECHNIQUES
 
     def rounding(self, asked: str | None = None) -> Rounding:
-        """What that precision rounds: of fp8 the products of weights, as attention and what is added up are fp16."""
+        """What that precision rounds. In fp8 these are products of weights: attention and what is added up are fp16."""
         found = super().rounding(asked)
         return replace(found, stored=(FP16, FP16), heads=FP16) if self.precision(asked) == "fp8" else found
 

@@ -81,7 +81,7 @@ class Program:
         return {"precision": precision} if len(self.precisions) > 1 else {}
 
     def taken(self, params: Params) -> Params:
-        """Weights of no training as it takes them: pruned, where it is for sparse ones."""
+        """Random weights in the form that the level takes: pruned, if it takes sparse ones alone."""
         return sparsity.pruned(params) if self.sparse else params
 
     @staticmethod

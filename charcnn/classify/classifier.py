@@ -140,8 +140,8 @@ class Classifier:
         """A model from a file, or one that ships: news in four classes.
 
         Args:
-            path: a file as for charcnn.params.load, or the name of a model that ships: "fast", the default, or
-                "accurate".
+            path: a file as for charcnn.params.load, or the name of a model that ships: "fast", the default,
+                "accurate" or "sparse".
             options: as for the class.
 
         Raises:

@@ -77,11 +77,11 @@ def train(
             Alphabet and classes follow from the encoding and the labels.
         minutes: wall time for the training, in place of `epochs`; None for the recipe's epochs. The first steps are
             timed, epochs are fitted to what is left, and the learning rate falls to its end with it.
-        init: a model whose convolutions the network begins with: a file, or the name of one that ships, "fast" or
+        init: a model whose convolutions the network begins with: a file, or the name of one that ships, such as
             "accurate"; None for none. With sparse="2:4" it begins with all layers, pruned. Sizes: `config`, or its own.
         engine: "own" for this package's kernels, which train on a CPU in float32, and in bf16 on a GPU since compute
-            capability 8.0. "torch" for PyTorch. "auto" for own kernels on a CPU, and PyTorch, where it is installed, on
-            a GPU, or for mixup or the precision.
+            capability 8.0. "torch" for PyTorch. "auto" for own kernels on a CPU and a Hopper GPU. On other GPUs, and
+            for what own kernels lack, such as mixup, "auto" takes PyTorch where that is installed.
         device: "cuda", "cpu", or "auto" for a GPU where there is one that can be used.
         precision: "bf16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
         store: "float16" or "float32": what the weights are rounded to, and fit when they are saved.

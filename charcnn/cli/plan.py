@@ -216,7 +216,7 @@ def _parts(options: argparse.Namespace, machine: Machine, work: Work, links_foun
 
 
 def _command(network: Architecture, row: Parallel, chunk: int, measure: str) -> str:
-    """What runs a network as a row of the forecast has it."""
+    """The command that runs a network as this row of the forecast does."""
     if row.way == "data" and measure != "inputs/s":
         chunk = -(-chunk // row.ranks)  # a batch is shared out
     mode = "async" if row.way == "data" else row.way

@@ -69,7 +69,7 @@ def gpu_count() -> int:
     if absent.MISSING:
         absent.refuse()
     if backend.IS_MLIR:
-        raise DeviceError(f"kernels are compiled by {backend.NAME}, and not started yet: unset {backend.VARIABLE}")
+        raise DeviceError(f"charcnn cannot start kernels that {backend.NAME} compiles: unset {backend.VARIABLE}")
     if SIMULATED:
         return 1
     way_out = "use a CPU variant, technique or level; or set NUMBA_ENABLE_CUDASIM=1 to run kernels in a slow simulator"

@@ -65,7 +65,7 @@ def encode(array: Array, shape: Sequence[int], strides: Sequence[int], box: Sequ
 
 
 def uploaded(words: Sequence[int]) -> Array:
-    """Words of maps on the current GPU, where they are on return: a stream of another library's waits for no copy."""
+    """Words of maps, on the current GPU when it returns: another library's stream need not wait for a copy."""
     maps = device.to_device(np.array(words, np.uint64))
     cuda.default_stream().synchronize()
     return maps

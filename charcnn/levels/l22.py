@@ -1,9 +1,9 @@
 """Level 22: half of all products, by weights of which two of each four are 0.
 
 Since level 19: conv2 to conv6, fc1 and fc2 have 2:4 sparse weights, and Hopper's sparse tensor cores leave products by
-zeros out (`ops.conv1d.wgmma_sparse`). conv2 then takes fewer products than Toom-Cook's filtering leaves, and no planes.
-The weights have to be such: `charcnn train --sparse 2:4` makes them, and the level refuses others. Random ones it
-prunes by magnitude. Up to `SPREAD` inputs take the layers of levels 16 and 17, which multiply by the zeros, too.
+zeros out (`ops.conv1d.wgmma_sparse`). conv2 takes fewer products than Toom-Cook's filtering leaves, and no planes.
+`charcnn train --sparse 2:4` makes such weights, and the level refuses others. It prunes random weights by magnitude. Up
+to `SPREAD` inputs take the layers of levels 16 and 17, which multiply by the zeros, too.
 """
 
 from functools import partial

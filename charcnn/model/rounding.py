@@ -82,7 +82,7 @@ class Rounding:
     weights: Grid | None = None
     """What weights are rounded to, where it is something else than features are."""
     heads: Grid | None = None
-    """What attention multiplies, where it is something else than `operands`."""
+    """What attention multiplies, if not `operands`."""
     first: Grid = FP32
     """What block 1's weights, sums and LayerNorm are in."""
     stored: tuple[Grid | None, Grid | None] = (None, None)

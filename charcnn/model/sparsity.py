@@ -74,7 +74,7 @@ def pruned(params: Params) -> Params:
 
 
 def fits(params: Params) -> bool:
-    """Whether `check` lets them pass."""
+    """Whether `check` accepts the weights."""
     try:
         check(params, params.config)
     except ValueError:

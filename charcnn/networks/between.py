@@ -58,14 +58,14 @@ class GatheredInputs(Layer):
 
     @staticmethod
     def own(n: int, rank: int, ranks: int) -> slice:
-        """Those of n inputs that a rank takes: as many on each, so that the last ones may be on two."""
+        """The part of n inputs that a rank takes. All take as many, so two may have the last ones."""
         each = -(-n // ranks)
         begin = min(rank * each, n - each)
         return slice(begin, begin + each)
 
     @classmethod
     def pieces(cls, n: int, ranks: int, nbytes: int) -> list[list[Piece]]:
-        """What each rank gives each, of inputs of so many bytes: every input comes from one rank."""
+        """What each rank sends to each other rank, for inputs of so many bytes. Every input comes from one rank."""
         found = []
         for rank in range(ranks):
             own = cls.own(n, rank, ranks)

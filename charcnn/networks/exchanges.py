@@ -45,14 +45,14 @@ class Exchanges:
         self.alone = len(own) - sum(own) < 2  # inputs of a batch of one are not gathered
         """Whether no other collective says that all ranks have read a result before it is written again."""
         self.inputs = 0 if any(own) else None
-        """Of the batch whose layers start, where each rank begins with some of them."""
+        """The inputs of the batch whose layers start, where each rank begins with some of them."""
 
     def room(self, nbytes: Sequence[int]) -> list[int]:
         """By rank, the address here of so many bytes on it."""
         return self.group.share(max(*nbytes, 1))
 
     def begun(self, stages: list[Stage]) -> list[Stage]:
-        """Stages of all layers: where each rank has some inputs, the first one takes these."""
+        """Stages of all layers. Where each rank has some inputs, the first stage takes these."""
         if self.inputs is None:
             return stages
         (label, layers), *rest = stages
@@ -160,7 +160,7 @@ class GatherInputs(NoScratch):
         self._said = device.to_device(np.zeros(4, np.float32))
 
     def writes(self, x: Shape) -> list[ArraySpec]:
-        """The result at most, which has room of its own."""
+        """The inputs of all ranks, if each has as many as this one."""
         return [ArraySpec((x[0] * self._exchanges.group.ranks, *x[1:]), np.uint8)]
 
     def __call__(self, x: Array, space: Space) -> Array:

@@ -205,7 +205,7 @@ def tensor(nodes: Sequence[Node], ranks: int, norms: str = NORMS[0]) -> list[Par
 
 
 SLOWER = 14
-"""How many times as long values take from another GPU's memory as from the own one: an H200: 0.3 and 4.2 TB/s."""
+"""How many times as long values take from another GPU's memory as from its own. An H200 has 0.3 and 4.2 TB/s."""
 
 
 def by_units(nodes: Sequence[Node], ranks: int, batch: int, *, few: bool) -> tuple[int, int]:

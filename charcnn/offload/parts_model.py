@@ -144,7 +144,7 @@ def compare(network: Network, memory: float | None, machine: Machine, work: Work
 
 
 def best(rows: list[Parallel], measure: Callable[[Parallel], float]) -> list[Parallel]:
-    """On each number of ranks from two on, the row with the least measure."""
+    """For each number of ranks from two on, the row with the least measure."""
     counts = sorted({row.ranks for row in rows} - {1})
     return [min((row for row in rows if row.ranks == count), key=measure) for count in counts]
 

@@ -1,9 +1,9 @@
 """A pipeline of GPUs of one host: a stage of layers a rank, whose features go to the next GPU by themselves.
 
 A rank has two places for what comes and two for what leaves. It copies a micro-batch to the next GPU while it computes
-the next one, and writes a count behind it; the other writes how many it has read. All of that is on streams: the host
-only starts work ahead, and waits for nobody but at the ends. Neighbours may share layers between them: the first one
-computes them for some inputs, and sends what they read of the others.
+the next one, and then writes a count there. The next rank writes how many it has read. All of that is on streams: the
+host starts work ahead, and waits only at the ends. Neighbours may share layers: the first rank computes them for some
+inputs, and sends what these layers read of the others.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ class Border(NamedTuple):
     before: ArraySpec
     """What the layers read that both stages compute, if they share some."""
     share: float
-    """Of its inputs, those that the stage before computes; 0: all of its ops are one stage's."""
+    """The share of inputs for which the stage before computes the shared layers; 0 where no layer is shared."""
 
     def first(self, n: int) -> int:
-        """Of n inputs, those that the stage before has computed."""
+        """How many of n inputs the stage before has computed."""
         return min(n, round(n * self.share / TOGETHER) * TOGETHER) if self.share else n
 
     def sent(self, n: int) -> int:

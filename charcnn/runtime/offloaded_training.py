@@ -72,7 +72,7 @@ class OffloadedTraining(SharedMixedTraining):
         return losses
 
     def _ahead(self) -> None:
-        """What can be fetched while the GPU computes."""
+        """Ask for what the host reads next, while the GPU computes; here nothing."""
 
     def _move_pieces(self, total: Array, rate: float) -> None:
         """Have the host move all weights of this rank's parts, by the sums of gradients, and send them back."""
@@ -96,7 +96,7 @@ class OffloadedTraining(SharedMixedTraining):
         self._exchange.total(0)  # all ranks have done so
 
     def _write_masters(self, own: np.ndarray) -> None:
-        """Take other masters of this rank's parts."""
+        """Replace the masters of this rank's parts."""
         self.weights[:] = own
 
     def _whole(self, stream: Stream) -> None:

@@ -204,7 +204,7 @@ class SharedMixedTraining(MixedTraining):
         return self.weights if kind == "weights" else getattr(self.optimiser, kind)
 
     def _take(self, steps: int, first: np.ndarray, second: np.ndarray) -> None:
-        """Go on behind so many steps with other moments of this rank's parts."""
+        """Replace the moments of this rank's parts, and the number of steps."""
         self.optimiser.restore({"steps": steps, "first": first, "second": second, "loss_scale": None})
 
     def _part(self, flat: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ OWN_ON = ((9, 0),)
 """Compute capabilities of GPUs on which "auto" takes own kernels though PyTorch is there: where they were faster."""
 
 ON_GPUS = "such a GPU is there, and so is PyTorch; engine own trains on it without"
-"""Why PyTorch trains on others."""
+"""Why PyTorch trains on other GPUs."""
 
 
 def choose(

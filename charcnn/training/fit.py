@@ -263,7 +263,7 @@ class TrainingTask:
 
 
 def _listed(sizes: tuple[int, ...]) -> str:
-    """Such sizes as people say them: 4, or 2 to 5."""
+    """The sizes in words: 4, or 2 to 5."""
     return " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
 
 

@@ -212,8 +212,8 @@ def _least(loss: Callable[[np.ndarray], tuple[float, np.ndarray]], found: np.nda
 
 
 def _judge(tables: Mapping[Way, _Table], wanted: np.ndarray, weights: np.ndarray, most: int, seed: int) -> Choice:
-    """What is right for most rows that are not learned from, by cross-validation: the first table and the smallest of
-    INVERSE_PENALTIES, but where another way is better by more than a standard error."""
+    """The way that is right for most rows not learned from, by cross-validation. The first table and the smallest of
+    INVERSE_PENALTIES stay unless another way is better by more than a standard error."""
     rng, classes, labels = np.random.default_rng(seed), wanted.shape[1], wanted.argmax(1)
     fold = np.full(len(labels), -1)
     for label in range(classes):

@@ -91,7 +91,7 @@ class OwnTrainer(Passes):
         self._prepare(0, self._done)
 
     def _prepare(self, step: int, done: int) -> None:
-        """Have the texts of a step changed: when it begins, or by the thread."""
+        """Change the texts of a step: when it begins, or ahead by the thread."""
         make = partial(self._changed, step, done)
         self._next = make if self._thread is None else self._thread.submit(make).result
 

@@ -19,16 +19,16 @@ BACKENDS = {NUMBA_CUDA: "numba_cuda", MLIR: "numba_cuda_mlir"}
 """Compilers, and the package that each is."""
 
 NAME = os.environ.get(VARIABLE) or NUMBA_CUDA
-"""The compiler that this process asks for."""
+"""The compiler that this process takes."""
 
 IS_MLIR = NAME == MLIR
 
 MISSING = not IS_MLIR and find_spec(BACKENDS[NUMBA_CUDA]) is None
-"""Whether numba-cuda is not installed, and its successor does not take its place."""
+"""Whether numba-cuda is needed and not installed."""
 
 
 def check() -> None:
-    """Raise ValueError where it is none of BACKENDS, or cannot take numba.cuda's place."""
+    """Raise ValueError where NAME is none of BACKENDS, or cannot take numba.cuda's place."""
     if NAME not in BACKENDS:
         raise ValueError(f"{VARIABLE}={NAME}: need one of {', '.join(BACKENDS)}")
     if IS_MLIR and find_spec(BACKENDS[MLIR]) is None:

@@ -162,7 +162,7 @@ class Context:
     """What codes of instructions ask the target's context for."""
 
     def get_dummy_value(self) -> None:
-        """The result of what has none."""
+        """The result of an instruction that has none."""
 
     def make_tuple(self, builder: Builder, kind: NumbaType, values: Sequence[Value]) -> tuple[Value, ...]:
         """A tuple's value."""

@@ -101,7 +101,7 @@ MLIRLower._get_registered_builder = _builder
 
 
 class ConfigStack:
-    """Says what is compiled for, where numba-cuda's code asks its own."""
+    """Says what GPU is compiled for, where numba-cuda's code asks its own target."""
 
     def top(self) -> SimpleNamespace:
         """It has the compute capability."""

@@ -36,6 +36,6 @@ class _Finder:
 
 
 def install() -> None:
-    """Have it found, where no numba.cuda was imported before."""
+    """Have the successor found as numba.cuda; nothing must have imported numba.cuda before."""
     if "numba.cuda" not in sys.modules:
         sys.meta_path.insert(0, _Finder())

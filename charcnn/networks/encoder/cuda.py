@@ -1,9 +1,9 @@
 """Encoders on GPUs: rows of tokens that lie packed, one CUDA graph a batch.
 
-In float32, `naive` has an operator a step. `weak` has what is pointwise in the product's kernel, and softmax in the
-scores'. `strong` has products in tiles of registers, and attention that keeps no scores. `mma` is on tensor cores, and
-`wgmma` on Hopper's, where attention in fp16 and bf16 reads a projection's rows where they lie. In fp8 its products are:
-attention and what is added up stay fp16.
+In float32, `naive` has an operator a step. `weak` computes what is pointwise in the product's kernel, and softmax in
+that of the scores. `strong` has products in tiles of registers, and attention that keeps no scores. `mma` is on tensor
+cores, and `wgmma` on Hopper's, where attention in fp16 and bf16 reads a projection's rows where they lie. In fp8
+`wgmma` has products in e4m3; attention and what is added up stay fp16.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class PreparedEncoder:
         config: the network.
         params: its weights.
         technique: naive, weak, strong, mma or wgmma.
-        precision: fp32, or of the last two fp16 or bf16; or tf32 or fp16x3, of products alone: features stay float32;
-            or of wgmma fp8, of products alone as well: features between them are fp16.
+        precision: fp32; mma and wgmma also take fp16 and bf16, and tf32 and fp16x3 for products alone, whose features
+            stay float32. wgmma also takes fp8 for products alone, with features in fp16 between them.
         group: the GPUs that share each layer; None where this one has all of it.
-        tokenizer: of fp8, as of `build`.
+        tokenizer: for fp8, as in `build`.
 
     Raises:
         ValueError: the group's ranks cannot share the layers, or share them in this precision; or fp8 cannot hold what
@@ -171,7 +171,7 @@ class PreparedEncoder:
         return pooled
 
     def _product(self, step: EncoderStep, x_unit: float, unit: float = 1.0) -> Function:
-        """Of an attention, values come divided by `unit`."""
+        """In attention, values come divided by `unit`."""
         weight, bias = product_weights(step, self._params)
         if unit != 1:
             weight, bias = (

@@ -24,38 +24,38 @@ class PackedBatch:
     lengths: Array
     buffers: StreamBuffers
     narrow: list[Array]
-    """Two for rows that are read again behind others, by turns."""
+    """Two places, used by turns, for rows that a later step reads again."""
     heads: list[Array]
-    """Three for heads apart, and one for results."""
+    """Places for the heads of queries, keys and values, and for those of results."""
     results: Array
-    """Of the inputs."""
+    """The embeddings of the inputs."""
     exchange: Exchange | None = None
-    """What many rows go through whose layers several GPUs share."""
+    """How GPUs that share layers exchange many rows."""
     eighths: Array | None = None
-    """Of fp8: room for normalised rows as products read them."""
+    """In fp8, room for normalised rows as products read them."""
 
     @property
     def stream(self) -> Stream:
-        """What all is started on."""
+        """The stream of all kernels."""
         return self.buffers.stream
 
     def wide(self, units: int, dtype: DType) -> Array:
-        """Room for rows of so many features: what was given before stays as it is."""
+        """New room for rows of so many features; what was given before stays as it is."""
         return self.buffers.device((self.sizes.rows, units), dtype)
 
     def kept(self, units: int, dtype: DType) -> Array:
-        """Room for rows that the next but one such takes again."""
+        """Room for rows that is taken again by the next but one call."""
         self.narrow.reverse()
         return _view(self.narrow[0], (self.sizes.rows, units), dtype)
 
     def in_eighths(self, units: int, unit: float) -> Eighths | None:
-        """Of fp8: where normalised rows are stored for the next product."""
+        """In fp8, where normalised rows are stored for the next product."""
         if self.eighths is None:
             return None
         return Eighths(_view(self.eighths, (self.sizes.rows, units), np.uint8), unit)
 
     def read(self, x: Array, kept: Array) -> Array:
-        """What a product reads of a step's result: of fp8, normalised rows as they were stored for it."""
+        """What a product reads of a step's result: in fp8, normalised rows as they were stored for it."""
         return x if self.eighths is None or x is not kept else _view(self.eighths, x.shape, np.uint8)
 
     def apart(self, heads: int, depth: int, dtype: DType) -> list[Array]:

@@ -1,8 +1,8 @@
 """Scales of FP8 for an encoder, by texts: what 1 stands for in the features that each product reads.
 
-`charcnn.model.calibrate` says what a scale decides in e4m3. Normalised features are stored in a unit, a power of two.
-Attention's results are in their unit because the weights of values were divided by it. GELU's have unit 1: it is not
-linear, and what it gives to small sums matters little beside what it gives to others.
+`charcnn.model.calibrate` says what a scale decides in e4m3. Normalised features are divided by a scale, a power of two.
+So are the weights of values, and with them attention's results. GELU's results have scale 1: GELU is not linear, and
+what it gives for small sums matters little compared with what it gives for others.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from charcnn.ops.common.precision import LARGEST_E4M3
 from charcnn.text.texts import sample
 
 TEXTS = 16
-"""Of the sample, so many count: a second's work."""
+"""Texts of the sample that count: a second's work."""
 
 DRAWN = 4, 64
 """Random texts, and tokens of one at most, where there is no tokenizer."""
 
 
 class _Peaks(Exact):
-    """What reads the weights shows the largest value of its features."""
+    """Finds the largest value of the features that each product of weights reads."""
 
     def __init__(self) -> None:
         self.found: list[float] = []

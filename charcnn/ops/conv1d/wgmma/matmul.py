@@ -167,9 +167,9 @@ def make_stage(case: Case, tile: MatmulTile, ptx_type: str) -> Function:
 def make_matmul_kernel(operands: NumberFormat, config: MatmulTile, epilogue: Epilogue) -> Kernel:
     """The kernel (map_x, weight, bias, map_y, scale, k_blocks, m_tiles, n_tiles, band).
 
-    Its arguments: addresses of the tensor map of x, of the packed weights, of the bias, padded to whole n tiles, and of
-    the tensor map of y, whose boxes are a warp's, in words of 16 bits; what accumulators are multiplied by; k blocks;
-    tiles of rows, a cluster's as one, and of columns; rows of tiles of a band.
+    The first four are addresses: of x's tensor map, of the packed weights, of the bias, padded to whole n tiles, and of
+    y's tensor map. A box of y is a warp's, in words of 16 bits. `scale` is what accumulators are multiplied by. A
+    cluster's tiles of rows count as one of `m_tiles`, and `band` is the rows of tiles of a band.
 
     Args:
         operands: of features and weights, of one term, not promoted.

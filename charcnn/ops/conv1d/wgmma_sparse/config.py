@@ -9,7 +9,7 @@ from charcnn.ops.common.conv import POOL
 from charcnn.ops.conv1d.wgmma.config import ROW_BYTES, WGMMA_M
 
 WARPGROUPS = 2
-"""That multiply; one more asks for copies."""
+"""Warpgroups that multiply; one more asks for copies."""
 
 THREADS = 128 * (WARPGROUPS + 1)
 
@@ -17,23 +17,23 @@ CHANNELS = WARPGROUPS * WGMMA_M
 """Output channels of a tile."""
 
 INPUTS = 8
-"""Of a tile: rows of shared memory that a swizzle begins anew behind."""
+"""Inputs of a tile: after so many rows of shared memory the swizzle begins anew."""
 
 MOST_POSITIONS = 32
-"""Of an input in a tile, as wgmma has at most 256 columns."""
+"""Positions of an input in a tile, as wgmma has at most 256 columns."""
 
 PRODUCER_REGISTERS, MATH_REGISTERS = 40, 232
 
 KEPT_BYTES = WGMMA_M * ROW_BYTES // 2
-"""Of a warpgroup's weights of a tap and k block."""
+"""Bytes of the weights that a warpgroup keeps of a tap and k block."""
 
 BARRIER_BYTES = 256
-"""Full ones from 0 on, empty ones from 64 on, and at 128 that of weights which stay."""
+"""Bytes of mbarriers: full ones from 0 on, empty ones from 64 on, and at 128 that of weights which stay."""
 
 MOST_STAGES = 8
 
 FIXED_COLUMNS = 24
-"""What a tile costs beside its own columns, in columns: reading A, and the epilogue's rest."""
+"""What a tile costs besides its own columns, counted in columns: reading A, and the rest of the epilogue."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class SparseTile:
     positions: int
     k_blocks: int
     words: int
-    """Of metadata, that a thread has of a tap."""
+    """Words of metadata that a thread has of a tap."""
     stages: int
     resident: bool
     linear: bool = False
@@ -89,22 +89,22 @@ class SparseTile:
 
     @property
     def columns(self) -> int:
-        """Of a product."""
+        """Columns of a product."""
         return INPUTS * self.positions
 
     @property
     def x_bytes(self) -> int:
-        """Of a k block of features, for all taps."""
+        """Bytes of a k block of features, for all taps."""
         return INPUTS * (self.positions + self.taps - 1) * ROW_BYTES
 
     @property
     def metadata_bytes(self) -> int:
-        """Of a warpgroup and a tap."""
+        """Bytes of the metadata of a warpgroup and a tap."""
         return 4 * 128 * self.words
 
     @property
     def weight_bytes(self) -> int:
-        """Of a k block."""
+        """Bytes of the weights of a k block."""
         return self.taps * WARPGROUPS * (KEPT_BYTES + self.metadata_bytes)
 
     @property
@@ -114,7 +114,7 @@ class SparseTile:
 
     @property
     def stage_bytes(self) -> int:
-        """Of one."""
+        """Bytes of a stage."""
         return self.x_bytes + (0 if self.resident else self.weight_bytes)
 
     @property
@@ -124,5 +124,5 @@ class SparseTile:
 
     @property
     def smem_bytes(self) -> int:
-        """In all."""
+        """Bytes of shared memory in all."""
         return self.barriers_at + BARRIER_BYTES

@@ -2,7 +2,7 @@
 
 Rows of the product are output channels. A column is a position of one of eight inputs: the eight of one position are
 eight neighbouring rows of shared memory, as wide as the swizzle. So the next tap's features begin a position later,
-1,024 bytes on, and a thread has all positions of its two inputs: it pools in registers, and adds up their moments.
+1,024 bytes on. A thread has all positions of its two inputs: it pools in registers, and adds up their moments.
 
 A block has 128 channels, for which two warpgroups multiply. TMA gathers a k block of features for all taps. Weights and
 metadata of the block's channels stay in shared memory where they fit; else they come with the features.
@@ -87,10 +87,10 @@ def make_products(ptx_type: str, tile: SparseTile) -> Function:
 def make_kernel(operands: NumberFormat, tile: SparseTile, epilogue: Epilogue, paired: bool) -> Kernel:
     """The kernel (x, weight, bias, y, moments, scale, k_blocks, c_out, m_groups, inputs, length, parts, tiles).
 
-    Its arguments: the tensor map; addresses of packed weights, of the bias, padded to whole tiles, of y and of partial
-    moments; what sums are multiplied by; k blocks, output channels and tiles of them, of a linear layer's cluster one;
-    inputs, or rows of a linear layer; positions of an input that are written, and tiles of those; tiles of inputs and
-    positions in all, of another's cluster one.
+    `x` is the tensor map. `weight`, `bias`, padded to whole tiles, `y` and `moments`, partial ones, are addresses. Sums
+    are multiplied by `scale`. `m_groups` counts tiles of output channels, and those of a linear layer's cluster as one.
+    `inputs` may be rows of a linear layer. `length` positions of an input are written, in `parts` tiles. `tiles` counts
+    those of inputs and positions in all, and those of a convolution's cluster as one.
 
     Args:
         operands: of features and weights.
