@@ -72,7 +72,6 @@ def choose(
     lacks = f"{unusable}, and own kernels train on a CPU or since 8.0" if unusable else ""
     lacks = lacks or _lacks(where, precision, mixup, sparse, compiled, config)
     other_gpu = where == "cuda" and device_of.capability() not in OWN_ON
-    other_gpu = where == "cuda" and device_of.capability() not in OWN_ON
     if engine == "auto" and find_spec("torch") and (lacks or (other_gpu and _torch_sees_gpu())):
         say(f"engine torch trains: {lacks or ON_GPUS}")
         found = _torch(device, precision, compiled)
