@@ -103,6 +103,19 @@ def test_the_page_says_what_the_second_gate_says(tmp_path, monkeypatch, pj, said
     assert "No GPU has run this yet" in report_sparse.sparse_weights(tmp_path / "sparse.md")
 
 
+def test_texts_a_joule(tmp_path, monkeypatch):
+    rows = [
+        {"level": level, "precision": of, "model": model, "J/million": joules}
+        for level, model, joules in (("l19", "dense", 500.0), ("l19", "pruned", 400.0), ("l22", "pruned", 250.0))
+        for of in ("fp16", "fp8")
+    ]
+    text = report_sparse.texts_a_joule(written(tmp_path, monkeypatch, level=rows))
+    assert "labels 2,000 texts** by l19 in fp16, 4,000 by l22 in fp8." in text
+    assert text.index("| [l19](levels/l19.md) | 2,000 | 2,000 |") < text.index(
+        "| [l22](levels/l22.md) | 4,000 | 4,000 |"
+    )
+
+
 @pytest.mark.parametrize(("right", "said"), [(0.913, "**Gate 1 is passed**: "), (0.909, "91.2 % are asked for")])
 def test_the_page_says_what_the_first_gate_says(tmp_path, monkeypatch, right, said):
     rows = [

@@ -31,7 +31,7 @@
 - training MODEL: the command that trained it; training_steps, training_ranks: steps; loss_curves; few_rows: few rows;
 - layer_costs: parameters, products and bytes of layers; training_memory PRECISION: a rank's bytes;
 - fused_layers, half_chain, fused_alexnet: fused4's convolutions, blocks 3 to 6's, AlexNet's first two, in few kernels;
-- op_times, op_times_here: the course project's; ours. calls: a call's host time. energy_operations, energy_bytes: pJ.
+- op_times, op_times_here: the course project's; ours. calls: host time. energy_operations, energy_bytes, texts_a_joule.
 
 `python bench/report.py --check` changes nothing, and exits with status 1 if a block or a picture is out of date.
 `plot` draws README's plot, `pictures` has a file for each kind of picture in docs/pictures.

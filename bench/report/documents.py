@@ -39,7 +39,7 @@ from report.peers import beside, peers
 from report.pictures import PICTURES
 from report.plot import PLOT, TALL, drawn, drawn_tall
 from report.schema import ROOT, WEIGHTS, ReportError
-from report.sparse import sparse_conv3, sparse_level, sparse_products, sparse_weights
+from report.sparse import sparse_conv3, sparse_level, sparse_products, sparse_weights, texts_a_joule
 from report.training import training_ranks, training_steps
 from report.tried import tried
 
@@ -53,7 +53,7 @@ _BLOCKS = (
     gemm, amx, attention, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
     few_rows, collectives, whole, training_memory, training_steps, host_bytes, sparse_conv3, sparse_level,
     sparse_products, sparse_weights, training_ranks, energy_operations, energy_bytes, loss_curves,
-    backends, backends_beside,
+    backends, backends_beside, texts_a_joule,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

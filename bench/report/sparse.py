@@ -128,6 +128,24 @@ def sparse_level(document: Path) -> str:
     return f"{' asked for. '.join(found)} asked for.\n\n{rows}\n{_source(document, part)}"
 
 
+def texts_a_joule(document: Path) -> str:
+    """What a joule labels, by level and precision; l22 by the weights that it labels most by."""
+    part = _part("level")
+    if part is None:
+        return "No GPU has run this yet: `python bench/sparse_weights.py` measures it.\n"
+    most: dict[tuple[str, str], float] = {}
+    for row in part["rows"]:
+        if row["level"] == "l22" or row["model"] == "dense":
+            where = row["level"], row["precision"]
+            most[where] = max(most.get(where, 0.0), 1e6 / row["J/million"])
+    names = sorted({level for level, _ in most}, key=lambda level: most[level, "fp16"])
+    cells = [[f"[{name}](levels/{name}.md)", *(f"{most[name, of]:,.0f}" for of in GOALS)] for name in names]
+    said = (
+        f"**A joule labels {most['l19', 'fp16']:,.0f} texts** by l19 in fp16, {most['l22', 'fp8']:,.0f} by l22 in fp8."
+    )
+    return f"{said}\n\n{table(['texts a joule', *GOALS], cells, right=1)}\n{_source(document, part)}"
+
+
 def sparse_weights(document: Path) -> str:
     """Accuracy, rates and joules of dense and sparse weights in dense kernels, and the first gate."""
     part = _part("weights")
