@@ -262,7 +262,7 @@ def test_the_benchmark(machine, monkeypatch, capsys):
     monkeypatch.setattr(bench_toom_cook, "TILES", {"fp16": tiles, "fp16x3": (ToomCookTile(16, 2, terms=2),)})
     monkeypatch.setattr(bench_steps, "DRAWN", 2)
     monkeypatch.setattr(bench_steps, "sizes", lambda layer: (12, 128, 7, 32))
-    monkeypatch.setattr(device, "require_hopper", lambda what: None)
+    monkeypatch.setattr(device, "require_hopper", lambda what, emulated=True: None)
     monkeypatch.setattr(bench_toom_cook, "find_spec", lambda name: None)
     monkeypatch.setattr(graph, "Graph", lambda start, stream: SimpleNamespace(launch=lambda: start(stream)))
     monkeypatch.setattr(bench_toom_cook.Conv2, "tuned", lambda self: Ready("wgmma", lambda: None, 1, {}))
