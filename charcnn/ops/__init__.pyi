@@ -2780,12 +2780,12 @@ def embedding_loops(
     Token after token.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
 
@@ -2816,12 +2816,12 @@ def embedding_naive(
     Neighbouring threads read and write neighbouring features.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -3111,8 +3111,8 @@ def attention_loops(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3145,8 +3145,8 @@ def attention_cpu_vector(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3181,8 +3181,8 @@ def attention_naive(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3219,8 +3219,8 @@ def attention_row_blocks(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3257,8 +3257,8 @@ def attention_flash(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3298,8 +3298,8 @@ def attention_mma(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range.
@@ -3342,8 +3342,8 @@ def attention_wgmma(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range.
@@ -3576,7 +3576,7 @@ def conv2d_loops(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -3617,7 +3617,7 @@ def conv2d_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -3659,7 +3659,7 @@ def conv2d_cpu_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -3702,7 +3702,7 @@ def conv2d_winograd_rows_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -3745,7 +3745,7 @@ def conv2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -3789,7 +3789,7 @@ def conv2d_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -3835,7 +3835,7 @@ def conv2d_direct_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
@@ -3886,7 +3886,7 @@ def conv2d_nhwc_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -3937,7 +3937,7 @@ def conv2d_nhwc_wgmma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -3984,7 +3984,7 @@ def conv2d_nhwc_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -4026,7 +4026,7 @@ def conv2d_nhwc_winograd_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -4070,7 +4070,7 @@ def conv2d_nhwc_double_buffered(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -4115,7 +4115,7 @@ def conv2d_nhwc_winograd(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -4422,7 +4422,7 @@ def maxout_loops(x: np.ndarray, pieces: int = 2, *, out: np.ndarray | Function |
 
     Args:
         x: float32 (N, C, ...), C-contiguous.
-        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; divides their number.
         out: where to write, float32 (N, C / pieces, ...); made where None. Or a function that gives it, called with a
             shape and a dtype.
 
@@ -4445,7 +4445,7 @@ def maxout_naive(x: Array, pieces: int = 2, *, out: Array | None = None, stream:
 
     Args:
         x: float32 (N, C, ...), C-contiguous.
-        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; divides their number.
         out: where to write, float32 (N, C / pieces, ...); made where None. Or a function that gives it, called with a
             shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5037,7 +5037,7 @@ def local_response_norm_loops(
 
     Args:
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5072,7 +5072,7 @@ def local_response_norm_naive(
 
     Args:
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5111,7 +5111,7 @@ def local_response_norm_nhwc_coalesced(
 
     Args:
         x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5149,7 +5149,7 @@ def local_response_norm_nhwc_vectorized(
 
     Args:
         x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5187,7 +5187,7 @@ def local_response_norm_nhwc_cpu_vector(
 
     Args:
         x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5233,7 +5233,7 @@ def conv2d_relu_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5275,7 +5275,7 @@ def conv2d_relu_cpu_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5318,7 +5318,7 @@ def conv2d_relu_winograd_rows_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5361,7 +5361,7 @@ def conv2d_relu_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5405,7 +5405,7 @@ def conv2d_relu_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5451,7 +5451,7 @@ def conv2d_relu_direct_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
@@ -5502,7 +5502,7 @@ def conv2d_relu_nhwc_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -5553,7 +5553,7 @@ def conv2d_relu_nhwc_wgmma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -5600,7 +5600,7 @@ def conv2d_relu_nhwc_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5642,7 +5642,7 @@ def conv2d_relu_nhwc_winograd_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5686,7 +5686,7 @@ def conv2d_relu_nhwc_double_buffered(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5731,7 +5731,7 @@ def conv2d_relu_nhwc_winograd(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5777,7 +5777,7 @@ def conv2d_tanh_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5821,7 +5821,7 @@ def conv2d_tanh_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5867,7 +5867,7 @@ def conv2d_tanh_direct_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
@@ -5917,7 +5917,7 @@ def conv2d_sigmoid_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5963,7 +5963,7 @@ def conv2d_leaky_relu_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6010,7 +6010,7 @@ def conv2d_relu_maxpool2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6056,7 +6056,7 @@ def conv2d_relu_maxpool2d_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6105,7 +6105,7 @@ def conv2d_tanh_maxpool2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6151,7 +6151,7 @@ def conv2d_tanh_maxpool2d_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6197,7 +6197,7 @@ def conv2d_relu_global_avgpool2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6538,7 +6538,7 @@ def linear_maxout_naive(
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; divides their number.
         out: where to write, float32 (N, C_out / pieces); made where None. Or a function that gives it, called with a
             shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6674,7 +6674,7 @@ def pixels_nhwc_coalesced(
         tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
         height: int: of an image.
         width: int: of an image.
-        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        channels: int | None, default None: of the result; those beyond C are zero; C where None.
         out: where to write, float32 (N, height, width, channels); made where None. Or a function that gives it, called
             with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6712,7 +6712,7 @@ def pixels_nhwc_vectorized(
         tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
         height: int: of an image.
         width: int: of an image.
-        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        channels: int | None, default None: of the result; those beyond C are zero; C where None.
         precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
             three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
             "bf16", 8 bits, float32's range.
@@ -6751,7 +6751,7 @@ def pixels_nhwc_cpu_vector(
         tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
         height: int: of an image.
         width: int: of an image.
-        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        channels: int | None, default None: of the result; those beyond C are zero; C where None.
         out: where to write, float32 (N, height, width, channels); made where None. Or a function that gives it, called
             with a shape and a dtype.
 
@@ -7301,7 +7301,7 @@ def conv2d_backward_loops(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
             (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
 
@@ -7341,7 +7341,7 @@ def conv2d_backward_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
             (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -7958,7 +7958,7 @@ def local_response_norm_backward_loops(
     Args:
         dy: float32 (N, C, H, W), C-contiguous, the gradient of the result.
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -7995,7 +7995,7 @@ def local_response_norm_backward_naive(
     Args:
         dy: float32 (N, C, H, W), C-contiguous, the gradient of the result.
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -8076,7 +8076,7 @@ def softmax_cross_entropy_backward_loops(
     Args:
         dy: float32 (N,), C-contiguous, the gradient of the result.
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N, C); made where None. Or a function that gives it, called with a shape and a
             dtype.
 
@@ -8102,7 +8102,7 @@ def softmax_cross_entropy_backward_naive(
     Args:
         dy: float32 (N,), C-contiguous, the gradient of the result.
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N, C); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -8431,7 +8431,7 @@ def softmax_cross_entropy_loops(
 
     Args:
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N,); made where None. Or a function that gives it, called with a shape and a
             dtype.
 
@@ -8454,7 +8454,7 @@ def softmax_cross_entropy_naive(x: Array, targets: Array, *, out: Array | None =
 
     Args:
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N,); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -8629,12 +8629,12 @@ def embedding_backward_loops(
 
     Args:
         dy: float32 (N, S, H), C-contiguous, the gradient of the result.
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, a tuple, any of it None: dweight (vocabulary, H), dpositions (P, H), dtype_rows (T, H),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
 
@@ -8667,12 +8667,12 @@ def embedding_backward_naive(
 
     Args:
         dy: float32 (N, S, H), C-contiguous, the gradient of the result.
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, a tuple, any of it None: dweight (vocabulary, H), dpositions (P, H), dtype_rows (T, H),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -8710,8 +8710,8 @@ def attention_backward_loops(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, a tuple, any of it None: dq (N, heads, S, d), dk (N, heads, S, d), dv (N, heads, S, d),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
@@ -8748,8 +8748,8 @@ def attention_backward_naive(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, a tuple, any of it None: dq (N, heads, S, d), dk (N, heads, S, d), dv (N, heads, S, d),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
