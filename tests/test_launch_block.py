@@ -221,7 +221,7 @@ def test_a_calls_own_arrays_are_others_each_time(gpu, monkeypatch):
             held.remove(self.address)
 
     addresses, held = iter((BEGIN + (3 << 20), BEGIN + (4 << 20))), []
-    monkeypatch.setattr(replay.pool, "Block", Given)
+    monkeypatch.setattr(replay.pool, "PooledMemory", Given)
     known = replay.Replay()
     x, weight, y = arrays(BEGIN)
     own = OnGpu((16,), BEGIN + (1 << 30))

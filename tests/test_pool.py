@@ -55,45 +55,45 @@ def pointer(context, handle, size, owner):
 
 
 def test_memory_that_was_given_back_is_given_again(driver):
-    first = pool.Block(1000)
+    first = pool.PooledMemory(1000)
     address = first.address
-    second = pool.Block(1000)
+    second = pool.PooledMemory(1000)
     assert second.address != address
     del first
-    assert pool.Block(900).address == address
+    assert pool.PooledMemory(900).address == address
     assert driver.asked == [1024, 1024]
     assert not driver.freed
 
 
 def test_each_context_has_its_own(driver, monkeypatch):
-    pool.Block(1000)
+    pool.PooledMemory(1000)
     monkeypatch.setattr(pool, "context", lambda: 8)
-    pool.Block(1000)
+    pool.PooledMemory(1000)
     assert len(driver.asked) == 2
 
 
 def test_no_more_is_kept_than_it_says(driver):
-    blocks = [pool.Block(pool.MOST // 2) for _ in range(3)]
+    blocks = [pool.PooledMemory(pool.MOST // 2) for _ in range(3)]
     del blocks
     assert len(driver.freed) == 1
-    large = pool.Block(pool.MOST + 1)
+    large = pool.PooledMemory(pool.MOST + 1)
     del large
     assert len(driver.freed) == 2
 
 
 def test_what_is_kept_is_freed_where_memory_is_short(driver):
-    pool.Block(1 << 20)
+    pool.PooledMemory(1 << 20)
     driver.fails = [Full()]
-    assert pool.Block(2 << 20).address
+    assert pool.PooledMemory(2 << 20).address
     assert len(driver.freed) == 1
     driver.fails = [Full(), Full()]
     with pytest.raises(Full):
-        pool.Block(4 << 20)
+        pool.PooledMemory(4 << 20)
     other = Full()
     other.code = 1
     driver.fails = [other]
     with pytest.raises(Full) as refused:
-        pool.Block(4 << 20)
+        pool.PooledMemory(4 << 20)
     assert refused.value is other
 
 
@@ -137,7 +137,7 @@ from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from charcnn.gpu import pool
 
 home, begin = [], 1 << 40
-block = object.__new__(pool.Block)
+block = object.__new__(pool.PooledMemory)
 block._home, block.memory, block.address, block.handle = home, "memory", begin, driver.binding.CUdeviceptr(begin)
 whole = driver.MemoryPointer(SimpleNamespace(), block.handle, 4096, owner=block)
 array = DeviceNDArray((1024,), (4,), np.float32, gpu_data=whole)

@@ -29,7 +29,7 @@ _OUT_OF_MEMORY = 2
 """CUDA_ERROR_OUT_OF_MEMORY"""
 
 
-class Block:
+class PooledMemory:
     """Memory on the current GPU, which goes back to where it came from once nothing refers to this.
 
     Args:
@@ -119,7 +119,7 @@ def pooled(shape: Shape, dtype: DType, stream: Stream = 0) -> Array:
         if len(_forms) >= _KEPT:
             _forms.clear()
         _forms[context(), shape, dtype] = form
-    block = Block(form.nbytes)
+    block = PooledMemory(form.nbytes)
     array: Array = object.__new__(form.of)
     array.__dict__.update(form.attributes)
     array.gpu_data = driver.MemoryPointer(block.memory.context, block.handle, form.nbytes, owner=block)

@@ -121,7 +121,7 @@ class Replay:
             out = pool.pooled(known.shape, known.dtype, device.as_stream(stream))
             views.append(described(out))
         begins = [view[1] for view in views]
-        own = [pool.Block(nbytes) for nbytes in known.own]  # held until all has been started
+        own = [pool.PooledMemory(nbytes) for nbytes in known.own]  # held until all has been started
         begins += [block.address for block in own]
         with launch.launching:
             launch.count(len(known.starts))
