@@ -3,13 +3,16 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import compiler_installed
 from gpu_arrays import BEGIN, OnGpu
+from numba import cuda
 
+from charcnn import ops
 from charcnn.gpu import device, pool
 from charcnn.gpu.described import described
 
@@ -156,3 +159,49 @@ def test_numbas_views_hold_the_memory():
     """In a process without the simulator, on memory that is not there."""
     env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0"}
     subprocess.run([sys.executable, "-c", VIEWS], check=True, env=env, timeout=300)
+
+
+@pytest.fixture
+def layer():
+    """A linear layer whose depth is split, so that each call needs scratch memory, and what it gives of rows."""
+    if device.SIMULATED:
+        pytest.skip("needs a GPU")
+    rng = np.random.default_rng(3)
+    weight, bias = rng.standard_normal((1536, 96), np.float32) / 39, rng.standard_normal(96, np.float32)
+    weights = [device.to_device(array) for array in (weight, bias)]
+    rows = [rng.standard_normal((1 + i % 5, 1536), np.float32) for i in range(40)]
+    right = [np.maximum(x.astype(np.float64) @ weight + bias, 0) for x in rows]
+    return lambda x: ops.linear_relu_nlc_double_buffered(x, *weights), rows, right
+
+
+def test_results_that_live_together_are_apart(layer):
+    call, rows, right = layer
+    for _ in range(3):
+        found = [call(device.to_device(x)) for x in rows]  # scratch is written again at once, results are not
+        assert len({device.address(y) for y in found}) == len(rows)
+        for y, expected in zip(found, right, strict=True):
+            np.testing.assert_allclose(y.copy_to_host(), expected, atol=1e-4)
+
+
+def test_threads_share_what_is_kept(layer):
+    call, rows, right = layer
+
+    def work(first):
+        for i in range(first, 400, 8):
+            which = i % len(rows)
+            np.testing.assert_allclose(call(device.to_device(rows[which])).copy_to_host(), right[which], atol=1e-4)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
+
+
+def test_memory_stays_as_it_is(layer):
+    call, rows, _ = layer
+    given = [device.to_device(x) for x in rows]
+    for repeat in range(30):
+        for x in given:
+            y = call(x)
+        y.copy_to_host()
+        if repeat == 1:
+            before = cuda.current_context().get_memory_info().free
+    assert cuda.current_context().get_memory_info().free >= before - (1 << 22)
