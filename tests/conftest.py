@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "quick(case, everywhere): which cases are not exhaustive; see `quick`")
 
 
-def quick(case: Callable[..., bool], everywhere: bool = False) -> pytest.MarkDecorator:
+def quick(case: Callable[..., bool], everywhere: bool = True) -> pytest.MarkDecorator:
     """A mark: of a test's cases, those are exhaustive of which `case`, of parameters by their names, is false.
 
     On a GPU alone, which compiles kernels for each of them, for seconds; unless `everywhere`.

@@ -119,19 +119,22 @@ def run(variant, case: Case, taken: Case | None = None):
     check(variant, out, expected)
 
 
-@quick(lambda variant, sizes: tried(variant, sizes, "edges"))
+@quick(lambda variant, sizes: tried(variant, sizes, "edges"), everywhere=False)
 @pytest.mark.parametrize(("variant", "sizes"), edges_of(VARIANTS))
 def test_edges(variant, sizes):
     run(variant, built(variant, CASES[variant.operator], sizes))
 
 
-@quick(lambda variant, sizes: tried(variant, sizes, "large"))
+@quick(lambda variant, sizes: tried(variant, sizes, "large"), everywhere=False)
 @pytest.mark.parametrize(("variant", "sizes"), large_of(VARIANTS))
 def test_large(variant, sizes):
     run(variant, built(variant, CASES[variant.operator], sizes, normal=True))
 
 
-@quick(lambda variant, share: share > 1 and not repeats(variant) and not costs(variant) and not shown(variant))
+@quick(
+    lambda variant, share: share > 1 and not repeats(variant) and not costs(variant) and not shown(variant),
+    everywhere=False,
+)
 @pytest.mark.parametrize(
     "share",
     [1] if device.SIMULATED else [pytest.param(3, marks=pytest.mark.sample), 1],
