@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -43,6 +44,14 @@ def few_rows(document: Path) -> str:
         f"{machine_called(raw['machine'])}: a training took {times}. "
         f"[Raw result]({os.path.relpath(FILE, document.parent)}).\n"
     )
+
+
+def cases() -> Iterator[tuple[str, str, float, float]]:
+    """The machine, each set and number of rows there, and charcnn's and the linear model's per cent right."""
+    raw = json.loads(FILE.read_text(encoding="utf-8"))
+    for (name, count, rare), runs in _by_case(raw["runs"]).items():
+        what = f"{SETS[name][2]}, {count:,} rows{', 9 : 1' * rare}"
+        yield machine_called(raw["machine"]), what, _mean(runs, "charcnn"), _mean(runs, "linear")
 
 
 def _half_width(runs: list[dict[str, Any]]) -> float:
