@@ -165,7 +165,12 @@ def check(x, weight, bias, tile):
 @simulated
 @pytest.mark.parametrize(
     ("size", "tile"),
-    [("one tile", "all runs"), ("more", "clustered"), pytest.param("more", "all runs", marks=pytest.mark.exhaustive), ("one k block", "not staggered")],
+    [
+        ("one tile", "all runs"),
+        ("more", "clustered"),
+        pytest.param("more", "all runs", marks=pytest.mark.exhaustive),
+        ("one k block", "not staggered"),
+    ],
 )
 def test_against_the_reference(size, tile, machine):
     check(*drawn(*TINY[size]), TILES[tile])
