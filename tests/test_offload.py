@@ -238,7 +238,9 @@ def test_trace_shows_every_rank_in_one_time(tmp_path):
 
 
 @needs_mpi
-@pytest.mark.parametrize(("name", "seen"), [pytest.param("l1", {"send"}, marks=pytest.mark.exhaustive), ("l7", {"copy up"})])
+@pytest.mark.parametrize(
+    ("name", "seen"), [pytest.param("l1", {"send"}, marks=pytest.mark.exhaustive), ("l7", {"copy up"})]
+)
 def test_levels_leave_a_trace(name, seen, tmp_path):
     file, report = tmp_path / "trace.json", tmp_path / "report.json"
     inputs = 2 if device.SIMULATED else 4

@@ -98,7 +98,9 @@ def test_against_the_reference(precision, layernorm, held, machine):
 
 
 @simulated
-@pytest.mark.parametrize(("layernorm", "channels"), [(True, 64), pytest.param(False, 136, marks=pytest.mark.exhaustive), (True, 4)])
+@pytest.mark.parametrize(
+    ("layernorm", "channels"), [(True, 64), pytest.param(False, 136, marks=pytest.mark.exhaustive), (True, 4)]
+)
 def test_planes_of_fp16_that_are_computed_in_float32(layernorm, channels, machine):
     """From whole numbers, or where C_out is in no whole 8s from float32."""
     weight, bias = draw(7, 5, channels)
