@@ -178,7 +178,7 @@ def named(name):
 
 @simulated
 @pytest.mark.parametrize(("name", "precision"), EMULATED)
-@quick(lambda name: name == "mixed", everywhere=True)
+@quick(lambda name: name == "mixed")
 def test_wgmma_in_plain_python(name, precision, wgmma, monkeypatch):
     every, exact = WgmmaWindows.candidates, []
 
@@ -229,7 +229,7 @@ def test_a_few_images_in_plain_python(precision, monkeypatch):
 
 @simulated
 @pytest.mark.parametrize(("name", "precision"), EMULATED)
-@quick(lambda name: name == "mixed", everywhere=True)
+@quick(lambda name: name == "mixed")
 def test_mma_in_plain_python(name, precision, mma):
     found, bound = errors("mma", named(name), precision)
     assert found.max() < bound

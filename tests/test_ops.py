@@ -320,6 +320,7 @@ def test_numpy_in_numpy_out(variant):
 
 
 @each(CUDA)
+@quick(lambda given_out, given_stream: given_out == given_stream)
 @pytest.mark.parametrize("given_out", [False, True], ids=["made", "given"])
 @pytest.mark.parametrize("given_stream", [False, True], ids=["default", "stream"])
 def test_device_in_device_out(variant, given_out, given_stream, stream, monkeypatch):
@@ -358,7 +359,7 @@ def test_numpy_on_a_stream(variant, stream, monkeypatch):
     assert streams == {numbered(stream)}
 
 
-@each(CUDA)
+@each(CUDA[: 1 if device.SIMULATED else None])
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 @pytest.mark.skipif(device.SIMULATED, reason="the simulator has no __cuda_array_interface__: needs a GPU")
 def test_other_libraries_arrays(variant, library):

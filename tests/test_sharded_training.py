@@ -195,7 +195,9 @@ sharded.main(t6.build, sys.argv[1:])
 
 
 @needs_mpi
-@pytest.mark.parametrize("how", ["dies", pytest.param("raises", marks=pytest.mark.exhaustive), "survived"])
+@pytest.mark.parametrize(
+    "how", [*(pytest.param(how, marks=pytest.mark.exhaustive) for how in ("dies", "raises")), "survived"]
+)
 def test_a_rank_that_ends_ends_the_run_and_leaves_a_checkpoint(how, tmp_path):
     """Of the last step before, from which any number of ranks goes on; where ranks survive, the others say why."""
     if how == "survived" and not survives_deaths():
