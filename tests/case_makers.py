@@ -149,6 +149,13 @@ def embedding(rng, normal, n, s, h, vocabulary, types, given=0):
     return Case(inputs)
 
 
+def embedding_rownorm(rng, normal, n, s, h, **sizes):
+    inputs = embedding(rng, normal, n, s, h, **sizes).inputs
+    kinds = {"type_ids": inputs.pop("type_ids")} if "type_ids" in inputs else {}
+    inputs["positions"] += 4 * (np.arange(h, dtype=np.float32) % 2)  # never all nearly equal
+    return Case(inputs | dict(zip(("gamma", "beta"), values(rng, 2, h, normal=normal), strict=True)) | kinds)
+
+
 def attention(rng, normal, n, heads, s, d, given=0, causal=0):
     """With lengths where they are `given`: the first 0, the second s, the third 1, others between."""
     inputs = {"q": values(rng, n, heads, s, d, normal=True), "k": values(rng, n, heads, s, d, normal=True)}

@@ -75,6 +75,7 @@ TRANSFORMER = {
     "heads_apart": HEADS,
     "add": replace(HEADS, make=make.add),
     "embedding": EMBEDDING,
+    "embedding_rownorm": replace(EMBEDDING, make=make.embedding_rownorm),
     "rownorm": ROWNORM,
     "add_rownorm": replace(ROWNORM, make=make.add_rownorm),
     "attention": ATTENTION,
