@@ -83,7 +83,7 @@ def channels_last(make):
         case = make(*arguments, **sizes)
         axes = {"x": (0, 2, 1), "gamma": (1, 0), "beta": (1, 0)}
         for name, array in case.inputs.items():
-            if name == "weight":
+            if name.startswith("weight"):
                 case.inputs[name] = pack(array)
             elif name in axes and array.ndim == len(axes[name]):
                 case.inputs[name] = np.ascontiguousarray(array.transpose(axes[name]))

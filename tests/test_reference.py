@@ -35,7 +35,7 @@ def plain(row, functions):
 
 
 def channels_first(name, array):
-    if name in ("weight", "gamma", "beta"):
+    if name.rstrip("12") in ("weight", "gamma", "beta"):
         return array.T
     return array.swapaxes(1, 2) if array.ndim == 3 else array
 

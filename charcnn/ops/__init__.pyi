@@ -1180,7 +1180,7 @@ def linear_cpu_gemm(
 
     Multiplies up to 384 rows with the weights as they lie, and packs weights for more; `CpuConv` packs them once.
 
-    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
+    ReLU and GELU are in the last pass, over sums in cache. The same bits for any number of threads.
 
     Args:
         x: float32 (N, ..., C_in), C-contiguous.
@@ -1237,15 +1237,15 @@ def linear_nlc_double_buffered(
     Sums of many inputs' values are split, and joined by a second kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -1268,19 +1268,19 @@ def linear_nlc_mma(
     maximum of 3.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
@@ -1305,19 +1305,19 @@ def linear_nlc_wgmma(
     that span up to 128 positions. A pooling takes the maximum of 3.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
@@ -1341,17 +1341,17 @@ def linear_nlc_wgmma_sparse(
     of 3.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "fp8", e4m3, weights and features each scaled to its range, infinities become its greatest.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; more than two
@@ -1372,7 +1372,7 @@ def linear_relu_cpu_gemm(
 
     Multiplies up to 384 rows with the weights as they lie, and packs weights for more; `CpuConv` packs them once.
 
-    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
+    ReLU and GELU are in the last pass, over sums in cache. The same bits for any number of threads.
 
     Args:
         x: float32 (N, ..., C_in), C-contiguous.
@@ -1431,15 +1431,15 @@ def linear_relu_nlc_double_buffered(
     Sums of many inputs' values are split, and joined by a second kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -1462,19 +1462,19 @@ def linear_relu_nlc_mma(
     maximum of 3.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
@@ -1499,19 +1499,19 @@ def linear_relu_nlc_wgmma(
     that span up to 128 positions. A pooling takes the maximum of 3.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
@@ -1535,17 +1535,17 @@ def linear_relu_nlc_wgmma_sparse(
     of 3.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "fp8", e4m3, weights and features each scaled to its range, infinities become its greatest.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; more than two
@@ -2371,17 +2371,17 @@ def linear_relu_linear_naive(
     One block for up to 8 inputs, their middle layer in shared memory; with GELU a transformer's feed-forward block.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight1: float32 (C_mid, C_in), C-contiguous.
         bias1: float32 (C_mid,), C-contiguous.
         weight2: float32 (C_out, C_mid), C-contiguous.
         bias2: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; C_mid is more than 12,032, which shared
@@ -3785,7 +3785,7 @@ def linear_softmax_naive(
 ) -> Array:
     """`reference.linear_softmax` by the technique `naive`.
 
-    softmax(linear(...)): x (N, C_in), weight (C_out, C_in), bias (C_out,) -> probabilities (N, C_out).
+    softmax(linear(...)): x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> probabilities (N, ..., C_out).
 
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
@@ -3793,15 +3793,15 @@ def linear_softmax_naive(
     One block an input: logits are written once, and turned where they lie.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -3815,7 +3815,7 @@ def linear_argmax_naive(
 ) -> Array:
     """`reference.linear_argmax` by the technique `naive`.
 
-    argmax(linear(...)): x (N, C_in), weight (C_out, C_in), bias (C_out,) -> labels (N,) int64.
+    argmax(linear(...)): x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> labels (N, ...) int64.
 
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
@@ -3823,15 +3823,15 @@ def linear_argmax_naive(
     One block an input: no logit leaves the chip. Of equals the first; NaN counts as the greatest.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, int64 or uint8 (N,); made where None. Or a function that gives it, called with a shape and
-            a dtype.
+        out: where to write, int64 or uint8 (N, ...); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        int64 (N,), where the inputs lie.
+        int64 (N, ...), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; `out` is of uint8, a byte a label, and
@@ -6722,36 +6722,6 @@ def linear_tanh_naive(
         DeviceError: no usable GPU.
     """
 
-# linear_gelu
-
-def linear_gelu_naive(
-    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.linear_gelu` by the technique `naive`.
-
-    gelu(linear(...)).
-
-    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
-    are NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
-
-    Args:
-        x: float32 (N, ..., C_in), C-contiguous.
-        weight: float32 (C_out, C_in), C-contiguous.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
-            and a dtype.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, ..., C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
 # linear_sigmoid
 
 def linear_sigmoid_naive(
@@ -6812,6 +6782,166 @@ def linear_leaky_relu_naive(
         DeviceError: no usable GPU.
     """
 
+# linear_gelu
+
+def linear_gelu_cpu_gemm(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.linear_gelu` by the technique `cpu_gemm`.
+
+    gelu(linear(...)).
+
+    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
+
+    Multiplies up to 384 rows with the weights as they lie, and packs weights for more; `CpuConv` packs them once.
+
+    ReLU and GELU are in the last pass, over sums in cache. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (N, ..., C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
+    """
+
+def linear_gelu_naive(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_gelu` by the technique `naive`.
+
+    gelu(linear(...)).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ..., C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_gelu_nlc
+
+def linear_gelu_nlc_double_buffered(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_gelu_nlc` by the technique `double_buffered`.
+
+    linear_gelu on channels-last features.
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Sums of many inputs' values are split, and joined by a second kernel.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ..., C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def linear_gelu_nlc_mma(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_gelu_nlc` by the technique `mma`.
+
+    linear_gelu on channels-last features.
+
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ..., C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; a GPU that does not multiply the precision: compute capability 7.5 has
+            fp16 alone, and fp8 needs 8.9.
+        DeviceError: no usable GPU; one of compute capability 7.5 where stride, padding and dilation are not 1, 0, 1.
+    """
+
+def linear_gelu_nlc_wgmma(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_gelu_nlc` by the technique `wgmma`.
+
+    linear_gelu on channels-last features.
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ..., C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
 # linear_maxout
 
 def linear_maxout_naive(
@@ -6827,16 +6957,16 @@ def linear_maxout_naive(
     An output's channels are computed one after another.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
         pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
-        out: where to write, float32 (N, C_out / pieces); made where None. Or a function that gives it, called with a
-            shape and a dtype.
+        out: where to write, float32 (N, ..., C_out / pieces); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out / pieces), where the inputs lie.
+        float32 (N, ..., C_out / pieces), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -6844,6 +6974,39 @@ def linear_maxout_naive(
     """
 
 # linear_gelu_linear
+
+def linear_gelu_linear_cpu_gemm(
+    x: np.ndarray,
+    weight1: np.ndarray,
+    bias1: np.ndarray,
+    weight2: np.ndarray,
+    bias2: np.ndarray,
+    *,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.linear_gelu_linear` by the technique `cpu_gemm`.
+
+    linear(linear_gelu(x, weight1, bias1), weight2, bias2).
+
+    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
+
+    Two products, as `linear_cpu_gemm` has them, and between them an array of C_mid values a row.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight1: float32 (C_mid, C_in), C-contiguous.
+        bias1: float32 (C_mid,), C-contiguous.
+        weight2: float32 (C_out, C_mid), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (N, ..., C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
+    """
 
 def linear_gelu_linear_naive(
     x: Array,
@@ -6865,22 +7028,154 @@ def linear_gelu_linear_naive(
     One block for up to 8 inputs, their middle layer in shared memory; with GELU a transformer's feed-forward block.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight1: float32 (C_mid, C_in), C-contiguous.
         bias1: float32 (C_mid,), C-contiguous.
         weight2: float32 (C_out, C_mid), C-contiguous.
         bias2: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; C_mid is more than 12,032, which shared
             memory holds.
         DeviceError: no usable GPU.
+    """
+
+# linear_gelu_linear_nlc
+
+def linear_gelu_linear_nlc_double_buffered(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.linear_gelu_linear_nlc` by the technique `double_buffered`.
+
+    linear_gelu_linear on channels-last features.
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Two products: what is between them is in the kernel of the first, and its result in global memory.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight1: float32 (C_in, C_mid), C-contiguous.
+        bias1: float32 (C_mid,), C-contiguous.
+        weight2: float32 (C_mid, C_out), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ..., C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def linear_gelu_linear_nlc_mma(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    *,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.linear_gelu_linear_nlc` by the technique `mma`.
+
+    linear_gelu_linear on channels-last features.
+
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight1: float32 (C_in, C_mid), C-contiguous.
+        bias1: float32 (C_mid,), C-contiguous.
+        weight2: float32 (C_mid, C_out), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ..., C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; a GPU that does not multiply the precision: compute capability 7.5 has
+            fp16 alone, and fp8 needs 8.9.
+        DeviceError: no usable GPU; one of compute capability 7.5 where stride, padding and dilation are not 1, 0, 1.
+    """
+
+def linear_gelu_linear_nlc_wgmma(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    *,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.linear_gelu_linear_nlc` by the technique `wgmma`.
+
+    linear_gelu_linear on channels-last features.
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight1: float32 (C_in, C_mid), C-contiguous.
+        bias1: float32 (C_mid,), C-contiguous.
+        weight2: float32 (C_mid, C_out), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ..., C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 
 # pixels

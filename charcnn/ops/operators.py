@@ -74,9 +74,10 @@ OPERATORS = (
     Operator("conv2d_relu_global_avgpool2d", FLOAT32, "conv2d_global_avgpool2d", "relu"),
     Operator(IMAGE_CHAIN, FLOAT32, None),
     Operator("batchnorm2d_relu", FLOAT32, "batchnorm2d", "relu", in_place=True),
-    *(Operator(f"linear_{name}", FLOAT32, "linear", name) for name in ("tanh", "gelu", "sigmoid", "leaky_relu")),
+    *(Operator(f"linear_{name}", FLOAT32, "linear", name) for name in ("tanh", "sigmoid", "leaky_relu")),
+    *_both("nlc", Operator("linear_gelu", FLOAT32, "linear", "gelu")),
     Operator("linear_maxout", FLOAT32),
-    Operator("linear_gelu_linear", FLOAT32, "two_linears", "gelu"),
+    *_both("nlc", Operator("linear_gelu_linear", FLOAT32, "two_linears", "gelu")),
     *_both("nhwc", Operator("pixels", EXACT)),
     *(row for before in ("", "relu_") for of in ("conv1d_backward", "linear_backward")
       for row in _both("nlc", Operator(before + of, FLOAT32, of, before[:-1], results=PRODUCT_GRADIENTS))),

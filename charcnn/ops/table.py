@@ -128,7 +128,8 @@ def _rows(
 CONV2D = "conv2d conv2d_relu conv2d_tanh"
 LINEAR = "linear linear_relu linear_tanh linear_gelu linear_sigmoid linear_leaky_relu"
 PRODUCTS = (("conv1d_nlc conv1d_relu_nlc", "launch"), ("conv1d_relu_maxpool1d_nlc", "launch_pooled"),
-            ("conv1d_stat_nlc", "launch_stat"), ("linear_nlc linear_relu_nlc", "launch_linear"))  # fmt: skip
+            ("conv1d_stat_nlc", "launch_stat"), ("linear_nlc linear_relu_nlc", "launch_linear"),
+            ("linear_gelu_nlc", "launch_linear"), ("linear_gelu_linear_nlc", "launch_two"))  # fmt: skip
 """Operators that a kernel of products computes, and what starts it for them."""
 GATHERED = (("one_hot_conv1d_relu_maxpool1d_nlc", "launch_pooled"),
             ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "launch_normalised"))  # fmt: skip
@@ -202,7 +203,8 @@ _BY_TECHNIQUE = (
     *(row for technique in STEPPING[:4] for row in _rows("conv1d_nlc", technique, f"conv1d.{technique}:launch")),
     *(row for names, launch in PRODUCTS[:3]
       for row in _rows(names, "double_buffered", f"conv1d.double_buffered_variants:{launch}")),
-    *_rows(PRODUCTS[3][0], "double_buffered", "linear.linear_kn:launch_once"),
+    *_rows("linear_nlc linear_relu_nlc linear_gelu_nlc", "double_buffered", "linear.linear_kn:launch_once"),
+    *_rows("linear_gelu_linear_nlc", "double_buffered", "linear.linear_kn:launch_two"),
     *(row for names, launch in PRODUCTS[:3] for row in _rows(names, "winograd", f"conv1d.winograd:{launch}")),
     *(row for names, launch in PRODUCTS[:2] for row in _rows(names, "winograd_cpu", f"conv1d.winograd_cpu:{launch}")),
     *(row for names, launch in PRODUCTS
@@ -234,7 +236,8 @@ _BY_TECHNIQUE = (
     *(row for name, launch in GATHERED
       for row in _rows(name, "warp_gather", f"token_conv1d.weights:{launch}", HALF_PRECISIONS)),
     *_rows("linear", "loops", "linear.linear:launch_loops"),
-    *_rows("linear linear_relu", "cpu_gemm", "linear.cpu_gemm:launch"),
+    *_rows("linear linear_relu linear_gelu", "cpu_gemm", "linear.cpu_gemm:launch"),
+    *_rows("linear_gelu_linear", "cpu_gemm", "linear.cpu_gemm:launch_two"),
     *_rows(f"{LINEAR} collapse_linear", "naive", "linear.linear:launch_naive"),
     *_rows("linear_maxout", "naive", "linear.linear:launch_maxout"),
     *_rows("linear_relu_linear linear_gelu_linear", "naive", "linear.linear_relu_linear:launch"),
