@@ -24,7 +24,7 @@ from charcnn.ops.conv1d.tile import NARROW, RegisterTile, filling
 from charcnn.ops.conv1d.winograd import WinogradConv
 from charcnn.ops.conv1d.winograd_images_plan import ERROR, TransformAxis, WinogradPlan, axes, plan
 from charcnn.ops.conv1d.winograd_transforms import growth, matrices
-from charcnn.ops.table import FILTERED, FLOAT32
+from charcnn.ops.operator_row import FILTERED, FLOAT32
 
 TILES = (RegisterTile(16, 16, 4, 4, 4), RegisterTile(16, 8, 8, 4, 4, stages=3), RegisterTile(32, 16, 32, 4, 4))
 WINDOWS = (  # (N, H, W, C_in), (KH, KW, C_in / groups, C_out), moves

@@ -16,9 +16,10 @@ from charcnn.ops import (
     reference,
 )
 from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.group_rows import vector_width
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.conv1d import double_buffered, k_splits, register_tiled, vectorized
-from charcnn.ops.conv1d.tile import NARROW, WIDE, RegisterTile, fitting, vector_width
+from charcnn.ops.conv1d.tile import NARROW, WIDE, RegisterTile, fitting
 
 TILES = (
     RegisterTile(16, 16, 4, 4, 4),

@@ -342,7 +342,7 @@ class _Kept:
         self._conv.with_moments(x, out=(y, moments), stream=call.stream)
 
 
-launch, launch_pooled, launch_stat, _ = one_shot.launches(
+launch, launch_pooled, launch_stat, *_ = one_shot.launches(
     _Kept,
     """Weights are transformed first; `WinogradConv` keeps them.
 
