@@ -87,16 +87,37 @@ def _squares_quads_kernel(gradients, address, partial, quads):
         partial[cuda.blockIdx.x] = total
 
 
+@cuda.jit(device=True)
+def settle(squares, most, rule, scaling, found):
+    """Of one thread: from the sum of gradients' squares what a step needs, to `found`; and the next step's scale.
+
+    A step whose gradients are not finite has a factor below 0, which leaves it out. So all ranks that have the same sum
+    do the same, and nobody asks the host.
+    """
+    growth, backoff, interval = rule
+    scale = float32(1) / scaling[0]
+    norm = float32(math.sqrt(squares) * scale)
+    found[0] = norm
+    found[1] = scale * (min(float32(1), most / (norm + float32(TINY))) if most > float32(0) else float32(1))
+    if interval > float32(0):
+        if norm < float32(math.inf):  # of NaN false
+            scaling[1] += float32(1)
+            if scaling[1] == interval:
+                scaling[0], scaling[1] = scaling[0] * growth, float32(0)
+        else:
+            found[1] = float32(-1)
+            scaling[0], scaling[1], scaling[2] = scaling[0] * backoff, float32(0), scaling[2] + float32(1)
+
+
 @jit()
-def _norm_kernel(partial, scale, most, found):
+def _norm_kernel(partial, most, rule, scaling, found):
     smem = cuda.shared.array(THREADS, float64)
     total = 0.0
     for i in range(cuda.threadIdx.x, partial.size, cuda.blockDim.x):
         total += partial[i]
-    norm = float32(math.sqrt(block_sum(total, smem)) * scale)
+    total = block_sum(total, smem)
     if cuda.threadIdx.x == 0:
-        found[0] = norm
-        found[1] = scale * (min(float32(1), most / (norm + float32(TINY))) if most > float32(0) else float32(1))
+        settle(total, most, rule, scaling, found)
 
 
 @jit()
@@ -105,8 +126,8 @@ def _rate_kernel(rate, value):
 
 
 @jit()
-def _scalars_kernel(options, rate, steps, by):
-    """What `_moved` takes of each group, in float64 as on the host; counts the step."""
+def _scalars_kernel(options, rate, steps, found, by):
+    """What `_moved` takes of each group, in float64 as on the host; counts the step, where it is not left out."""
     step = steps[0] + 1
     for i in range(cuda.threadIdx.x, options.shape[0], cuda.blockDim.x):
         lr, beta1, beta2 = rate[0] * options[i, 0], options[i, 1], options[i, 2]
@@ -117,24 +138,27 @@ def _scalars_kernel(options, rate, steps, by):
         by[i, 4] = float32(math.sqrt(1.0 - beta2 ** float64(step)))
         by[i, 5] = float32(options[i, 3])
     cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
+    if cuda.threadIdx.x == 0 and not found[1] < float32(0):
         steps[0] = step
 
 
-@jit()
-def _shadow_kernel(weights, shadow):
-    i = cuda.grid(1)
-    if i < weights.size:
-        shadow[i] = _rounded(weights[i], float32(0)) & 0xFFFF
+@cache
+def _shadow_kernel(ptx_type: str) -> Kernel:
+    rounded = ptx.cvt_f16x2(ptx_type)
 
+    @jit()
+    def kernel(weights, shadow):
+        i = cuda.grid(1)
+        if i < weights.size:
+            shadow[i] = rounded(weights[i], float32(0)) & 0xFFFF
 
-_rounded = ptx.cvt_f16x2("bf16")
+    return kernel
 
 
 @cache
-def _step_quads_kernel(shadowed: bool) -> Kernel:
+def _step_quads_kernel(shadowed: bool, ptx_type: str) -> Kernel:
     # A thread has four neighbours of the buffer; at a group's ends, or where arrays are not aligned, one by one.
-    moved, rounded, quad = _moved_naive, _rounded, QUAD
+    moved, rounded, quad = _moved_naive, ptx.cvt_f16x2(ptx_type), QUAD
 
     @jit()
     def kernel(weights, gradients, first, second, shadow, places, found, scalars, group, begin, end, aligned):
@@ -143,6 +167,8 @@ def _step_quads_kernel(shadowed: bool) -> Kernel:
             scalars[group, 0], scalars[group, 1], scalars[group, 2], scalars[group, 3], scalars[group, 4],
             scalars[group, 5],
         )  # fmt: skip
+        if factor < float32(0):
+            return
         if aligned != 0 and at >= begin and at + quad <= end:
             here = uint64(at) * uint64(4)
             w0, w1, w2, w3 = ptx.ld_cg_v4_f32(places[0] + here)
@@ -212,17 +238,20 @@ def move(
 class AdamW:
     """The optimiser of the weights in one buffer, on a CPU's cores or on a GPU, where the buffer lies.
 
-    On a GPU all that changes from step to step lies there. So do `made`, int64 (1,), the number of steps, and `found`,
-    float32 (2,), the gradients' norm and by what they are multiplied. A step without a loss scale may be recorded in a
-    CUDA graph.
+    On a GPU all that changes from step to step lies there, so that a step may be recorded in a CUDA graph. So do `made`,
+    int64 (1,), the number of steps; `found`, float32 (2,), the gradients' norm and by what they are multiplied, below 0
+    where the step is left out; and `scaling`, float32 (3,): the loss scale, steps in a row that were made, and steps
+    that were left out.
 
     Args:
         weights: float32 (size,), NumPy or on the device; each step writes them.
         groups: neighbours of them, from the first on. Those that are alike, side by side, count as one.
         clip: the largest norm of a step's gradients, all together; 0 for no limit.
-        loss_scale: by what gradients are too large; None: by nothing, and no step is left out.
+        loss_scale: by what gradients are too large, to begin with, and when that changes; None: by nothing, and no
+            step is left out.
         stream: of the steps on a GPU.
-        shadow: bf16 as uint16 (size,), on the GPU: the weights rounded, written now and by each step.
+        shadow: uint16 (size,), on the GPU: the weights rounded, written now and by each step.
+        ptx_type: of the shadow's numbers, bf16 or f16.
 
     Raises:
         ValueError: an array's dtype or shape does not fit, the groups have another size, or a shadow is on the host;
@@ -232,12 +261,14 @@ class AdamW:
     def __init__(
         self, weights: Array, groups: Sequence[ParameterGroup], *, clip: float = 0.0,
         loss_scale: LossScale | None = None, stream: Stream = None, shadow: Array = None,
+        ptx_type: str = "bf16",
     ) -> None:  # fmt: skip
         expect("weights", weights, (sum(group.size for group in groups),))
         check("weights", weights)
         like = groupby(groups, lambda group: replace(group, size=0))
         self.groups = [replace(one, size=sum(group.size for group in run)) for one, run in like]
-        self.weights, self.shadow, self.clip, self.loss_scale = weights, shadow, clip, loss_scale
+        self.weights, self.shadow, self.clip, self.ptx_type = weights, shadow, clip, ptx_type
+        self._scale = None if loss_scale is None else replace(loss_scale)
         self._cuda = device.on_device(weights)
         if shadow is not None:
             expect("shadow", shadow, tuple(weights.shape))
@@ -256,6 +287,9 @@ class AdamW:
             self._by = device.to_device(np.empty((len(options), 6), np.float32), on)
             self._rate = device.to_device(np.ones(1, np.float64), on)
             self.made = device.to_device(np.zeros(1, np.int64), on)
+            rule = (0, 0, 0) if loss_scale is None else (loss_scale.growth, loss_scale.backoff, loss_scale.interval)
+            self.rule = tuple(map(np.float32, rule))
+            self.scaling = device.to_device(_scaling_of(loss_scale or LossScale(1.0)), on)
             self.refresh()
         else:
             self._stream, (self.first, self.second) = None, np.zeros((2, weights.size), np.float32)
@@ -266,13 +300,21 @@ class AdamW:
         """Steps that were made; on a GPU it waits for them."""
         return int((device.to_host(self.made, self._stream) if self._cuda else self.made)[0])
 
+    @property
+    def loss_scale(self) -> LossScale | None:
+        """As it is now; on a GPU it waits for the steps."""
+        if self._scale is not None and self._cuda:
+            scale, made, left_out = device.to_host(self.scaling, self._stream).tolist()
+            self._scale = replace(self._scale, scale=scale, made=int(made), left_out=int(left_out))
+        return self._scale
+
     def refresh(self) -> None:
         """Write the shadow anew, where there is one: after somebody else wrote the weights."""
         if self.shadow is not None:
-            round_to(self.weights, self.shadow, self._stream)
+            round_to(self.weights, self.shadow, self._stream, self.ptx_type)
 
-    def step(self, gradients: Array, rate: float | Array = 1.0, *, stream: Stream = None) -> bool:
-        """Move the weights, where no loss scale finds that gradients are not finite; whether it was done.
+    def step(self, gradients: Array, rate: float | Array = 1.0, *, stream: Stream = None) -> None:
+        """Move the weights, where no loss scale finds that gradients are not finite.
 
         Args:
             gradients: float32 (size,), where the weights lie; of the loss times the scale, where there is one.
@@ -285,17 +327,21 @@ class AdamW:
         """
         expect("gradients", gradients, tuple(self.weights.shape))
         check("gradients", gradients)
-        scaled = 1 / self.loss_scale.scale if self.loss_scale else 1.0
-        factor, finite = 1.0, True
         on = device.as_stream(stream) if self._cuda and stream is not None else self._stream
-        if self.clip or self.loss_scale:
-            norm, factor = self._norm(gradients, scaled, on)
-            if self.loss_scale:
-                finite = math.isfinite(float(norm[0]) if self._cuda else norm)
-                self.loss_scale.update(finite)
+        if self._cuda:
+            if self.clip or self._scale:
+                self._norm_on_gpu(gradients, on)
+            self._move_on_gpu(gradients, rate, on)
+            return
+        factor, finite = 1.0, True
+        if self.clip or self._scale:
+            squares(gradients, self._partial)
+            norm, factor = clipped(self._partial, self.clip, 1 / self._scale.scale if self._scale else 1.0)
+            if self._scale:
+                finite = math.isfinite(norm)
+                self._scale.update(finite)
         if finite:
-            (self._move_on_gpu if self._cuda else self._move)(gradients, factor, rate, on)
-        return finite
+            self._move(gradients, factor, rate)
 
     def state(self) -> Record:
         """All that the next step depends on beside weights and gradients, on the host."""
@@ -312,7 +358,7 @@ class AdamW:
             ValueError: as of `check_state`, or a scale of the loss is missing; nothing was taken then.
         """
         check_state(state, self.weights.size, MOMENTS)
-        scale, fields = state.get("loss_scale"), vars(self.loss_scale).keys() if self.loss_scale else set[str]()
+        scale, fields = state.get("loss_scale"), vars(self._scale).keys() if self._scale else set[str]()
         if fields and not (isinstance(scale, dict) and scale.keys() == fields):
             raise ValueError(f"state['loss_scale'] is {scale!r}: need the fields of a LossScale")
         steps = np.array([state["steps"]], np.int64)
@@ -321,24 +367,22 @@ class AdamW:
                 array.copy_to_device(saved, stream=self._stream)
             else:
                 array[:] = saved
-        if self.loss_scale is not None:
-            vars(self.loss_scale).update(state["loss_scale"])
+        if self._scale is not None:
+            self._scale = LossScale(**state["loss_scale"])
+            if self._cuda:
+                self.scaling.copy_to_device(_scaling_of(self._scale), stream=self._stream)
         self.refresh()
 
-    def _norm(self, gradients: Array, scaled: float, on: Stream) -> tuple[Array, float]:
-        """The norm, and by what gradients are to be multiplied; on a GPU both lie there, and nothing waits."""
-        if self._cuda:
-            address = device.address(gradients)
-            quads = 0 if address % 16 else gradients.size // QUAD
-            given = gradients, np.uint64(address), self._partial, *map(np.uint32, (quads,))
-            start(_squares_quads_kernel, self._partial.size, THREADS, on, *given)
-            limits = np.float32(scaled), np.float32(self.clip)
-            start(_norm_kernel, 1, THREADS, on, self._partial, *limits, self.found)
-            return self.found, 1.0
-        squares(gradients, self._partial)
-        return clipped(self._partial, self.clip, scaled)
+    def _norm_on_gpu(self, gradients: Array, on: Stream) -> None:
+        """The norm, and by what gradients are to be multiplied, to `found`."""
+        address = device.address(gradients)
+        quads = 0 if address % 16 else gradients.size // QUAD
+        given = gradients, np.uint64(address), self._partial, *map(np.uint32, (quads,))
+        start(_squares_quads_kernel, self._partial.size, THREADS, on, *given)
+        limits = np.float32(self.clip), self.rule
+        start(_norm_kernel, 1, THREADS, on, self._partial, *limits, self.scaling, self.found)
 
-    def _move(self, gradients: Array, factor: float, rate: float | Array, on: Stream) -> None:
+    def _move(self, gradients: Array, factor: float, rate: float | Array) -> None:
         self.made += 1
         begin, steps = 0, self.steps
         for group in self.groups:
@@ -347,7 +391,7 @@ class AdamW:
             weights, slopes, *moments = (array[part] for array in (self.weights, gradients, self.first, self.second))
             move(weights, slopes, moments[0], moments[1], group, steps, factor, rate)
 
-    def _move_on_gpu(self, gradients: Array, factor: float, rate: float | Array, on: Stream) -> None:
+    def _move_on_gpu(self, gradients: Array, rate: float | Array, on: Stream) -> None:
         if device.on_device(rate):
             expect("rate", rate, (1,))
             check("rate", rate, np.float64)
@@ -358,12 +402,13 @@ class AdamW:
         shadow, begin = self.weights if self.shadow is None else self.shadow, 0
         arrays = self.weights, gradients, self.first, self.second, shadow
         for i, group in enumerate(self.groups):
-            _move_on_gpu(arrays, self.found, self._by, (i, begin, begin + group.size), self.shadow is not None, on)
+            numbers, shadowed = (i, begin, begin + group.size), self.shadow is not None
+            _move_on_gpu(arrays, self.found, self._by, numbers, shadowed, on, self.ptx_type)
             begin += group.size
 
     def count(self, rate: Array, on: Stream) -> None:
         """Begin a step on a GPU whose parts `move_part` moves; the rate is float64 (1,) there."""
-        start(_scalars_kernel, 1, 32, on, self._options, rate, self.made, self._by)
+        start(_scalars_kernel, 1, 32, on, self._options, rate, self.made, self.found, self._by)
 
     def move_part(self, at: slice, gradients: Array, shadow: Array | None, on: Stream) -> None:
         """Move some of the weights, on a GPU, by their gradients times what `found` has; all are of the first group.
@@ -371,17 +416,19 @@ class AdamW:
         Args:
             at: which of them.
             gradients: theirs.
-            shadow: where they go in bf16; None: nowhere.
+            shadow: where they go rounded; None: nowhere.
             on: the stream.
         """
         weights, *moments = (array[at] for array in (self.weights, self.first, self.second))
         arrays = weights, gradients, *moments, weights if shadow is None else shadow
-        _move_on_gpu(arrays, self.found, self._by, (0, 0, weights.size), shadow is not None, on)
+        numbers, shadowed = (0, 0, weights.size), shadow is not None
+        _move_on_gpu(arrays, self.found, self._by, numbers, shadowed, on, self.ptx_type)
 
 
 def _move_on_gpu(
-    arrays: Sequence[Array], found: Array, by: Array, numbers: tuple[int, int, int], shadowed: bool, on: Stream
-) -> None:
+    arrays: Sequence[Array], found: Array, by: Array, numbers: tuple[int, int, int], shadowed: bool, on: Stream,
+    ptx_type: str,
+) -> None:  # fmt: skip
     """Start the kernel of a step for a group's number, begin and end."""
     _, begin, end = numbers
     places = tuple(np.uint64(device.address(array)) for array in arrays)
@@ -389,10 +436,14 @@ def _move_on_gpu(
     blocks = -(-(-(-end // QUAD) - begin // QUAD) // THREADS)
     if end > begin:
         more = map(np.uint32, (*numbers, aligned))
-        start(_step_quads_kernel(shadowed), blocks, THREADS, on, *arrays, places, found, by, *more)
+        start(_step_quads_kernel(shadowed, ptx_type), blocks, THREADS, on, *arrays, places, found, by, *more)
 
 
-def round_to(weights: Array, shadow: Array, stream: Stream) -> None:
-    """Weights in bf16, on the GPU: float32 (n,) to uint16 (n,)."""
+def round_to(weights: Array, shadow: Array, stream: Stream, ptx_type: str = "bf16") -> None:
+    """Weights in 16 bits, on the GPU: float32 (n,) to uint16 (n,)."""
     if weights.size:
-        start(_shadow_kernel, -(-weights.size // 128), 128, stream, weights, shadow)
+        start(_shadow_kernel(ptx_type), -(-weights.size // 128), 128, stream, weights, shadow)
+
+
+def _scaling_of(scale: LossScale) -> np.ndarray:
+    return np.array([scale.scale, scale.made, scale.left_out], np.float32)

@@ -45,12 +45,14 @@ class LossScale:
     interval: int = 2000
     made: int = 0
     """Steps in a row."""
+    left_out: int = 0
+    """Steps in all."""
 
     def update(self, finite: bool) -> None:
         """After a step: whether its gradients were finite."""
         self.made = self.made + 1 if finite else 0
         if not finite:
-            self.scale *= self.backoff
+            self.scale, self.left_out = self.scale * self.backoff, self.left_out + 1
         elif self.made == self.interval:
             self.scale, self.made = self.scale * self.growth, 0
 
