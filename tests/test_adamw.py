@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from charcnn.ops.adamw import PART, AdamW, LossScale, ParameterGroup
+from charcnn.ops.adamw import AdamW, LossScale, ParameterGroup
+from charcnn.ops.adamw_cpu import PART
 
 GROUPS = (
     ParameterGroup(70, weight_decay=0.3, lr=2e-3),

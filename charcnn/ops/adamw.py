@@ -12,7 +12,7 @@ from functools import cache
 from itertools import groupby
 
 import numpy as np
-from numba import cuda, float32, float64, njit, prange
+from numba import cuda, float32, float64
 
 from charcnn.aliases import Array, Kernel, Record, Stream
 from charcnn.gpu import device, ptx
@@ -20,57 +20,19 @@ from charcnn.gpu.arrays import check, expect
 from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit, start
-from charcnn.ops.adamw_options import MOMENTS, check_state
+from charcnn.ops.adamw_cpu import TINY, clipped, move, moved, squares, tasks
+from charcnn.ops.adamw_options import CHANGING, MOMENTS, check_scale, check_state
 from charcnn.ops.adamw_options import LossScale as LossScale
 from charcnn.ops.adamw_options import ParameterGroup as ParameterGroup
-from charcnn.ops.common import threads
 from charcnn.ops.common.moments import block_sum
 
-PART = 1 << 14
-"""Values that a task has on a CPU. Fixed, so that sums have the same bits on any number of cores."""
-
 BLOCKS, THREADS = 1024, device.block_size(256)
-"""Of the kernel that sums squares, fewer of a small buffer: fixed, for the same reason."""
+"""Of the kernel that sums squares, fewer of a small buffer. Fixed, so that sums have the same bits on any GPU."""
 
 QUAD = ptx.VECTOR
 """Values of a thread on a GPU, 16 bytes of each array."""
 
-TINY = 1e-6
-"""Added to the norm, as PyTorch's clip_grad_norm_ does."""
-
-
-@njit(cache=True, nogil=True, parallel=True, fastmath={"reassoc"})
-def _squares_kernel(gradients, partial):
-    for task in prange(partial.size):
-        total = 0.0
-        for i in range(task * PART, min((task + 1) * PART, gradients.size)):
-            total += float(gradients[i]) * gradients[i]
-        partial[task] = total
-
-
-@njit(error_model="numpy")  # without a branch for a division by zero, so that it is vectorised
-def _moved(weight, gradient, first, second, by):
-    """A weight after a step, and its moments."""
-    decay, beta1, beta2, size, root, eps = by
-    first += (float32(1) - beta1) * (gradient - first)
-    second = beta2 * second + (float32(1) - beta2) * gradient * gradient
-    return decay * weight - size * first / (math.sqrt(second) / root + eps), first, second
-
-
-_moved_naive = jit(device=True)(_moved.py_func)
-
-
-@njit(error_model="numpy")
-def _step_part(weights, gradients, first, second, factor, by):
-    for i in range(weights.size):
-        weights[i], first[i], second[i] = _moved(weights[i], factor * gradients[i], first[i], second[i], by)
-
-
-@njit(cache=True, nogil=True, parallel=True, error_model="numpy")
-def _step_kernel(weights, gradients, first, second, factor, by):
-    for task in prange(-(-weights.size // PART)):
-        part = slice(task * PART, min((task + 1) * PART, weights.size))
-        _step_part(weights[part], gradients[part], first[part], second[part], factor, by)
+_moved_naive = jit(device=True)(moved.py_func)
 
 
 @jit()
@@ -127,7 +89,7 @@ def _rate_kernel(rate, value):
 
 @jit()
 def _scalars_kernel(options, rate, steps, found, by):
-    """What `_moved` takes of each group, in float64 as on the host; counts the step, where it is not left out."""
+    """What `moved` takes of each group, in float64 as on the host; counts the step, where it is not left out."""
     step = steps[0] + 1
     for i in range(cuda.threadIdx.x, options.shape[0], cuda.blockDim.x):
         lr, beta1, beta2 = rate[0] * options[i, 0], options[i, 1], options[i, 2]
@@ -194,54 +156,13 @@ def _step_quads_kernel(shadowed: bool, ptx_type: str) -> Kernel:
     return kernel
 
 
-def tasks(size: int) -> int:
-    """Of so many values, on a CPU."""
-    return -(-size // PART)
-
-
-def squares(gradients: np.ndarray, partial: np.ndarray) -> None:
-    """Sums of squares of each task's values, on a CPU: what `clipped` adds up."""
-    threads.launch(_squares_kernel, gradients, partial)
-
-
-def clipped(partial: np.ndarray, clip: float, scaled: float = 1.0) -> tuple[float, float]:
-    """The norm, and by what gradients are to be multiplied; the sum of the parts is exact, whatever their order.
-
-    Args:
-        partial: float64, of `squares`.
-        clip: the largest norm; 0 for no limit.
-        scaled: the loss scale's inverse.
-    """
-    norm = math.sqrt(math.fsum(partial)) * scaled if np.isfinite(partial).all() else math.nan
-    return norm, scaled * (min(1.0, clip / (norm + TINY)) if clip else 1.0)
-
-
-def move(
-    weights: np.ndarray, gradients: np.ndarray, first: np.ndarray, second: np.ndarray, group: ParameterGroup,
-    steps: int, factor: float, rate: float = 1.0,
-) -> None:  # fmt: skip
-    """One step of some values of a buffer, on a CPU's cores; bits do not depend on which values come together.
-
-    Args:
-        weights, gradients, first, second: float32 (size,); the gradients stay as they are.
-        group: the options; its size does not matter.
-        steps: the number of this step, from 1 on.
-        factor: by what gradients are multiplied.
-        rate: of the learning rate.
-    """
-    lr, (beta1, beta2) = rate * group.lr, group.betas
-    size, root = lr / (1 - beta1**steps), math.sqrt(1 - beta2**steps)
-    by = tuple(map(np.float32, (1 - lr * group.weight_decay, beta1, beta2, size, root, group.eps)))
-    threads.launch(_step_kernel, weights, gradients, first, second, np.float32(factor), by)
-
-
 class AdamW:
     """The optimiser of the weights in one buffer, on a CPU's cores or on a GPU, where the buffer lies.
 
-    On a GPU all that changes from step to step lies there, so that a step may be recorded in a CUDA graph. So do `made`,
-    int64 (1,), the number of steps; `found`, float32 (2,), the gradients' norm and by what they are multiplied, below 0
-    where the step is left out; and `scaling`, float32 (3,): the loss scale, steps in a row that were made, and steps
-    that were left out.
+    On a GPU all that changes from step to step lies there: a CUDA graph may have a step. `made`, int64 (1,), is the
+    number of steps. `found`, float32 (2,), has the gradients' norm and by what they are multiplied, which is below
+    0 where the step is left out. `scaling`, float32 (3,), has the loss scale, the steps in a row that were made, and
+    how many steps were left out.
 
     Args:
         weights: float32 (size,), NumPy or on the device; each step writes them.
@@ -348,19 +269,27 @@ class AdamW:
         moments = (
             device.to_host(array, self._stream) if self._cuda else array.copy() for array in (self.first, self.second)
         )
-        scale = None if self.loss_scale is None else vars(self.loss_scale).copy()
-        return {"steps": self.steps, **dict(zip(("first", "second"), moments, strict=True)), "loss_scale": scale}
+        scale = self.loss_scale
+        saved = None if scale is None else {name: getattr(scale, name) for name in CHANGING}
+        return {"steps": self.steps, **dict(zip(MOMENTS, moments, strict=True)), "loss_scale": saved}
+
+    def check(self, state: Record) -> None:
+        """Look at all that `restore` takes.
+
+        Raises:
+            ValueError: as of `check_state`, or a loss scale is missing or damaged.
+        """
+        check_state(state, self.weights.size, MOMENTS)
+        if self._scale is not None:
+            check_scale(state.get("loss_scale"))
 
     def restore(self, state: Record) -> None:
         """Take what `state` gave; the shadow becomes that of the weights as they are.
 
         Raises:
-            ValueError: as of `check_state`, or a scale of the loss is missing; nothing was taken then.
+            ValueError: as of `check`; nothing was taken then.
         """
-        check_state(state, self.weights.size, MOMENTS)
-        scale, fields = state.get("loss_scale"), vars(self._scale).keys() if self._scale else set[str]()
-        if fields and not (isinstance(scale, dict) and scale.keys() == fields):
-            raise ValueError(f"state['loss_scale'] is {scale!r}: need the fields of a LossScale")
+        self.check(state)
         steps = np.array([state["steps"]], np.int64)
         for array, saved in ((self.first, state["first"]), (self.second, state["second"]), (self.made, steps)):
             if self._cuda:
@@ -368,7 +297,7 @@ class AdamW:
             else:
                 array[:] = saved
         if self._scale is not None:
-            self._scale = LossScale(**state["loss_scale"])
+            self._scale = replace(self._scale, **state["loss_scale"])
             if self._cuda:
                 self.scaling.copy_to_device(_scaling_of(self._scale), stream=self._stream)
         self.refresh()

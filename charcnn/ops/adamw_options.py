@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,6 +56,19 @@ class LossScale:
             self.scale, self.left_out = self.scale * self.backoff, self.left_out + 1
         elif self.made == self.interval:
             self.scale, self.made = self.scale * self.growth, 0
+
+
+CHANGING = ("scale", "made", "left_out")
+"""What steps change of a LossScale, and its saved state has."""
+
+
+def check_scale(saved: object) -> None:
+    """Raise ValueError unless it is the saved state of a LossScale."""
+    whole = isinstance(saved, dict) and saved.keys() == set(CHANGING)
+    if not (whole and all(type(saved[name]) is int and saved[name] >= 0 for name in CHANGING[1:])):
+        raise ValueError(f"state['loss_scale'] is {saved!r}: need {', '.join(CHANGING)} of a LossScale")
+    if type(saved["scale"]) is not float or not 0 < saved["scale"] < math.inf:
+        raise ValueError(f"state['loss_scale'] has scale={saved['scale']!r}: need a number above 0")
 
 
 def check_state(state: Record, size: int, arrays: Sequence[str], numbers: Sequence[str] = ("steps",)) -> None:

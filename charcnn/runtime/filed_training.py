@@ -16,7 +16,7 @@ from numba import cuda
 from charcnn.aliases import Argument, Array, Comm
 from charcnn.gpu import device
 from charcnn.layers import Node
-from charcnn.ops import adamw
+from charcnn.ops import adamw_cpu
 from charcnn.ops.adamw import AdamW, ParameterGroup
 from charcnn.runtime.mixed_step import Held
 from charcnn.runtime.offloaded_training import OffloadedTraining
@@ -110,7 +110,7 @@ class FiledTraining(OffloadedTraining):
                 self._states.ahead(following[1])
             with self._states.window(at) as (weights, first, second):
                 group, limit = self.optimiser.groups[0], float(self._limits[1])
-                adamw.move(weights, slopes[here], first, second, group, self.steps, limit, rate)
+                adamw_cpu.move(weights, slopes[here], first, second, group, self.steps, limit, rate)
                 moved[here] = weights
                 del weights, first, second  # else this window stays mapped while the next one is
             if at.stop == piece.at.stop:

@@ -15,7 +15,7 @@ from numba import cuda
 from charcnn.aliases import Array, Comm, Stream
 from charcnn.gpu import device
 from charcnn.gpu.collectives import Group
-from charcnn.ops import adamw
+from charcnn.ops import adamw_cpu
 from charcnn.ops.adamw import AdamW, ParameterGroup
 from charcnn.runtime.exchange import Alone
 from charcnn.runtime.mixed_step import Held
@@ -85,7 +85,7 @@ class OffloadedTraining(SharedMixedTraining):
             come.synchronize()
             parts = self.weights, self._slopes, self.optimiser.first, self.optimiser.second
             mine, slopes, first, second = (array[piece.at] for array in parts)
-            adamw.move(mine, slopes, first, second, group, self.steps, float(self._limits[1]), rate)
+            adamw_cpu.move(mine, slopes, first, second, group, self.steps, float(self._limits[1]), rate)
             total[piece.at].copy_to_device(mine, stream=stream)
             pushed.take(piece, total[piece.at], stream)
 

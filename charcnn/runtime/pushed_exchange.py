@@ -21,7 +21,7 @@ from charcnn.gpu.collectives import Group
 from charcnn.gpu.collectives.regions import array_at
 from charcnn.gpu.launch import start
 from charcnn.ops import pushed_sums
-from charcnn.ops.adamw import TINY, AdamW, round_to
+from charcnn.ops.adamw import AdamW, round_to
 from charcnn.ops.pushed_sums import FLAG, QUAD, THREADS
 from charcnn.runtime.exchange import RankExchange
 from charcnn.runtime.mixed_plan import FlatParams
@@ -265,13 +265,13 @@ class PushedExchange(Around):
         for other in self._others():
             self._flag(len(self._layout.buckets), other)
 
-    def norm(self, found: Array, clip: float, stream: Stream) -> None:
-        """The norm of all ranks' sums, and by what AdamW multiplies them, to `found`."""
+    def norm(self, optimiser: AdamW, clip: float, stream: Stream) -> None:
+        """The norm of all ranks' sums, and by what AdamW multiplies them, to its `found`."""
         alone = self._stage == 0
         rows = self._group.ranks if alone else 1
         kernel, squares = pushed_sums.make_norm_kernel(self._group.ranks, alone), self._partial.reshape((rows, -1))
-        limits = np.uint32(self._rank), np.float32(clip), np.float32(TINY)
-        given = squares, self._number, self._norms, *limits, found
+        limits = np.uint32(self._rank), np.float32(clip), optimiser.rule
+        given = squares, self._number, self._norms, *limits, optimiser.scaling, optimiser.found
         start(kernel, 1, THREADS, stream, *given, *self._group.waiting)
 
     def move(self, optimiser: AdamW, stream: Stream) -> None:
