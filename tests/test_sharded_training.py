@@ -211,7 +211,7 @@ def test_a_rank_that_ends_ends_the_run_and_leaves_a_checkpoint(how, tmp_path):
     if how == "survived":
         assert "training needs all ranks; --resume goes on from what --checkpoint wrote" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
-    with training_checkpoint.reading(file, trained(TINY.nodes)) as (steps, _):
+    with training_checkpoint.reading(file, trained(TINY.nodes)) as (steps, *_):
         assert steps == 2
     if how != "raises":
         return

@@ -20,11 +20,12 @@ from charcnn.gpu.arrays import check, expect
 from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit, start
-from charcnn.ops.adamw_cpu import TINY, clipped, move, moved, squares, tasks
-from charcnn.ops.adamw_options import CHANGING, MOMENTS, check_scale, check_state
+from charcnn.ops.adamw_cpu import clipped, move, moved, squares, tasks
+from charcnn.ops.adamw_options import MOMENTS, check_scale, check_state
 from charcnn.ops.adamw_options import LossScale as LossScale
 from charcnn.ops.adamw_options import ParameterGroup as ParameterGroup
 from charcnn.ops.common.moments import block_sum
+from charcnn.ops.loss_scale import GradientFactor, settle
 
 BLOCKS, THREADS = 1024, device.block_size(256)
 """Of the kernel that sums squares, fewer of a small buffer. Fixed, so that sums have the same bits on any GPU."""
@@ -47,28 +48,6 @@ def _squares_quads_kernel(gradients, address, partial, quads):
     total = block_sum(total, smem)
     if cuda.threadIdx.x == 0:
         partial[cuda.blockIdx.x] = total
-
-
-@cuda.jit(device=True)
-def settle(squares, most, rule, scaling, found):
-    """Of one thread: from the sum of gradients' squares what a step needs, to `found`; and the next step's scale.
-
-    A step whose gradients are not finite has a factor below 0, which leaves it out. So all ranks that have the same sum
-    do the same, and nobody asks the host.
-    """
-    growth, backoff, interval = rule
-    scale = float32(1) / scaling[0]
-    norm = float32(math.sqrt(squares) * scale)
-    found[0] = norm
-    found[1] = scale * (min(float32(1), most / (norm + float32(TINY))) if most > float32(0) else float32(1))
-    if interval > float32(0):
-        if norm < float32(math.inf):  # of NaN false
-            scaling[1] += float32(1)
-            if scaling[1] == interval:
-                scaling[0], scaling[1] = scaling[0] * growth, float32(0)
-        else:
-            found[1] = float32(-1)
-            scaling[0], scaling[1], scaling[2] = scaling[0] * backoff, float32(0), scaling[2] + float32(1)
 
 
 @jit()
@@ -159,10 +138,8 @@ def _step_quads_kernel(shadowed: bool, ptx_type: str) -> Kernel:
 class AdamW:
     """The optimiser of the weights in one buffer, on a CPU's cores or on a GPU, where the buffer lies.
 
-    On a GPU all that changes from step to step lies there: a CUDA graph may have a step. `made`, int64 (1,), is the
-    number of steps. `found`, float32 (2,), has the gradients' norm and by what they are multiplied, which is below
-    0 where the step is left out. `scaling`, float32 (3,), has the loss scale, the steps in a row that were made, and
-    how many steps were left out.
+    On a GPU all that changes from step to step lies there, so that a CUDA graph may have a step: `made`, int64 (1,),
+    the number of steps, and what `factor` has.
 
     Args:
         weights: float32 (size,), NumPy or on the device; each step writes them.
@@ -202,15 +179,12 @@ class AdamW:
             self.first, self.second = (device.to_device(zeros, on) for _ in range(2))
             blocks = min(BLOCKS, -(-weights.size // (THREADS * QUAD)))
             self._partial = device.to_device(np.zeros(max(1, blocks), np.float32), on)
-            self.found = device.to_device(np.ones(2, np.float32), on)
             options = [(group.lr, *group.betas, group.eps, group.weight_decay) for group in self.groups]
             self._options = device.to_device(np.array(options, np.float64).reshape(-1, 5), on)
             self._by = device.to_device(np.empty((len(options), 6), np.float32), on)
             self._rate = device.to_device(np.ones(1, np.float64), on)
             self.made = device.to_device(np.zeros(1, np.int64), on)
-            rule = (0, 0, 0) if loss_scale is None else (loss_scale.growth, loss_scale.backoff, loss_scale.interval)
-            self.rule = tuple(map(np.float32, rule))
-            self.scaling = device.to_device(_scaling_of(loss_scale or LossScale(1.0)), on)
+            self.factor = GradientFactor(loss_scale, on)
             self.refresh()
         else:
             self._stream, (self.first, self.second) = None, np.zeros((2, weights.size), np.float32)
@@ -224,10 +198,7 @@ class AdamW:
     @property
     def loss_scale(self) -> LossScale | None:
         """As it is now; on a GPU it waits for the steps."""
-        if self._scale is not None and self._cuda:
-            scale, made, left_out = device.to_host(self.scaling, self._stream).tolist()
-            self._scale = replace(self._scale, scale=scale, made=int(made), left_out=int(left_out))
-        return self._scale
+        return self.factor.loss_scale if self._cuda else self._scale
 
     def refresh(self) -> None:
         """Write the shadow anew, where there is one: after somebody else wrote the weights."""
@@ -269,8 +240,7 @@ class AdamW:
         moments = (
             device.to_host(array, self._stream) if self._cuda else array.copy() for array in (self.first, self.second)
         )
-        scale = self.loss_scale
-        saved = None if scale is None else {name: getattr(scale, name) for name in CHANGING}
+        saved = None if (scale := self.loss_scale) is None else scale.saved
         return {"steps": self.steps, **dict(zip(MOMENTS, moments, strict=True)), "loss_scale": saved}
 
     def check(self, state: Record) -> None:
@@ -296,10 +266,10 @@ class AdamW:
                 array.copy_to_device(saved, stream=self._stream)
             else:
                 array[:] = saved
-        if self._scale is not None:
+        if self._cuda:
+            self.factor.restore(state.get("loss_scale"))
+        elif self._scale is not None:
             self._scale = replace(self._scale, **state["loss_scale"])
-            if self._cuda:
-                self.scaling.copy_to_device(_scaling_of(self._scale), stream=self._stream)
         self.refresh()
 
     def _norm_on_gpu(self, gradients: Array, on: Stream) -> None:
@@ -308,8 +278,7 @@ class AdamW:
         quads = 0 if address % 16 else gradients.size // QUAD
         given = gradients, np.uint64(address), self._partial, *map(np.uint32, (quads,))
         start(_squares_quads_kernel, self._partial.size, THREADS, on, *given)
-        limits = np.float32(self.clip), self.rule
-        start(_norm_kernel, 1, THREADS, on, self._partial, *limits, self.scaling, self.found)
+        start(_norm_kernel, 1, THREADS, on, self._partial, np.float32(self.clip), *self.factor.given)
 
     def _move(self, gradients: Array, factor: float, rate: float | Array) -> None:
         self.made += 1
@@ -332,15 +301,15 @@ class AdamW:
         arrays = self.weights, gradients, self.first, self.second, shadow
         for i, group in enumerate(self.groups):
             numbers, shadowed = (i, begin, begin + group.size), self.shadow is not None
-            _move_on_gpu(arrays, self.found, self._by, numbers, shadowed, on, self.ptx_type)
+            _move_on_gpu(arrays, self.factor.found, self._by, numbers, shadowed, on, self.ptx_type)
             begin += group.size
 
     def count(self, rate: Array, on: Stream) -> None:
         """Begin a step on a GPU whose parts `move_part` moves; the rate is float64 (1,) there."""
-        start(_scalars_kernel, 1, 32, on, self._options, rate, self.made, self.found, self._by)
+        start(_scalars_kernel, 1, 32, on, self._options, rate, self.made, self.factor.found, self._by)
 
     def move_part(self, at: slice, gradients: Array, shadow: Array | None, on: Stream) -> None:
-        """Move some of the weights, on a GPU, by their gradients times what `found` has; all are of the first group.
+        """Move some of the weights, on a GPU, by their gradients times what `factor` has; all are of the first group.
 
         Args:
             at: which of them.
@@ -351,7 +320,7 @@ class AdamW:
         weights, *moments = (array[at] for array in (self.weights, self.first, self.second))
         arrays = weights, gradients, *moments, weights if shadow is None else shadow
         numbers, shadowed = (0, 0, weights.size), shadow is not None
-        _move_on_gpu(arrays, self.found, self._by, numbers, shadowed, on, self.ptx_type)
+        _move_on_gpu(arrays, self.factor.found, self._by, numbers, shadowed, on, self.ptx_type)
 
 
 def _move_on_gpu(
@@ -372,7 +341,3 @@ def round_to(weights: Array, shadow: Array, stream: Stream, ptx_type: str = "bf1
     """Weights in 16 bits, on the GPU: float32 (n,) to uint16 (n,)."""
     if weights.size:
         start(_shadow_kernel(ptx_type), -(-weights.size // 128), 128, stream, weights, shadow)
-
-
-def _scaling_of(scale: LossScale) -> np.ndarray:
-    return np.array([scale.scale, scale.made, scale.left_out], np.float32)

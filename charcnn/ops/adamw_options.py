@@ -32,6 +32,10 @@ class ParameterGroup:
     weight_decay: float = 1e-2
 
 
+CHANGING = ("scale", "made", "left_out")
+"""What steps change of a LossScale, and its saved state has."""
+
+
 @dataclass
 class LossScale:
     """By what the loss is multiplied, so that gradients in fp16 do not vanish, as PyTorch's GradScaler has it.
@@ -49,6 +53,11 @@ class LossScale:
     left_out: int = 0
     """Steps in all."""
 
+    @property
+    def saved(self) -> Record:
+        """What steps change, as `check_scale` takes it."""
+        return {name: getattr(self, name) for name in CHANGING}
+
     def update(self, finite: bool) -> None:
         """After a step: whether its gradients were finite."""
         self.made = self.made + 1 if finite else 0
@@ -58,17 +67,13 @@ class LossScale:
             self.scale, self.made = self.scale * self.growth, 0
 
 
-CHANGING = ("scale", "made", "left_out")
-"""What steps change of a LossScale, and its saved state has."""
-
-
 def check_scale(saved: object) -> None:
     """Raise ValueError unless it is the saved state of a LossScale."""
-    whole = isinstance(saved, dict) and saved.keys() == set(CHANGING)
-    if not (whole and all(type(saved[name]) is int and saved[name] >= 0 for name in CHANGING[1:])):
-        raise ValueError(f"state['loss_scale'] is {saved!r}: need {', '.join(CHANGING)} of a LossScale")
-    if type(saved["scale"]) is not float or not 0 < saved["scale"] < math.inf:
-        raise ValueError(f"state['loss_scale'] has scale={saved['scale']!r}: need a number above 0")
+    if isinstance(saved, dict) and saved.keys() == set(CHANGING):
+        scale, *counts = (saved[name] for name in CHANGING)
+        if type(scale) is float and 0 < scale < math.inf and all(type(n) is int and n >= 0 for n in counts):
+            return
+    raise ValueError(f"state['loss_scale'] is {saved!r}: need {', '.join(CHANGING)} of a LossScale")
 
 
 def check_state(state: Record, size: int, arrays: Sequence[str], numbers: Sequence[str] = ("steps",)) -> None:

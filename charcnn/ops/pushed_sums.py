@@ -16,8 +16,8 @@ from charcnn.gpu.collectives.protocols import LOOKS
 from charcnn.gpu.device import block_size, uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, block_idx_y, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit
-from charcnn.ops.adamw import settle
 from charcnn.ops.common.moments import block_sum
+from charcnn.ops.loss_scale import settle
 
 THREADS = block_size(256)
 
@@ -107,7 +107,7 @@ def make_norm_kernel(ranks: int, alone: bool) -> Kernel:
 
     Each rank's squares are added up in the same order, rounded to float32, and these by rank. So all ranks get the same
     bits. `alone` says that all parts are here: partial (ranks, n). Else it is this rank's (1, n), and `places` are
-    addresses of 16 bytes on each rank for each, where ranks put their sums. The rest is as of `adamw.settle`.
+    addresses of 16 bytes on each rank for each, where ranks put their sums. The rest is as of `loss_scale.settle`.
     """
 
     @jit()

@@ -33,9 +33,6 @@ from charcnn.runtime.mixed_plan import ResultSizes, TrainedBlock, blocks_of, lar
 HALVES = {name: replace(of, dtype=np.uint16) for name, of in HALF_PRECISIONS.items()}
 """Numbers of 16 bits by precision, as words in either case."""
 
-HALF = HALVES["bf16"]
-"""Of ranks that share a training."""
-
 Start = Callable[..., object]
 """Starts a kernel of a step, on the stream that it is given."""
 
@@ -120,7 +117,7 @@ class MixedStep:
         product: type[TrainingProduct], *, dropout: float, seed: int, multi_label: bool, precision: str, around: Around,
     ) -> None:  # fmt: skip
         self._around, self._half_of, self._scaling = around, HALVES[precision], scaling
-        self._ptx_type = {"ptx_type": self._half_of.ptx_type}
+        self._ptx_type = self._half_of.ptx_type
         self._rows, self._blocks, self._made, self._product_of = rows, blocks_of(nodes), made, product
         self._masters, self._slopes, self._halves = held
         self._dropout, self._seed, self._multi_label = dropout, seed, multi_label
@@ -165,15 +162,16 @@ class MixedStep:
         """Dropout of what a linear layer reads, in place."""
         if self._dropout and isinstance(block.node.layer, layers.Linear):
             x, layer = self.stages[-1].result, self._blocks.index(block)
-            more = {"seed": self._seed, "layer": layer, **self._ptx_type}
-            self._dropped.append(partial(dropout_, x, self._made, self._dropout, **more))
+            given = x, self._made, self._dropout
+            more = partial(dropout_, *given, seed=self._seed, layer=layer, ptx_type=self._ptx_type)
+            self._dropped.append(more)
             self.starts.append(self._dropped[-1])
 
     def _token_stage(self, block: TrainedBlock, of: ResultSizes) -> None:
         stage = BlockFeatures(block, self.ids, None, *self._picked(block, of))
         weight, bias, affine = self._own(block)
         shapes = tuple(weight.shape), tuple(self.ids.shape)
-        self._tokens = TokenForward(*shapes, layernorm=bool(affine), eps=block.eps, **self._ptx_type)
+        self._tokens = TokenForward(*shapes, layernorm=bool(affine), eps=block.eps, ptx_type=self._ptx_type)
         more = [affine or None, self.factors[0], stage.pooled, stage.place, stage.normalised, stage.moments]
         self.starts.append(partial(self._tokens.forward, self.ids, weight, bias, *more))
         self.stages.append(stage)
@@ -191,11 +189,11 @@ class MixedStep:
             written = stage.pooled, stage.place, stage.normalised, stage.moments
             gamma, beta = affine
             given = stage.y, gamma, beta, self.factors[0]
-            self.starts.append(partial(norms.norm_pool_forward, *given, *written, block.eps, **self._ptx_type))
+            self.starts.append(partial(norms.norm_pool_forward, *given, *written, block.eps, ptx_type=self._ptx_type))
         elif block.pooled:
             length = block.node.out_shape[1]
             given = stage.y, length, stage.pooled, stage.place
-            self.starts.append(partial(pools.pool_forward, *given, **self._ptx_type))
+            self.starts.append(partial(pools.pool_forward, *given, ptx_type=self._ptx_type))
         self.stages.append(stage)
 
     def _head(self, block: TrainedBlock) -> Array:
@@ -208,7 +206,7 @@ class MixedStep:
         factors = self.factors[2 if before.block.pooled else 1]
         given = weight, bias, self.targets, self.counts, self.share, self._scaling, factors
         written = self.losses, self.logits, dh, dlogits, dweight, dbias
-        self.starts.append(partial(head, h, *given, *written, multi_label=self._multi_label, **self._ptx_type))
+        self.starts.append(partial(head, h, *given, *written, multi_label=self._multi_label, ptx_type=self._ptx_type))
         self._sums += [(dweight, self._slope(block, "weight")), (dbias, self._slope(block, "bias"))]
         return dh
 
@@ -222,19 +220,19 @@ class MixedStep:
             part = self._work((norms_backward.backward_parts(*stage.y.shape), stage.y.shape[2]))
             gamma = self._masters[f"{block.norm.layer.name}.weight"]
             read = dy, stage.place, self.factors[0], stage.y, stage.moments, sums, gamma
-            self.starts.append(partial(norms_backward.norm_pool_backward, *read, dx, part, **self._ptx_type))
+            self.starts.append(partial(norms_backward.norm_pool_backward, *read, dx, part, ptx_type=self._ptx_type))
             dy = dx
         elif block.pooled:
             n, rows, channels = stage.y.shape
             parts = columns.parts_of(n * rows // pools.WINDOW, channels)
             dx, part = self._turn(stage.y.shape), self._work((parts, channels))
             given = dy, stage.place, self.factors[0], dx, part
-            self.starts.append(partial(pools.pool_backward, *given, **self._ptx_type))
+            self.starts.append(partial(pools.pool_backward, *given, ptx_type=self._ptx_type))
             dy = dx
         else:
             n, rows, channels = dy.shape
             part = self._work((columns.parts_of(n * rows, channels), channels))
-            self.starts.append(partial(columns.column_sums, dy, part, **self._ptx_type))
+            self.starts.append(partial(columns.column_sums, dy, part, ptx_type=self._ptx_type))
         self._sums.append((part, self._slope(block, "bias")))
         product = self._product(BY_WEIGHTS, x, dy, self._slope(block, "weight"), block.taps)
         self.starts.append(product.start)
@@ -264,7 +262,9 @@ class MixedStep:
         parts, input_parts = map(self._work, norms_backward.columns_shapes(self._rows, *gamma.shape))
         sums = self._work((self._rows, 2))
         read = dy, stage.place, self.factors[0], stage.normalised, gamma
-        self.starts.append(partial(norms_backward.norm_columns, *read, input_parts, parts, sums, **self._ptx_type))
+        self.starts.append(
+            partial(norms_backward.norm_columns, *read, input_parts, parts, sums, ptx_type=self._ptx_type)
+        )
         for part, name in zip((parts[0], parts[1]), ("weight", "bias"), strict=True):
             self._sums.append((part, self._slopes[f"{norm.layer.name}.{name}"]))
         return sums
@@ -305,7 +305,7 @@ class MixedStep:
         self._turns.reverse()
         return self._turns[0][: math.prod(shape)].reshape(tuple(shape))
 
-    def _feature(self, shape: Shape, dtype: DType = HALF.dtype) -> Array:
+    def _feature(self, shape: Shape, dtype: DType = np.uint16) -> Array:
         self.features.append(device.empty(shape, dtype))
         return self.features[-1]
 

@@ -75,7 +75,8 @@ class MixedTraining:
     ) -> None:  # fmt: skip
         if technique not in PRODUCTS:
             raise ValueError(f"{technique=}: need one of {', '.join(PRODUCTS)}")
-        self.precision = choose(precision, HALVES).name
+        self.precision, self._ptx_type = precision, choose(precision, HALVES).ptx_type
+        self._scale = LossScale() if precision == "fp16" else None
         if rows < 1:
             raise ValueError(f"{rows=}: need 1 or more")
         check_dropout(dropout)
@@ -89,7 +90,7 @@ class MixedTraining:
         self._average: Array | None = None
         held = self._hold(group, clip)
         self._step = MixedStep(
-            nodes, rows, held, self.optimiser.made, self.optimiser.scaling, product, dropout=dropout, seed=seed,
+            nodes, rows, held, self.optimiser.made, self._factor.scaling, product, dropout=dropout, seed=seed,
             multi_label=multi_label, precision=precision, around=self._around(),
         )  # fmt: skip
         self._rate, self._classes = device.to_device(np.ones(1)), int(self._step.targets.shape[1])
@@ -109,23 +110,22 @@ class MixedTraining:
         self.weights = device.to_device(self._begun)
         self.gradients = device.to_device(np.zeros_like(self._begun))
         self._copies = device.empty((size,), np.uint16)
-        self.optimiser = AdamW(
-            self.weights, [replace(group, size=size)], clip=clip, shadow=self._copies, stream=self._stream,
-            **self._scaled,
-        )  # fmt: skip
+        more = {"shadow": self._copies, "stream": self._stream, "ptx_type": self._ptx_type, "loss_scale": self._scale}
+        self.optimiser = AdamW(self.weights, [replace(group, size=size)], clip=clip, **more)
+        self._factor = self.optimiser.factor
         return Held(*map(self._layout.parts, (self.weights, self.gradients, self._copies)))
-
-    @property
-    def _scaled(self) -> Record:
-        """What AdamW is told of the precision."""
-        scale = LossScale() if self.precision == "fp16" else None
-        return {"ptx_type": HALVES[self.precision].ptx_type, "loss_scale": scale}
 
     @property
     def left_out(self) -> int:
         """Steps whose gradients were not finite; it waits for all steps."""
-        scale = self.optimiser.loss_scale
+        scale = self._factor.loss_scale
         return 0 if scale is None else scale.left_out
+
+    @property
+    def _by(self) -> np.float32:
+        """The loss scale, or 1."""
+        by: np.float32 = self.fetched(self._factor.scaling)[0]
+        return by
 
     @property
     def memory(self) -> dict[str, int]:
@@ -163,7 +163,7 @@ class MixedTraining:
         """The mean loss of some inputs and copies of its gradients, by name; arguments as of `step`."""
         self._compute(x, targets, leak, weights)
         losses = self.fetched(self._step.losses)[: len(x)]
-        return float(losses.mean(dtype=np.float64)), self._layout.named(self.fetched(self.gradients))
+        return float(losses.mean(dtype=np.float64)), self._layout.named(self.fetched(self.gradients) / self._by)
 
     def step(
         self, x: Array, targets: Array, rate: float = 1.0, *, leak: float = 0.0, weights: np.ndarray | None = None

@@ -205,7 +205,7 @@ class ShardedTraining(Training):
             OSError: it cannot be read.
         """
         self.settle()
-        with training_checkpoint.reading(path, self._shapes) as (self.steps, fill):
+        with training_checkpoint.reading(path, self._shapes) as (self.steps, _, fill):
             for kind in STATES:
                 for bucket in self._layout.buckets:
                     values = np.zeros(self._layout.ranks * bucket.part, np.float32)
