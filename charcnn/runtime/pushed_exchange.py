@@ -25,7 +25,7 @@ from charcnn.ops.adamw import AdamW, round_to
 from charcnn.ops.loss_scale import GradientFactor
 from charcnn.ops.pushed_sums import FLAG, QUAD, THREADS
 from charcnn.runtime.exchange import RankExchange
-from charcnn.runtime.mixed_plan import FlatParams
+from charcnn.runtime.mixed_plan import ALIGNED, FlatParams
 from charcnn.runtime.mixed_step import Around, Start
 from charcnn.runtime.sharding import FLOAT, Bucket
 
@@ -114,6 +114,7 @@ class PushedExchange(Around):
         self.total = self._at("inbox", self._rank, 0, self._own) if stage == 1 else self.gradients
         self._sources = {bucket: self.gradients[layout.whole(bucket)] for bucket in layout.buckets if stage < 2}
         if stage >= 2:
+            self._zeros = device.to_device(np.zeros(ranks * ALIGNED, np.float32))
             turns = [self._buckets[::-1][turn::2] for turn in range(2)]
             for buckets in ([self._plain], *turns):
                 size = max((ranks * bucket.part for bucket in buckets), default=0)
@@ -187,6 +188,8 @@ class PushedExchange(Around):
     def _push(self, bucket: Bucket, stream: Stream) -> None:
         """Send a bucket's gradients to the ranks that add them up: all of it, or their parts."""
         source, layout, number = self._sources[bucket], self._layout, self._layout.buckets.index(bucket)
+        if (behind := source.size - bucket.length) and self._stage >= 2:  # where another bucket left its gradients
+            graph.copy(source[bucket.length :], self._zeros[:behind], stream)
         self._fork(stream)
         for rank in self._others():
             row = (self._rank - rank - 1) % self._group.ranks * self._each
