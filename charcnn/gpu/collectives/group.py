@@ -77,7 +77,7 @@ class Group:
         if any(found := hosts(comm)):
             raise ValueError(
                 f"ranks on {len(set(found))} hosts: these kernels need one, whose memory all GPUs reach; start ranks "
-                "on one, or make a group by `hosts.Hosts`"
+                "on one, or make a group by `Hosts`"
             )
         gpus, multiprocessors = zip(*comm.allgather((gpu, device.multiprocessors())), strict=True)
         peers = not SIMULATED and len(set(gpus)) == len(gpus) and all(comm.allgather(_all_reach(gpus))) and opens(comm)

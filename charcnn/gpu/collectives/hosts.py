@@ -120,7 +120,7 @@ class Hosts(Group):
         self._wide = most > 1
         """Whether sums of a host travel, which are float32."""
         self.nbytes = self.near.nbytes
-        self._pages, self._held, self._lost = list[tuple[Any, list[int]]](), 0, -1
+        self._pages, self._half, self._lost = list[tuple[Any, list[int]]](), 0, -1
         self._said = list["MPI.Request"]()
 
     def share(self, nbytes: int) -> list[int]:
@@ -226,12 +226,12 @@ class Hosts(Group):
         all_ = messages(self.on, pieces)
         each = max((-(-one.size * rows // ALIGNED) * ALIGNED for one in all_), default=0)
         inboxes = max((one.inbox + 1 for one in all_), default=0)
-        region, addresses = self._paged(max(1, (inboxes + len(self.on) - 1) * each))
+        (region, addresses), half = self._paged(max(inboxes, len(self.on) - 1) * each), self._half
         at, here = dict(zip(self._here, addresses, strict=True)), self.on.index(self._here)
         leave, come = list[tuple[int, int, int]](), list[tuple[int, int, int]]()
         for one in all_:
             if one.source == self.rank:
-                place = (inboxes + one.outbox) * each
+                place = half + one.outbox * each
                 recording.copy_rows(at[self.rank] + place, one.size, x + one.begin, x_row, one.size, rows, stream)
                 leave.append((one.to, region.address + place, one.size * rows))
             if one.to == self.rank:
@@ -242,11 +242,15 @@ class Hosts(Group):
         }  # fmt: skip
 
     def _paged(self, nbytes: int) -> tuple[Any, list[int]]:
-        """Memory for messages, on every rank of the host: this rank's, and the addresses here of all. Kept."""
-        if nbytes > self._held:
-            region = self._region(nbytes)
+        """Memory for messages on every rank of the host: this rank's, and the addresses here of all.
+
+        It has so many bytes for what comes, and then as many for what leaves. That is written while the host's other
+        GPUs still read what came before. Graphs have the addresses: it is kept.
+        """
+        if nbytes > self._half or not self._pages:
+            self._half = max(nbytes, ALIGNED)
+            region = self._region(2 * self._half)
             self._pages.append((region, region.shared(self._near)))
-            self._held = nbytes
         return self._pages[-1]
 
     # On the host
