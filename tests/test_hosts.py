@@ -212,6 +212,7 @@ main(sys.argv[1], sys.argv[2:])
     ],
 )  # fmt: skip
 def test_commands_on_two_hosts(names, words, link, tmp_path):
-    done = mpiexec(len(names), "-c", CALLED + COMMANDS, names, *words.split(), "--json", tmp_path / "r.json", **EMULATED)
+    words = [*words.split(), "--json", tmp_path / "r.json"]
+    done = mpiexec(len(names), "-c", CALLED + COMMANDS, names, *words, **EMULATED)
     assert "validated passed" in done.stdout, done.stdout + done.stderr
     assert {did["link"] for did in json.loads((tmp_path / "r.json").read_text())["parts"]} == {link}

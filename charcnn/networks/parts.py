@@ -194,8 +194,8 @@ def shared(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
 def relayed(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
     """A network's `build` for GPUs, each of which has a stage of layers, of equal time as measured on the root's GPU.
 
-    Takes `place`, (rank, ranks), too. All ranks of mpiexec call it. It gives what `offload.pipeline` runs: between hosts
-    stages of equal FLOP, which send messages.
+    Takes `place`, (rank, ranks), too. All ranks of mpiexec call it. It gives what `offload.pipeline` runs: on
+    several hosts stages of equal FLOP, which send messages.
     """
 
     @wraps(build)

@@ -24,7 +24,7 @@ from charcnn.gpu.collectives.pieces import Piece, launch_pieces
 from charcnn.gpu.collectives.regions import GpuRegion, HostRegion
 from charcnn.gpu.collectives.sums import launch_sum
 from charcnn.gpu.launch import Call
-from charcnn.host.shared_memory import hosts
+from charcnn.host.shared_memory import PINNED_PAGES, hosts
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -115,7 +115,7 @@ class Hosts(Group):
         """The ranks of this host."""
         direct = direct and (self.near.ranks == 1 or self.near.link == "GPU memory")
         self._region = GpuRegion if all(comm.allgather(direct)) else HostRegion
-        self.link = f"MPI from {'GPU memory' if self._region is GpuRegion else 'pinned pages'}"
+        self.link = "MPI from GPU memory" if self._region is GpuRegion else PINNED_PAGES
         self.link += f", {self.near.link} within a host" * (most > 1)
         self._wide = most > 1
         """Whether sums of a host travel, which are float32."""
