@@ -84,7 +84,9 @@ def row_scope(nodeid: str) -> str | None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--all, and --turns."""
     parser.addoption("--all", action="store_true", help="also run the exhaustive tests")
-    parser.addoption("--turns", action="store_true", help="with -m exhaustive: run one in eleven, chosen by the commit")
+    parser.addoption(
+        "--turns", action="store_true", help=f"with -m exhaustive: run one in {TURNS}, chosen by the commit"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -102,10 +104,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "quick(case, everywhere): which cases are not exhaustive; see `quick`")
 
 
-def quick(case: Callable[..., bool], everywhere: bool = False) -> pytest.MarkDecorator:
+def quick(case: Callable[..., bool], everywhere: bool = True) -> pytest.MarkDecorator:
     """A mark: of a test's cases, those are exhaustive of which `case`, of parameters by their names, is false.
 
-    On a GPU alone, which compiles kernels for each of them, for seconds; unless `everywhere`.
+    A GPU compiles kernels for each of them, for seconds, and the simulator takes as long to run them. Not `everywhere`:
+    on a GPU alone, where the simulator's are quick, or alone show something.
     """
     return pytest.mark.quick(case=case, everywhere=everywhere)
 
@@ -153,13 +156,11 @@ def waits(item: pytest.Item) -> bool:
     return not kept and crc32(item.nodeid.encode()) % TURNS != part(TURNS)
 
 
-TURNS = 11
+TURNS = 37
 """Of exhaustive tests and their cases, one in so many runs with --turns: those that a commit's hash chooses."""
 
-ALWAYS = (
-    "test_emulator_levels.py", "test_notebooks.py", "test_offline.py",
-)  # fmt: skip
-"""Files whose tests take turns in their own way, or are to run for every commit."""
+ALWAYS = "test_emulator_levels.py", "test_offline.py"
+"""Files whose tests take turns in their own way."""
 
 LONGEST = (
     "test_chain.py", "test_direct.py", "test_compile_networks.py", "test_packaging.py", "test_peers.py",

@@ -14,6 +14,7 @@ from charcnn.gpu import device
 from charcnn.ops.attention import wgmma_tile
 
 
+@pytest.mark.exhaustive  # a quarter of a minute of emulation
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to emulate")
 def test_each_wait_is_noted_once(monkeypatch):
     one_multiprocessor(monkeypatch)

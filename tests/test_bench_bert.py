@@ -109,6 +109,7 @@ def timed(ready, **_):
     return [{**one.row, **rates, "microseconds": float(n)} for n, one in enumerate(ready, 1)]
 
 
+@pytest.mark.exhaustive  # wgmma emulated, for a quarter of a minute
 def test_every_technique_is_checked_timed_and_shown(small, monkeypatch, tmp_path):
     monkeypatch.setattr(bert, "by_turns", timed)
     assert bert.main(["--precisions", "fp16", "--modes", "eager", "--results-dir", str(tmp_path)]) == 0

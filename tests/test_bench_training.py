@@ -39,6 +39,7 @@ def contender(kind, *arguments, precision="bf16"):
     return work.Contender("one", "One", kind, precision, arguments)
 
 
+@pytest.mark.exhaustive  # the next have a peer, test_training_levels has levels
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, where it measures")
 def test_a_level_and_a_peer_in_the_simulator(tmp_path, monkeypatch):
     """The whole command, and its result on a page."""

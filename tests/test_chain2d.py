@@ -130,7 +130,7 @@ def read(link, axis, outputs):
     return range(min(found), max(found) + 1) if found else range(0)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(chains(), methods())
 def test_tilings_are_what_windows_read(chain, options):
     (step,) = planned(*chain, options).steps
@@ -215,8 +215,8 @@ def test_alexnets_first_two_layers_whole_fit_in_half_precision():
 
 
 def test_four_convolutions_are_planned_in_all_partitions():
-    for kernels in KERNELS:
-        for tile in range(1, 6):
+    for turn, kernels in enumerate(KERNELS):
+        for tile in {1, 2 + turn % 4}:
             made = four(kernels=kernels, tile=tile)
             assert tuple(step.convolutions for step in made.steps) == kernels
             assert {step.method for step in made.steps} == {"tiles"}
@@ -294,12 +294,12 @@ def test_device_arrays_and_a_workspace():
     assert kernel2d.make_kernel.cache_info().misses == before  # an equal plan compiles nothing
 
 
-def test_no_method_takes_the_least_forecast():
-    for batch in (1, 10_000):
-        best = four(batch=batch).seconds
-        for kernels in ((4,), (1, 1, 1, 1)):
-            apart = [four(batch=batch, kernels=kernels, method=method).seconds for method in METHODS]
-            assert best <= four(batch=batch, kernels=kernels).seconds <= min(apart)
+@pytest.mark.parametrize("batch", [1, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+def test_no_method_takes_the_least_forecast(batch):
+    best = four(batch=batch).seconds
+    for kernels in ((4,), (1, 1, 1, 1)):
+        apart = [four(batch=batch, kernels=kernels, method=method).seconds for method in METHODS]
+        assert best <= four(batch=batch, kernels=kernels).seconds <= min(apart)
 
 
 def test_forecast_follows_the_roofline():

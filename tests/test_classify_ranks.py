@@ -181,7 +181,7 @@ def test_a_rank_that_dies_loses_no_row(files):
 
 @needs_mpi
 @pytest.mark.parametrize("how", ["static", "async"])
-@quick(lambda how: how == "static", everywhere=True)
+@quick(lambda how: how == "static")
 def test_a_rank_that_fails_ends_the_run_and_the_same_command_goes_on(files, how, tmp_path):
     command, out = words(files, f"failing-{how}", "--level", "l18", "--batch", "16", "--offload", how)
     done = mpiexec(2, "-c", FAILING, *command, timeout=300, FAILED=str(tmp_path / "failed"))

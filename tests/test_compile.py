@@ -315,7 +315,9 @@ sys.exit(int(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize(("end", "status"), [("0", 0), ("3", 3), ("killed", -9)])
+@pytest.mark.parametrize(
+    ("end", "status"), [pytest.param("0", 0, marks=pytest.mark.exhaustive), ("3", 3), ("killed", -9)]
+)
 def test_processes_that_go_on_end_with_the_one_that_started_them(end, status, tmp_path):
     (tmp_path / "endless.py").write_text(WORKER)
     os.mkfifo(tmp_path / "ended")

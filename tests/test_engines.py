@@ -126,7 +126,7 @@ def test_labels_are_those_of_one_process(name, news, run, classifier):
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-@quick(lambda name: name != "processes", everywhere=True)
+@quick(lambda name: name != "processes")
 def test_a_worker_is_killed(name, news, run, classifier):
     pytest.importorskip(PACKAGES[name])
     classifier.predict(TEXTS)

@@ -84,7 +84,7 @@ print("rank done", comm.rank)
 
 @needs_mpi
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-@quick(lambda ranks: ranks < 4, everywhere=True)
+@quick(lambda ranks: ranks < 4)
 def test_any_source_over_any_ranks_gives_the_bits_of_static(ranks):
     done = mpiexec(ranks, "-c", ROUND_TRIP)
     assert done.returncode == 0, done.stderr
@@ -115,7 +115,7 @@ if comm.rank == 0:
 
 
 @needs_mpi
-@pytest.mark.parametrize("mode", ["async", "farm"])
+@pytest.mark.parametrize("mode", [pytest.param("async", marks=pytest.mark.exhaustive), "farm"])
 def test_a_slow_rank_holds_up_only_the_two_chunks_that_it_has(mode, tmp_path):
     """Shared out evenly it would have 25 of 100, and wait for ever."""
     done = mpiexec(4, "-c", GATED, tmp_path / "chunks", mode)

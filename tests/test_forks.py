@@ -80,7 +80,7 @@ def run(tmp_path, code, *words, **environment):
 
 
 @pytest.mark.parametrize("layer", ["omp", "workqueue"])
-@quick(lambda layer: layer == "omp", everywhere=True)
+@quick(lambda layer: layer == "omp")
 def test_a_forked_child_is_told(tmp_path, layer):
     predict = "\ndef predict(text):\n    return classifier.predict(text)\n"
     told = run(tmp_path, predict + FORKED, layer, NUMBA_THREADING_LAYER=layer)

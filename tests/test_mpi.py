@@ -280,7 +280,7 @@ def test_levels_give_the_same_bits_on_any_number_of_ranks(name, inputs, tmp_path
 @needs_mpi
 def test_report_under_mpi(tmp_path):
     file = tmp_path / "report.json"
-    done = mpiexec(2, "-m", "charcnn.levels.l1", "--config", "tiny", "--inputs", 5, "--json", file)
+    done = mpiexec(2, "-m", "charcnn.levels.l1", "--config", "tiny", "--inputs", 3, "--json", file)
     assert done.returncode == 0, done.stderr
     assert json.loads(file.read_text())["ranks"] == 2
     assert done.stdout.count("validated") == 1, "the root alone reports"
@@ -304,7 +304,7 @@ def build(params, config, *, batch=4, gpus=None, monitor=None):
         return run(ids)
     return fail
 build.__module__ = "charcnn.levels.l2"
-runner.main(build, ["--config", "tiny", "--inputs", "6"])
+runner.main(build, ["--config", "tiny", "--inputs", "2"])
 """
 
 

@@ -187,7 +187,7 @@ def test_what_does_not_fit(made):
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to emulate")
-@quick(lambda made, kind: kind is BY_WEIGHTS or (made is WgmmaProduct) == (kind is FORWARD), everywhere=True)
+@quick(lambda made, kind: kind is BY_WEIGHTS or (made is WgmmaProduct) == (kind is FORWARD))
 @pytest.mark.parametrize("kind", [FORWARD, BY_FEATURES, BY_WEIGHTS], ids=lambda kind: kind.name)
 def test_no_race_in_emulation(made, kind, monkeypatch):
     fresh_kernels(monkeypatch)

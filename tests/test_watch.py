@@ -127,7 +127,7 @@ runner.main(build, ["--config", "tiny", "--inputs", "30", "--offload", mode])
 
 @needs_mpi
 @needs_ulfm
-@pytest.mark.parametrize("mode", ["static", "async"])
+@pytest.mark.parametrize("mode", [pytest.param("static", marks=pytest.mark.exhaustive), "async"])
 def test_a_death_ends_all_ranks_that_go_in_step(mode):
     done = mpiexec(2, "-c", STEPS, "SIGKILL", mode, options=ULFM, timeout=300)
     ended(done)

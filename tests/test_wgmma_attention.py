@@ -136,7 +136,7 @@ def test_an_infinite_value_of_the_next_input_is_not_seen():
     assert np.isnan(made[20:]).all()
 
 
-@pytest.mark.parametrize("lengths", [None, [40, 7]])
+@pytest.mark.parametrize("lengths", [pytest.param(None, marks=pytest.mark.exhaustive), [40, 7]])
 def test_inputs_of_as_many_rows(lengths):
     qkv, exact = rounded(drawn(2, 40, 3 * 2 * 32), "fp16")
     counts = None if lengths is None else np.array(lengths, np.int32)
@@ -182,7 +182,7 @@ def test_rows_are_refused(shape, options):
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to emulate")
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(2, 6))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 6))])
 @pytest.mark.parametrize(("shape", "lengths"), [((1, 1, 300, 64), None), ((2, 1, 140, 32), [135, 3])])
 def test_no_schedule_makes_a_race(shape, lengths, seed):
     q, k, v = drawn(3, *shape).astype(np.float16)

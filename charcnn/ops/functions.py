@@ -21,7 +21,8 @@ from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes, shapes2d, shapes_backward, shapes_transformer
 from charcnn.ops.common.arrays import host, hosts
-from charcnn.ops.table import VARIANTS, Variant, loaded, operator
+from charcnn.ops.operator_row import loaded
+from charcnn.ops.table import VARIANTS, Variant, operator
 from charcnn.ops.techniques import TECHNIQUES
 
 FUNCTIONS: dict[str, list[Variant]] = {}

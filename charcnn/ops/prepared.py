@@ -17,8 +17,9 @@ from charcnn.layers.windows import pair
 from charcnn.ops.common.arrays import host, pack
 from charcnn.ops.functions import arrays_of, checked_shape, launch_of, options_of, takes_epilogue
 from charcnn.ops.layers import FASTEST, prepared_by
+from charcnn.ops.operators import OPERATORS
 from charcnn.ops.patterns import fits, operator_name, options
-from charcnn.ops.table import OPERATORS, VARIANTS, Variant, operator
+from charcnn.ops.table import VARIANTS, Variant, operator
 
 if TYPE_CHECKING:
     from charcnn.gpu.replay import Replay
