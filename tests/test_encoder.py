@@ -10,6 +10,7 @@ import numba
 import numpy as np
 import pytest
 from bert_folder import TEXTS, ids_of, of_pytorch, written
+from conftest import by_turns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,7 +146,12 @@ OTHERS_SHOW = ("mma", "fp16"), ("mma", "tf32"), ("wgmma", "fp16"), ("wgmma", "bf
 """Each of these precisions is shown by the other's products, and fp16 with wgmma by fp8's attention."""
 
 PRECISE = [
-    pytest.param(row.name, precision, marks=[pytest.mark.exhaustive] * ((row.name, precision) in OTHERS_SHOW))
+    pytest.param(
+        row.name,
+        precision,
+        marks=[pytest.mark.exhaustive] * ((row.name, precision) in OTHERS_SHOW)
+        + [by_turns] * ((row.name, precision) in (("wgmma", "fp16x3"), ("wgmma", "tf32"))),
+    )
     for row in ENCODER_TECHNIQUES
     for precision in row.precisions
 ]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import quick
+from conftest import by_turns, quick
 from test_farm import ULFM, needs_ulfm
 from test_mpi import mpiexec, needs_mpi
 from test_networks import TITLES, architecture, drawn
@@ -267,6 +267,7 @@ def test_three_ranks_give_what_one_gives(names):
     assert done.stdout.count("done") == 3 * len(names)
 
 
+@by_turns
 @needs_mpi
 @pytest.mark.parametrize("mode", offload.PARTED)
 @quick(lambda mode: mode == "tensor")
@@ -362,6 +363,7 @@ command.main("ece408", options)
 """
 
 
+@by_turns
 @needs_mpi
 @needs_ulfm
 @pytest.mark.parametrize("mode", offload.PARTED)
