@@ -128,6 +128,7 @@ from charcnn.layers import place
 from charcnn.runtime.mixed_training import MixedTraining
 from charcnn.runtime.filed_training import FiledTraining
 from charcnn.runtime.offloaded_training import OffloadedTraining
+from charcnn.runtime.shared_mixed_training import SharedMixedTraining
 from charcnn.runtime.sharding import LEAST_MEMORY
 
 nodes = place(
@@ -161,12 +162,38 @@ assert filed.digest() == shared.digest() and filed.steps == 2
 assert filed.memory["moments"] == filed.memory["masters"] == 0
 file = f"{sys.argv[1]}/kept.safetensors"
 filed.save(file)
+filed.save(f"{sys.argv[1]}/kept-bf16.safetensors")
 again = FiledTraining(nodes, weights, 4, comm, directory=sys.argv[1], memory=LEAST_MEMORY, clip=0.1)
 again.resume(file)
 for training in (again, shared):
     training.step(ids[own], targets[own])
 assert again.digest() == shared.digest() and again.steps == 3
-for training in (shared, filed, again):
+half, counts = {"clip": 0.1, "precision": "fp16"}, np.ones(len(ids[own]), np.float32)
+counts[0] = 1 if shared._exchange.rank else 1e30  # too large on one rank: all leave the step out
+others = [
+    SharedMixedTraining(nodes, weights, 4, comm, stage=0 if comm is None else 1, **half),
+    OffloadedTraining(nodes, weights, 4, comm, stage=2, **half),
+    FiledTraining(nodes, weights, 4, comm, directory=sys.argv[1], memory=LEAST_MEMORY, **half),
+]
+for training in others:
+    first = training.digest()
+    training.step(ids[own], targets[own], weights=counts)
+    assert (training.left_out, training.steps, training.digest()) == (1, 0, first)
+    training.save(file, force=True)
+    training.step(ids[own], targets[own])
+    assert (training.left_out, training.steps) == (1, 1) and training.digest() != first
+    last = training.digest()
+    training.resume(file)
+    assert training.left_out == 1 and training._factor.loss_scale.scale == 2**15
+    training.step(ids[own], targets[own])
+    assert training.digest() == last
+assert others[1].digest() == others[2].digest()
+assert comm is None or len(set(comm.allgather(others[0].digest()))) == 1
+try:
+    others[0].resume(f"{sys.argv[1]}/kept-bf16.safetensors")
+except ValueError as error:
+    assert "state['loss_scale'] is None" in str(error)
+for training in (shared, filed, again, *others):
     training.close()
 if comm is None or comm.rank == 0:
     print("all right")
@@ -179,7 +206,8 @@ if comm is None or comm.rank == 0:
 def test_the_host_moves_the_weights(ranks, tmp_path):
     """Emulated: nearly those of a GPU that does all; float32's operations are contracted otherwise there.
 
-    Masters and moments in files, four times as large as the memory that they are allowed, have the same bits.
+    Masters and moments in files, four times as large as the memory that they are allowed, have the same bits. In fp16
+    all ranks leave out a step that overflows on one, and a checkpoint has the loss scale.
     """
     done = mpiexec(ranks, "-c", OFFLOADED, tmp_path, NUMBA_ENABLE_CUDASIM="1", timeout=600)
     assert done.stdout.startswith("all right"), done.stderr
