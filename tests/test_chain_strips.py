@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import quick
+from conftest import by_turns, quick
 from small_gpu import one_multiprocessor
 from test_chain2d import H200, HALF, TOLERANCE, arguments, close
 from test_chain2d import check as check_chain
@@ -98,6 +98,7 @@ def test_a_network_in_emulation(monkeypatch):
     assert (abs(got - want) / sigma).max() < row.rounding("fp16").bound
 
 
+@by_turns
 def test_a_network_in_float32(monkeypatch):
     """One kernel of a few threads, where the simulator has them run."""
     network = architecture("alexnet")

@@ -10,6 +10,7 @@ import numba
 import numpy as np
 import pytest
 from bert_folder import TEXTS, ids_of, of_pytorch, written
+from conftest import by_turns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -144,8 +145,16 @@ def test_causal_attention_sees_nothing_behind() -> None:
 OTHERS_SHOW = ("mma", "fp16"), ("mma", "tf32"), ("wgmma", "fp16"), ("wgmma", "bf16")
 """Each of these precisions is shown by the other's products, and fp16 with wgmma by fp8's attention."""
 
+BY_TURNS = ("wgmma", "fp16x3"), ("wgmma", "tf32"), ("cpu_gemm", "bf16"), ("cpu_gemm", "int8")
+"""And these by tests of their products."""
+
 PRECISE = [
-    pytest.param(row.name, precision, marks=[pytest.mark.exhaustive] * ((row.name, precision) in OTHERS_SHOW))
+    pytest.param(
+        row.name,
+        precision,
+        marks=[pytest.mark.exhaustive] * ((row.name, precision) in OTHERS_SHOW)
+        + [by_turns] * ((row.name, precision) in BY_TURNS),
+    )
     for row in ENCODER_TECHNIQUES
     for precision in row.precisions
 ]

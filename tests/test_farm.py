@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import quick
+from conftest import by_turns
 from test_mpi import KEEP_LOGITS, mpiexec, needs_mpi, survives_deaths
 
 from charcnn import offload
@@ -83,8 +83,7 @@ print("rank done", comm.rank)
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@quick(lambda ranks: ranks < 4)
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_any_source_over_any_ranks_gives_the_bits_of_static(ranks):
     done = mpiexec(ranks, "-c", ROUND_TRIP)
     assert done.returncode == 0, done.stderr
@@ -246,6 +245,7 @@ farm.leave(0)
 """
 
 
+@by_turns
 @needs_mpi
 @needs_ulfm
 def test_after_the_roots_death_a_restart_continues(tmp_path):

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from conftest import multiplied_here, quick, runs_here
+from conftest import by_turns, multiplied_here, quick, runs_here
 from numba import cuda
 from test_mpi import mpiexec, needs_mpi
 
@@ -78,8 +78,7 @@ def test_logits_are_those_of_the_reference_and_of_l0(name, config):
     ids = random_ids(3, config)
     monitor = Monitor()
     logits = LEVELS[name].module.build(weights, config, batch=2, monitor=monitor)(ids)
-    assert logits.dtype == np.float32
-    assert logits.shape == (3, config.classes)
+    assert (logits.dtype, logits.shape) == (np.float32, (3, config.classes))
     assert right(logits, ids, weights, config, name)
     assert right(LEVELS["l0"].module.build(weights, config)(ids), ids, weights, config, "l0")
     assert min(monitor.seconds.values()) > 0
@@ -132,8 +131,7 @@ def test_odd_batches_on_tensor_cores(name, precision):
         assert np.array_equal(run.on_device(ids_gpu).copy_to_host(), logits), "bit-equal from run to run"
 
 
-@quick(lambda name: name not in ("l10", "l12"))  # whose kernels l13 has, too
-@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[by_turns] * (name in ("l10", "l12"))) for name in LEVELS])
 def test_logits_do_not_depend_on_the_batch(name):
     config, n = fitted(name, FEW), ALONE if LEVELS[name].small_batches else 3  # of more, these have other kernels
     weights, ids = LEVELS[name].taken(params.init(config, seed=1)), random_ids(n, config)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import quick
+from conftest import by_turns, quick
 from test_farm import ULFM, needs_ulfm
 from test_mpi import mpiexec, needs_mpi
 from test_networks import TITLES, architecture, drawn
@@ -260,13 +260,14 @@ for turn, name in enumerate(sys.argv[1:]):
 
 
 @needs_mpi
-@pytest.mark.parametrize("names", [TITLES[:2], pytest.param(TITLES[2:], marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("names", [TITLES[:1], pytest.param(TITLES[1:], marks=by_turns)])
 def test_three_ranks_give_what_one_gives(names):
     done = mpiexec(3, "-c", RANKS, *names, PYTHONPATH="tests:bench")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("done") == 3 * len(names)
 
 
+@by_turns
 @needs_mpi
 @pytest.mark.parametrize("mode", offload.PARTED)
 @quick(lambda mode: mode == "tensor")
@@ -362,6 +363,7 @@ command.main("ece408", options)
 """
 
 
+@by_turns
 @needs_mpi
 @needs_ulfm
 @pytest.mark.parametrize("mode", offload.PARTED)

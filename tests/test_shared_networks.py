@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from conftest import by_turns
 from test_mpi import mpiexec, needs_mpi
 
 from charcnn.catalog import network
@@ -199,7 +200,7 @@ def test_where_stages_begin():
 @pytest.mark.parametrize(
     ("ranks", "technique", "ops"),
     [
-        (2, "naive", "shared"),
+        pytest.param(2, "naive", "shared", marks=by_turns),
         *(
             pytest.param(*of, marks=pytest.mark.exhaustive)
             for of in ((2, "naive", "whole"), (3, "winograd", "shared"), (2, "mma", "whole"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import quick
+from conftest import by_turns, quick
 from small_batch_cases import near, numbers, on_a_gpu, poisoned, small_batch_machine
 from spaces import Space
 
@@ -124,6 +124,7 @@ def test_block_1_far_from_zero(machine):
     near(numbers(out, TENSOR_PRECISIONS["fp16x3"]), want, 2.0**-24 * 8 * 256 / 2)  # sums' own rounding
 
 
+@by_turns
 def test_the_layer_gives_what_that_of_all_inputs_does(machine):
     rng, of = np.random.default_rng(0), TENSOR_PRECISIONS["tf32"]
     weight, bias = rng.standard_normal((3, 5, 16)).astype(np.float32), rng.standard_normal(16).astype(np.float32)

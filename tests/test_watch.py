@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import by_turns
 from test_farm import ULFM, needs_ulfm
 from test_mpi import ENVIRONMENT, ROOT, mpiexec, needs_mpi, survives_deaths
 
@@ -136,6 +137,7 @@ def test_a_death_ends_all_ranks_that_go_in_step(mode):
     assert "validated" not in done.stdout
 
 
+@by_turns
 @needs_mpi
 @needs_ulfm
 def test_a_stopped_rank_is_ended_and_with_it_all_that_go_in_step():

@@ -3652,6 +3652,136 @@ def attention_wgmma(
         DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 
+# packed_attention
+
+def packed_attention_loops(
+    qkv: np.ndarray, offsets: np.ndarray, heads: int, causal: bool = False, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.packed_attention` by the technique `loops`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    Compiled plain loops on one CPU core.
+
+    Query after query.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (T, heads * d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; offsets do not ascend from 0 to the number of
+            rows.
+    """
+
+def packed_attention_cpu_vector(
+    qkv: np.ndarray, offsets: np.ndarray, heads: int, causal: bool = False, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.packed_attention` by the technique `cpu_vector`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
+
+    A task takes 64 queries of a head along its input's keys: no score is written to memory.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (T, heads * d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; offsets do not ascend from 0 to the number of
+            rows.
+    """
+
+def packed_attention_naive(
+    qkv: Array, offsets: Array, heads: int, causal: bool = False, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.packed_attention` by the technique `naive`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block a query of a head, with a running softmax over 128 keys at a time. Offsets are not checked.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (T, heads * d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def packed_attention_wgmma(
+    qkv: Array,
+    offsets: Array,
+    heads: int,
+    causal: bool = False,
+    *,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.packed_attention` by the technique `wgmma`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call casts the rows and the results; `WgmmaAttention.of_rows` leaves that out. Offsets are not checked.
+
+    If causal, values that are not finite reach the results of all queries of their tile.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (T, heads * d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; d is not 32, 64
+            or 128.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
 # heads_apart
 
 def heads_apart_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
