@@ -58,8 +58,8 @@ def said(rows: Iterable[Row], items: str) -> str:
     idle = " to ".join(dict.fromkeys(map(number, (min(watts), max(watts)))))
     names, many = sorted({one["counter"] for one in every}), sorted({len(one["rounds"]) for one in every})
     return (
-        f"\nJoules are those of a million {items}, by {'; '.join(names)}. They include the {idle} W that it draws idle. "
-        f"Each is the mean of {' or '.join(map(str, many))} rounds, which lie at most "
+        f"\nJoules are those of a million {items}, by {'; '.join(names)}. They include the {idle} W that it draws "
+        f"idle. Each is the mean of {' or '.join(map(str, many))} rounds, which lie at most "
         f"{100 * max(map(spread, every)):.1f} % from the middle.\n"
     )
 

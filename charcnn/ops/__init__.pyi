@@ -2870,12 +2870,12 @@ def embedding_loops(
     Token after token.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
 
@@ -2906,12 +2906,12 @@ def embedding_naive(
     Neighbouring threads read and write neighbouring features.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -2942,12 +2942,12 @@ def embedding_cpu_vector(
     A task a token.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
 
@@ -2978,12 +2978,12 @@ def embedding_vectorized(
     A token has as many lanes as its row has fours of features, up to a warp: its id is read once.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -3021,14 +3021,14 @@ def embedding_rownorm_naive(
     A block a token: it writes the sum to its row, and reads that twice more, for variance and result.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
         gamma: float32 (H,), C-contiguous.
         beta: float32 (H,), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         eps: float, default 1e-05: added to the variance, greater than 0.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
@@ -3063,14 +3063,14 @@ def embedding_rownorm_cpu_vector(
     A task a token: its row is written to `out`, and normalised there.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
         gamma: float32 (H,), C-contiguous.
         beta: float32 (H,), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         eps: float, default 1e-05: added to the variance, greater than 0.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
@@ -3105,14 +3105,14 @@ def embedding_rownorm_vectorized(
     A token has as many lanes as its row has fours of features, up to a warp, which keep the sum in registers.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
         gamma: float32 (H,), C-contiguous.
         beta: float32 (H,), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         eps: float, default 1e-05: added to the variance, greater than 0.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
@@ -3403,8 +3403,8 @@ def attention_loops(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3437,8 +3437,8 @@ def attention_cpu_vector(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3473,8 +3473,8 @@ def attention_naive(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3511,8 +3511,8 @@ def attention_row_blocks(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3549,8 +3549,8 @@ def attention_flash(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3590,8 +3590,8 @@ def attention_mma(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range.
@@ -3634,8 +3634,8 @@ def attention_wgmma(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range.
@@ -3645,6 +3645,136 @@ def attention_wgmma(
 
     Returns:
         float32 (N, heads, S, d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; d is not 32, 64
+            or 128.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+# packed_attention
+
+def packed_attention_loops(
+    qkv: np.ndarray, offsets: np.ndarray, heads: int, causal: bool = False, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.packed_attention` by the technique `loops`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    Compiled plain loops on one CPU core.
+
+    Query after query.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (T, heads * d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; offsets do not ascend from 0 to the number of
+            rows.
+    """
+
+def packed_attention_cpu_vector(
+    qkv: np.ndarray, offsets: np.ndarray, heads: int, causal: bool = False, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.packed_attention` by the technique `cpu_vector`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
+
+    A task takes 64 queries of a head along its input's keys: no score is written to memory.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (T, heads * d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; offsets do not ascend from 0 to the number of
+            rows.
+    """
+
+def packed_attention_naive(
+    qkv: Array, offsets: Array, heads: int, causal: bool = False, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.packed_attention` by the technique `naive`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block a query of a head, with a running softmax over 128 keys at a time. Offsets are not checked.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (T, heads * d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def packed_attention_wgmma(
+    qkv: Array,
+    offsets: Array,
+    heads: int,
+    causal: bool = False,
+    *,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.packed_attention` by the technique `wgmma`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call casts the rows and the results; `WgmmaAttention.of_rows` leaves that out. Offsets are not checked.
+
+    If causal, values that are not finite reach the results of all queries of their tile.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (T, heads * d), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; d is not 32, 64
@@ -3868,7 +3998,7 @@ def conv2d_loops(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -3909,7 +4039,7 @@ def conv2d_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -3951,7 +4081,7 @@ def conv2d_cpu_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -3994,7 +4124,7 @@ def conv2d_winograd_rows_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -4037,7 +4167,7 @@ def conv2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -4081,7 +4211,7 @@ def conv2d_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -4127,7 +4257,7 @@ def conv2d_direct_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
@@ -4178,7 +4308,7 @@ def conv2d_nhwc_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -4229,7 +4359,7 @@ def conv2d_nhwc_wgmma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -4276,7 +4406,7 @@ def conv2d_nhwc_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -4318,7 +4448,7 @@ def conv2d_nhwc_winograd_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -4362,7 +4492,7 @@ def conv2d_nhwc_double_buffered(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -4407,7 +4537,7 @@ def conv2d_nhwc_winograd(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -4714,7 +4844,7 @@ def maxout_loops(x: np.ndarray, pieces: int = 2, *, out: np.ndarray | Function |
 
     Args:
         x: float32 (N, C, ...), C-contiguous.
-        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; divides their number.
         out: where to write, float32 (N, C / pieces, ...); made where None. Or a function that gives it, called with a
             shape and a dtype.
 
@@ -4737,7 +4867,7 @@ def maxout_naive(x: Array, pieces: int = 2, *, out: Array | None = None, stream:
 
     Args:
         x: float32 (N, C, ...), C-contiguous.
-        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; divides their number.
         out: where to write, float32 (N, C / pieces, ...); made where None. Or a function that gives it, called with a
             shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5329,7 +5459,7 @@ def local_response_norm_loops(
 
     Args:
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5364,7 +5494,7 @@ def local_response_norm_naive(
 
     Args:
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5403,7 +5533,7 @@ def local_response_norm_nhwc_coalesced(
 
     Args:
         x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5441,7 +5571,7 @@ def local_response_norm_nhwc_vectorized(
 
     Args:
         x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5479,7 +5609,7 @@ def local_response_norm_nhwc_cpu_vector(
 
     Args:
         x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5525,7 +5655,7 @@ def conv2d_relu_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5567,7 +5697,7 @@ def conv2d_relu_cpu_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5610,7 +5740,7 @@ def conv2d_relu_winograd_rows_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5653,7 +5783,7 @@ def conv2d_relu_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5697,7 +5827,7 @@ def conv2d_relu_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5743,7 +5873,7 @@ def conv2d_relu_direct_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
@@ -5794,7 +5924,7 @@ def conv2d_relu_nhwc_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -5845,7 +5975,7 @@ def conv2d_relu_nhwc_wgmma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -5892,7 +6022,7 @@ def conv2d_relu_nhwc_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5934,7 +6064,7 @@ def conv2d_relu_nhwc_winograd_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5978,7 +6108,7 @@ def conv2d_relu_nhwc_double_buffered(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6023,7 +6153,7 @@ def conv2d_relu_nhwc_winograd(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6069,7 +6199,7 @@ def conv2d_tanh_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6113,7 +6243,7 @@ def conv2d_tanh_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6159,7 +6289,7 @@ def conv2d_tanh_direct_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
@@ -6209,7 +6339,7 @@ def conv2d_sigmoid_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6255,7 +6385,7 @@ def conv2d_leaky_relu_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6302,7 +6432,7 @@ def conv2d_relu_maxpool2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6348,7 +6478,7 @@ def conv2d_relu_maxpool2d_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6397,7 +6527,7 @@ def conv2d_tanh_maxpool2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6443,7 +6573,7 @@ def conv2d_tanh_maxpool2d_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6489,7 +6619,7 @@ def conv2d_relu_global_avgpool2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6960,7 +7090,7 @@ def linear_maxout_naive(
         x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; divides their number.
         out: where to write, float32 (N, ..., C_out / pieces); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -7261,7 +7391,7 @@ def pixels_nhwc_coalesced(
         tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
         height: int: of an image.
         width: int: of an image.
-        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        channels: int | None, default None: of the result; those beyond C are zero; C where None.
         out: where to write, float32 (N, height, width, channels); made where None. Or a function that gives it, called
             with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -7299,7 +7429,7 @@ def pixels_nhwc_vectorized(
         tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
         height: int: of an image.
         width: int: of an image.
-        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        channels: int | None, default None: of the result; those beyond C are zero; C where None.
         precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
             three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
             "bf16", 8 bits, float32's range.
@@ -7338,7 +7468,7 @@ def pixels_nhwc_cpu_vector(
         tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
         height: int: of an image.
         width: int: of an image.
-        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        channels: int | None, default None: of the result; those beyond C are zero; C where None.
         out: where to write, float32 (N, height, width, channels); made where None. Or a function that gives it, called
             with a shape and a dtype.
 
@@ -7888,7 +8018,7 @@ def conv2d_backward_loops(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
             (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
 
@@ -7928,7 +8058,7 @@ def conv2d_backward_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
             (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -8545,7 +8675,7 @@ def local_response_norm_backward_loops(
     Args:
         dy: float32 (N, C, H, W), C-contiguous, the gradient of the result.
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -8582,7 +8712,7 @@ def local_response_norm_backward_naive(
     Args:
         dy: float32 (N, C, H, W), C-contiguous, the gradient of the result.
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -8663,7 +8793,7 @@ def softmax_cross_entropy_backward_loops(
     Args:
         dy: float32 (N,), C-contiguous, the gradient of the result.
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N, C); made where None. Or a function that gives it, called with a shape and a
             dtype.
 
@@ -8689,7 +8819,7 @@ def softmax_cross_entropy_backward_naive(
     Args:
         dy: float32 (N,), C-contiguous, the gradient of the result.
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N, C); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -9018,7 +9148,7 @@ def softmax_cross_entropy_loops(
 
     Args:
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N,); made where None. Or a function that gives it, called with a shape and a
             dtype.
 
@@ -9041,7 +9171,7 @@ def softmax_cross_entropy_naive(x: Array, targets: Array, *, out: Array | None =
 
     Args:
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N,); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -9216,12 +9346,12 @@ def embedding_backward_loops(
 
     Args:
         dy: float32 (N, S, H), C-contiguous, the gradient of the result.
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, a tuple, any of it None: dweight (vocabulary, H), dpositions (P, H), dtype_rows (T, H),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
 
@@ -9254,12 +9384,12 @@ def embedding_backward_naive(
 
     Args:
         dy: float32 (N, S, H), C-contiguous, the gradient of the result.
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, a tuple, any of it None: dweight (vocabulary, H), dpositions (P, H), dtype_rows (T, H),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -9297,8 +9427,8 @@ def attention_backward_loops(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, a tuple, any of it None: dq (N, heads, S, d), dk (N, heads, S, d), dv (N, heads, S, d),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
@@ -9335,8 +9465,8 @@ def attention_backward_naive(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, a tuple, any of it None: dq (N, heads, S, d), dk (N, heads, S, d), dv (N, heads, S, d),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.

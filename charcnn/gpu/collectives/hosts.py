@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,10 @@ PATIENCE = 1.25
 
 Parts = Sequence[tuple[int, int, int]]
 """By message, the other rank, the address here and the bytes."""
+
+
+Pages = tuple[GpuRegion | HostRegion, list[int]]
+"""Memory of a rank, and by rank of the host the address here of its own."""
 
 
 class Message(NamedTuple):
@@ -120,7 +124,7 @@ class Hosts(Group):
         self._wide = most > 1
         """Whether sums of a host travel, which are float32."""
         self.nbytes = self.near.nbytes
-        self._pages, self._half, self._lost = list[tuple[Any, list[int]]](), 0, -1
+        self._pages, self._half, self._lost = list[Pages](), 0, -1
         self._said = list["MPI.Request"]()
 
     def share(self, nbytes: int) -> list[int]:
@@ -241,7 +245,7 @@ class Hosts(Group):
             one.source: (at[one.to] + one.inbox * each, one.size, one.begin) for one in all_ if one.host == here
         }  # fmt: skip
 
-    def _paged(self, nbytes: int) -> tuple[Any, list[int]]:
+    def _paged(self, nbytes: int) -> Pages:
         """Memory for messages on every rank of the host: this rank's, and the addresses here of all.
 
         It has so many bytes for what comes, and then as many for what leaves. That is written while the host's other
