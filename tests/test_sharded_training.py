@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from conftest import by_turns
 from sharded_ways import ROWS, WAYS, made, taught
 from test_mpi import mpiexec, needs_mpi, survives_deaths
 
@@ -68,7 +69,7 @@ def assert_as_one_rank(weights, loss):
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.exhaustive), 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.exhaustive), pytest.param(3, marks=by_turns)])
 def test_all_ways_have_the_same_bits_and_the_bytes_that_are_counted(ranks, tmp_path):
     """Also from a checkpoint of any way, and from theirs on one rank; nearly those of one rank that trains alone."""
     done = mpiexec(ranks, "-c", RANKS, tmp_path, *["all"] * (ranks == 2))
@@ -195,7 +196,8 @@ sharded.main(t6.build, sys.argv[1:])
 
 
 @needs_mpi
-@pytest.mark.parametrize("how", ["dies", pytest.param("raises", marks=pytest.mark.exhaustive), "survived"])
+@by_turns
+@pytest.mark.parametrize("how", ["dies", "raises", "survived"])
 def test_a_rank_that_ends_ends_the_run_and_leaves_a_checkpoint(how, tmp_path):
     """Of the last step before, from which any number of ranks goes on; where ranks survive, the others say why."""
     if how == "survived" and not survives_deaths():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import quick
 from numba import cuda
 
 from charcnn import ops
@@ -194,6 +195,7 @@ def added(partial, shape):
 
 
 @SLOPES
+@quick(lambda threads, slope: (threads is None) == (slope == 0))
 @pytest.mark.parametrize(("n", "length", "rows", "channels"), SIZES)
 def test_norm(monkeypatch, n, length, rows, channels, slope):
     monkeypatch.setattr(training_backward, "INPUTS", 2)  # so that three inputs are split
@@ -252,6 +254,7 @@ def binary(logits, targets):
     return losses.mean(axis=1), (1 / (1 + np.exp(-logits)) - targets) / targets.shape[1]
 
 
+@quick(lambda threads, n, classes, multi_label: (threads is None) == (multi_label == (classes in (1, 4, 20))))
 @pytest.mark.parametrize("multi_label", [False, True])
 @pytest.mark.parametrize(
     ("n", "units", "classes"), [(1, 8, 1), (5, 40, 2), (3, 264, 4), (4, 72, 14), (2, 520, 20), (2, 16, 62), (1, 8, 64)]

@@ -172,7 +172,7 @@ class MixedTraining:
 
         Args:
             x: uint8 (N, length): at most as many inputs as there are rows; NumPy, or on the GPU, then as many.
-            targets: float32 (N, classes): what each class is to have; likewise. They need not sum to 1.
+            targets: float32 (N, classes): the share that each class should get; likewise. They need not sum to 1.
             rate: factor of the learning rate.
             leak: slope of each ReLU below 0, from 0 to less than 1.
             weights: float32 (N,), factors of the losses, NumPy; None: 1 each.
