@@ -26,7 +26,7 @@ SHIFT = 2
 """Pixels, in 28, by which an image is moved at most, each way."""
 
 TECHNIQUES = "cpu_blas", "loops"
-"""Of own kernels."""
+"""Of own kernels: of an operator the first that there is."""
 
 MOMENTUM = 0.1
 """By how much of a batch's statistics running ones move."""
