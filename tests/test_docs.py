@@ -78,6 +78,8 @@ def test_a_stale_block_is_told_and_mended(tmp_path):
     shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "CONTRIBUTING.md", tmp_path)
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "machine_code.json", tmp_path / "tests")
     readme, drawing = tmp_path / "README.md", tmp_path / plot.PLOT.relative_to(ROOT)
     original, drawn = (ROOT / "README.md").read_text(), drawing.read_text()
     stale = original.replace("| [l6](docs/levels/l6.md) |", "| l6 |")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.gpu import backend, device, graph, pieces, tensor_map
+from charcnn.gpu import backend, device, graph, pieces, pool, tensor_map
 from charcnn.gpu import launch as launching
 from charcnn.gpu.backend import compiler
 
@@ -204,6 +204,7 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
             Graph=StandInGraph,
         )  # fmt: skip
         replaced(stack, pieces, pinned=lambda array: True)
+        replaced(stack, pool, pooled=lambda shape, dtype, stream=0: np.empty(shape, dtype).view(Memory))
         replaced(
             stack, launching.Call,
             launch=launch,
