@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import cases
 import numpy as np
 import pytest
+from conftest import by_turns
 from report import cards, documents, limits, plot
 from report.markdown import anchor, headings
 from report.pictures import PICTURES
@@ -67,6 +68,7 @@ def page(name):
     return (ROOT / "docs" / "levels" / f"{name}.md").read_text()
 
 
+@by_turns  # .ci/run asks for it, too
 def test_generated_blocks_are_up_to_date():
     done = run_report(ROOT, "--check")
     assert done.returncode == 0, done.stderr

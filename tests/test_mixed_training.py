@@ -155,6 +155,7 @@ def test_a_training_resumes_to_the_same_bytes():
     takes_all_or_nothing(second, state)
 
 
+@by_turns
 @pytest.mark.usefixtures("products")
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
 def test_fp16_leaves_out_a_step_that_overflows():

@@ -260,7 +260,8 @@ for turn, name in enumerate(sys.argv[1:]):
 
 
 @needs_mpi
-@pytest.mark.parametrize("names", [TITLES[:1], pytest.param(TITLES[1:], marks=by_turns)])
+@by_turns
+@pytest.mark.parametrize("names", [TITLES[:2], TITLES[2:]])
 def test_three_ranks_give_what_one_gives(names):
     done = mpiexec(3, "-c", RANKS, *names, PYTHONPATH="tests:bench")
     assert done.returncode == 0, done.stderr
