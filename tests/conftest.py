@@ -165,8 +165,7 @@ def part(parts: int) -> int:
 
 def waits(item: pytest.Item) -> bool:
     """Whether this is an exhaustive test, or a case of one, that has its turn with another commit."""
-    mark = item.get_closest_marker("exhaustive")
-    turns = mark.kwargs.get("turns", TURNS) if mark else 1
+    turns = max((mark.kwargs.get("turns", TURNS) for mark in item.iter_markers("exhaustive")), default=1)
     return item.path.name not in ALWAYS and crc32(item.nodeid.encode()) % turns != part(turns)
 
 
