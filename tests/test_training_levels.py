@@ -245,5 +245,5 @@ def test_what_does_not_fit():
         Training(TINY.nodes, weights, 2, "loops").step(ids, targets)
     nodes = place((layers.Conv2d(2, 3, name="conv"), layers.Flatten(), layers.Linear(3, name="fc")), (1, 5, 5))
     arrays = {name: np.zeros(shape, np.float32) for node in nodes for name, shape in node.parameters.items()}
-    with pytest.raises(ValueError, match=r"^technique='cpu_gemm': has no operator conv2d_backward$"):
+    with pytest.raises(ValueError, match=r"^technique=cpu_gemm: has no operator conv2d_backward$"):
         Training(nodes, arrays, 1, "cpu_gemm")

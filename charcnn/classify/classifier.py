@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from charcnn import ops
+from charcnn.aliases import Record
 from charcnn.classify.engine import Engine, overflowed
 from charcnn.classify.explain import Explanation, occlude
 from charcnn.classify.multi_label import MIN_PROBABILITY, members, sigmoid
@@ -128,7 +129,7 @@ class Classifier:
             raise ValueError(f"windows={windows!r}: need 2 to {config.length} bytes, or True or False")
         self.windows: int | None = config.length if windows is True else windows or None
         """Bytes of a window; None for no windows."""
-        options = {"device": device, "precision": precision, "level": level, "batch": batch, "gpus": gpus}
+        options: Record = {"device": device, "precision": precision, "level": level, "batch": batch, "gpus": gpus}
         self.engine = Engine(params, **options, numpy_first=numpy_first)
         if encode_on not in (None, *ENCODE_ON):
             raise ValueError(f"encode_on={encode_on!r}: need one of {', '.join(ENCODE_ON)}")
@@ -296,8 +297,7 @@ class Classifier:
             order of `classes_`; for one str, a list.
 
         Raises:
-            ValueError: as for predict_proba; or min_probability is not from 0 to 1; or unsure_label is no name, or that
-                of a class.
+            ValueError: as for predict_proba; min_probability is not from 0 to 1, or unsure_label is no name or a class.
         """
         if self.config.multi_label:
             return self._predict_all(texts, min_probability, unsure_label)

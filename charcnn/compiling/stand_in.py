@@ -203,6 +203,7 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
             copy_up=lambda to, source, offset, stream: None,
             Graph=StandInGraph,
         )  # fmt: skip
+        replaced(stack, pool, pooled=device.empty)
         replaced(stack, pieces, pinned=lambda array: True)
         replaced(stack, pool, pooled=lambda shape, dtype, stream=0: np.empty(shape, dtype).view(Memory))
         replaced(
