@@ -205,7 +205,6 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
         )  # fmt: skip
         replaced(stack, pool, pooled=device.empty)
         replaced(stack, pieces, pinned=lambda array: True)
-        replaced(stack, pool, pooled=lambda shape, dtype, stream=0: np.empty(shape, dtype).view(Memory))
         replaced(
             stack, launching.Call,
             launch=launch,
