@@ -172,8 +172,8 @@ def waits(item: pytest.Item) -> bool:
 TURNS = 37
 """Of exhaustive tests and their cases, one in so many runs with --turns: those that a commit's hash chooses."""
 
-by_turns = pytest.mark.exhaustive(turns=4)
-"""Of a test that takes seconds, and that no other shows: with --turns it runs for one commit in four."""
+by_turns = pytest.mark.exhaustive(turns=6)
+"""Of a test that takes seconds, and that no other shows: with --turns it runs for one commit in six."""
 
 ALWAYS = "test_emulator_levels.py", "test_offline.py"
 """Files whose tests take turns in their own way."""

@@ -46,6 +46,7 @@ def leaking(config, slope):
     return place(rest, (config.length,))
 
 
+@by_turns
 def test_a_step(monkeypatch):
     """Leaky ReLU, weights of rows, fewer inputs than rows: the loss and all gradients within what rounding allows.
 
