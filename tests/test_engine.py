@@ -95,5 +95,5 @@ def test_few_texts_of_a_command_wait_for_no_level(charcnn, classifier, monkeypat
 
 
 def test_a_negative_number_of_first_texts_is_refused(model):
-    with pytest.raises(ValueError, match="^numpy_first=-1: need an int of at least 0$"):
+    with pytest.raises(ValueError, match=r"^numpy_first=-1: need an int of at least 0$"):
         Classifier(model, device="cpu", numpy_first=-1)

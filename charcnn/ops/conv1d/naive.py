@@ -116,6 +116,7 @@ def _conv1d_stat_naive_kernel(kernel_size):
     @jit()
     def kernel(x, weight, bias, y, partial_moments, stride, padding, dilation):
         # One block takes moments.PART outputs of one input, so that it can sum them up before they leave the chip.
+        smem, shift = cuda.shared.array(moments.PART, float32), cuda.shared.array(1, float32)
         n = cuda.blockIdx.x // partial_moments.shape[1]
         part = cuda.blockIdx.x % partial_moments.shape[1]
         i = part * moments.PART + cuda.threadIdx.x
@@ -129,7 +130,7 @@ def _conv1d_stat_naive_kernel(kernel_size):
             else:
                 total = output(x[n], weight[c_out], bias[c_out], first, step, length, False)
             y[n, c_out, t] = total
-        moments.write_part(total, n, part, y.shape[1] * y.shape[2], partial_moments)
+        moments.write_part(total, n, part, y.shape[1] * y.shape[2], partial_moments, smem, shift)
 
     return kernel
 
