@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from test_collectives import BEGIN, EMULATED
@@ -82,15 +83,15 @@ platform.node = lambda: names[rank]
             pytest.param(*of, marks=pytest.mark.exhaustive)
             for of in (
                 ("aab", ["naive:fp32:9:channels", "naive:fp32:0:inputs"]),
-                ("aabb", ["naive:fp32:0:channels", "naive:fp32:0:inputs"]),
-                ("ab", ["mma:fp16:9:channels", "mma:bf16:9:inputs", "mma:tf32:9:channels"]),
+                ("ab", ["mma:fp16:9:channels"]),
+                ("ab", ["mma:bf16:9:inputs"]),
             )
         ),
     ],
 )
 def test_a_share_of_any_network(names, ways):
     """Channels and inputs are shared unevenly: results are one GPU's to within rounding."""
-    done = mpiexec(len(names), "-c", CALLED + ANY, names, *ways, **EMULATED, PYTHONPATH="tests")
+    done = mpiexec(len(names), "-c", CALLED + ANY, names, *ways, **EMULATED, PYTHONPATH="tests", timeout=500)
     assert done.stdout.count("all right") == len(names), done.stderr
 
 
@@ -110,24 +111,26 @@ LATE = (
 import time
 from charcnn.gpu.device import DeviceError
 
+protocols.LOOKS, deadline = 16, float(sys.argv.pop(1))
+
 x, exchanged = np.full(40, 1 + comm.rank, np.float32), Hosts._exchanged
 
 def late(group, *parts, when):
     group.calls += 1
     if comm.rank == comm.size - 1 and group.calls == 2 and when == "in":
-        time.sleep(3)
+        time.sleep(4 * deadline)
     exchanged(group, *parts)
     if comm.rank == comm.size - 1 and group.calls == 2 and when == "behind":
-        time.sleep(3)
+        time.sleep(4 * deadline)
 
 for when in sys.argv[1:]:
     Hosts._exchanged = lambda group, *parts: late(group, *parts, when=when)
-    group = Hosts(comm, deadline=0.5)
+    group = Hosts(comm, deadline=deadline)
     group.calls, said = 0, set()
     group.all_reduce(x)
     comm.Barrier()
     if comm.rank == comm.size - 1 and when == "before":
-        time.sleep(3)
+        time.sleep(4 * deadline)
     for _ in range(3):
         try:
             group.all_reduce(x)
@@ -152,10 +155,14 @@ for when in sys.argv[1:]:
     ],
 )
 def test_a_late_rank_ends_the_wait_on_all_hosts(names, phases):
-    done, last = mpiexec(len(names), "-c", LATE, names, *phases, **EMULATED), len(names) - 1
+    """Where kernels wait for it, another host may have given up the one that waits: these are emulated, and slow."""
+    deadline, host = 0.5 if len(names) == 2 else 2, names.index(names[-1])
+    done = mpiexec(len(names), "-c", LATE, names, deadline, *phases, **EMULATED)
     assert done.returncode == 0, done.stderr
     for when in phases:
-        assert done.stdout.count(f"{when} rank {last} did not come within 0.5 s to where rank ") == len(names), done
+        lost = re.findall(rf"^{when} rank (\d) did not come within {deadline} s to where", done.stdout, re.MULTILINE)
+        assert len(lost) == len(names), done.stdout
+        assert all(int(rank) >= host for rank in lost), done.stdout
 
 
 STRUCK = """

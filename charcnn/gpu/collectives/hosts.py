@@ -124,7 +124,9 @@ class Hosts(Group):
         self._wide = most > 1
         """Whether sums of a host travel, which are float32."""
         self.nbytes = self.near.nbytes
-        self._pages, self._half, self._lost = list[Pages](), 0, -1
+        self._pages, self._half = list[Pages](), 0
+        self._lost: tuple[int, int] | None = None
+        """The rank that was given up, and the one that waited for it."""
         self._said = list["MPI.Request"]()
 
     def share(self, nbytes: int) -> list[int]:
@@ -288,23 +290,23 @@ class Hosts(Group):
 
     def _give_up(self, lost: int) -> None:
         """Say on all ranks that one is lost."""
-        self._lost, said = lost, np.array([lost], np.int64)
+        self._lost, said = (lost, self.rank), np.array([lost, self.rank], np.int64)
         for rank in range(self.ranks):
             if rank != self.rank:
                 with suppress(Exception):  # the rank that has died
                     self._said.append(self._comm.Isend(said, rank, LOST))
-        raise late(lost, self.rank, self.deadline)
+        self.check()
 
     def check(self) -> None:
         """As of `Group`."""
-        if self._lost < 0 and (lost := self.near.lost) is not None:
+        if not self._lost and (lost := self.near.lost) is not None:
             self._give_up(lost)
-        if self._lost < 0 and self._comm.Iprobe(tag=LOST):
-            said = np.empty(1, np.int64)
+        if not self._lost and self._comm.Iprobe(tag=LOST):
+            said = np.empty(2, np.int64)
             self._comm.Recv(said, tag=LOST)
-            self._lost = int(said[0])
-        if self._lost >= 0:
-            raise late(self._lost, self.rank, self.deadline)
+            self._lost = int(said[0]), int(said[1])
+        if self._lost:
+            raise late(*self._lost, self.deadline)
 
     def close(self) -> None:
         """As of `Group`."""
