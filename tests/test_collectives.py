@@ -218,7 +218,7 @@ def test_arguments_that_do_not_fit():
         "deadline=inf: need seconds above 0",
         "shots=3: need 1 or 2",
         "x is a list: need an array",
-        "ranks on 2 hosts: GPUs share layers on one host, whose memory all of them reach; start ranks on one, or use",
+        "ranks on 2 hosts: need one, whose memory all GPUs reach; start ranks on one",
     ):
         assert said.count(part) == 2, said
 

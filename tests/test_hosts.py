@@ -208,7 +208,6 @@ main(sys.argv[1], sys.argv[2:])
         pytest.param(*of, marks=pytest.mark.exhaustive)
         for of in (
             ("ab", "mnist --variant tiny --as naive --offload tensor --batch 1 --inputs 3", "MPI from pinned pages"),
-            ("ab", "mnist --variant tiny --as naive --offload pipeline --batch 1 --inputs 3", "messages"),
             ("aabb", "mnist --variant tiny --as naive --offload tensor --batch 2 --inputs 3",
              "MPI from pinned pages, host memory within a host"),
             ("ab", "ffn --variant tiny --as mma --offload tensor --batch 2 --inputs 3", "MPI from pinned pages"),
