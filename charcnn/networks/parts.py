@@ -203,12 +203,11 @@ def relayed(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
         params: Mapping[str, np.ndarray], config: Architecture, *, place: tuple[int, int], monitor: Monitor,
         gpus: Sequence[int], batch: int | None = None, precision: str | None = None, **how: Argument,
     ) -> offload.Stage | Relay:  # fmt: skip
-        comm = offload.world()
+        comm, batch = offload.world(), batch or inspect.signature(build).parameters["batch"].default
         if place[1] == 1 or any(hosts(comm)):
-            return parted("pipeline", build)(
-                params, config, place=place, monitor=monitor, gpus=gpus, batch=batch, precision=precision, **how
-            )
-        batch = batch or inspect.signature(build).parameters["batch"].default
+            how |= {"batch": batch, "gpus": gpus, **technique.build_options(precision)}
+            stage: offload.Stage = parted("pipeline", build)(params, config, place=place, monitor=monitor, **how)
+            return stage
         with cuda.gpus[gpus[0]]:
             return stage_on(comm, Group(comm), technique, params, config, batch, precision, gpus[0], monitor)
 
