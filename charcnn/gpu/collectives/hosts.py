@@ -130,7 +130,10 @@ class Hosts(Group):
         self._said = list["MPI.Request"]()
 
     def share(self, nbytes: int) -> list[int]:
-        """As of `Group`; 0 for ranks of other hosts."""
+        """Zeros of so many bytes on every rank, which those of its host can write to: by rank, their addresses here.
+
+        All ranks call it together. A rank of another host has the address 0.
+        """
         addresses = dict(zip(self._here, self.near.share(nbytes), strict=True))
         self.nbytes = self.near.nbytes
         return [addresses.get(rank, 0) for rank in range(self.ranks)]
@@ -141,10 +144,21 @@ class Hosts(Group):
         self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None,
         shots: int | None = None, epilogue: Kernel | None = None,
     ) -> Array:  # fmt: skip
-        """As of `Group`; `protocol` and `shots` are those within a host.
+        """The sum of all ranks' x, on every rank.
 
         A host's ranks add up their x. Each of them sends a part of the sum to the other hosts, where every GPU adds up
         what came.
+
+        Args:
+            x, out, stream, epilogue: as of `Group.all_reduce`.
+            protocol, shots: of the sum within a host, as there.
+
+        Returns:
+            out.
+
+        Raises:
+            ValueError: as of `Group.all_reduce`, or the sum has more bytes than MOST.
+            DeviceError: a rank did not come within the deadline.
         """
         x = array_of(x, stream)
         of, wire = ptx_type_of(x), "f32" if self._wide else ptx_type_of(x)
@@ -177,7 +191,19 @@ class Hosts(Group):
         return call.result()
 
     def reduce_scatter(self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None) -> Array:
-        """As of `Group`; an all-reduce, of which a rank keeps its part."""
+        """Of the sum of all ranks' x, this rank's part: it sends as much as an all-reduce.
+
+        Args:
+            x: (ranks, ...), of a dtype that `Group.all_reduce` takes.
+            out: x.shape[1:].
+            stream, protocol: as of `Group.all_reduce`.
+
+        Returns:
+            out, the sum's element `rank` along the first axis.
+
+        Raises:
+            ValueError, DeviceError: as of `all_reduce`, or x's first axis does not have the ranks.
+        """
         x = array_of(x, stream)
         shape = self.scattered(x)
         call = Call(out, stream, shape, x.dtype, {"x": x.dtype}, x=x)
@@ -188,7 +214,19 @@ class Hosts(Group):
         return call.result()
 
     def all_gather(self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None) -> Array:
-        """As of `Group`; each x goes to another host once."""
+        """All ranks' x, on every rank; each goes to another host once.
+
+        Args:
+            x: of a dtype that `Group.all_reduce` takes, of the same shape on all ranks.
+            out: (ranks, *x.shape).
+            stream, protocol: as of `Group.all_reduce`.
+
+        Returns:
+            out, in the order of ranks.
+
+        Raises:
+            ValueError, DeviceError: as of `all_reduce`.
+        """
         x = array_of(x, stream)
         ptx_type_of(x)
         call = Call(out, stream, (self.ranks, *x.shape), x.dtype, {"x": x.dtype}, x=x)
@@ -298,7 +336,7 @@ class Hosts(Group):
         self.check()
 
     def check(self) -> None:
-        """As of `Group`."""
+        """Raise DeviceError if a rank did not come within the deadline, here or to another one that has said so."""
         if not self._lost and (lost := self.near.lost) is not None:
             self._give_up(lost)
         if not self._lost and self._comm.Iprobe(tag=LOST):
@@ -309,7 +347,7 @@ class Hosts(Group):
             raise late(*self._lost, self.deadline)
 
     def close(self) -> None:
-        """As of `Group`."""
+        """Let go of the other ranks' memory; all ranks call it, once none computes any more."""
         for region, _ in self._pages:
             region.close()
         self._pages.clear()
