@@ -222,3 +222,14 @@ def test_commands_on_two_hosts(names, words, link, tmp_path):
     done = mpiexec(len(names), "-c", CALLED + COMMANDS, names, *words, **EMULATED)
     assert "validated passed" in done.stdout, done.stdout + done.stderr
     assert {did["link"] for did in json.loads((tmp_path / "r.json").read_text())["parts"]} == {link}
+
+
+@pytest.mark.exhaustive
+def test_stages_on_gpus_of_two_hosts_are_refused_in_a_line():
+    words = "mnist --variant tiny --as naive --inputs 2 --offload pipeline"
+    done = mpiexec(2, "-c", CALLED + COMMANDS, "ab", *words.split(), **EMULATED)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("mnist")] == [
+        "mnist: rank 0: --offload pipeline: ranks on 2 hosts: stages on GPUs send features within a host alone; start "
+        "ranks on one, or use --offload tensor or async"
+    ]
