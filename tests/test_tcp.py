@@ -24,7 +24,9 @@ def test_over_tcp_the_bits_are_the_same():
 
 @needs_mpi
 @needs_ulfm
-@pytest.mark.parametrize("how", ["kill", "stop", "raise"])
+@pytest.mark.parametrize(
+    "how", ["kill", *(pytest.param(how, marks=pytest.mark.exhaustive) for how in ("stop", "raise"))]
+)
 def test_over_tcp_nothing_is_lost(how):
     fate = {
         "kills": {1: {"how": how, "when": "middle", "call": 3, "delay": 0}},
@@ -104,7 +106,7 @@ def test_over_two_hosts_the_bits_are_the_same(hosts):
 @needs_mpi
 @needs_ulfm
 @pytest.mark.parametrize("how", ["kill", "stop"])
-@quick(lambda how: how == "kill", everywhere=True)
+@quick(lambda how: how == "kill")
 def test_a_rank_of_another_host_may_be_lost(how, hosts):
     fate = {
         "kills": {rank: {"how": how, "when": "middle", "call": 3, "delay": 0} for rank in (1, 3)},
