@@ -350,5 +350,6 @@ class Hosts(Group):
         """Let go of the other ranks' memory; all ranks call it, once none computes any more."""
         for region, _ in self._pages:
             region.close()
+        self._near.Barrier()  # a rank may free its memory once no other one has it open
         self._pages.clear()
         self.near.close()
