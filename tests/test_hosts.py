@@ -61,11 +61,12 @@ group.close()
             pytest.param(of, (0, 5, 64, 1001), marks=pytest.mark.exhaustive)
             for of in ("ab", "aab", "abb", "aabb", "abab", "abca")
         ),
+        pytest.param("ab", (65_537,), marks=pytest.mark.exhaustive),
     ],
 )
 def test_sums_and_copies_are_exact(names, sizes):
     """One rank a host and several, as many on each and not, side by side and in turns."""
-    done = mpiexec(len(names), "-c", ALL, names, *sizes, **EMULATED)
+    done = mpiexec(len(names), "-c", ALL, names, *sizes, timeout=1000, **EMULATED)
     link = "MPI from pinned pages" + ", host memory within a host" * (len({*names}) < len(names))
     assert done.stdout.splitlines() == [link] * len(names), done.stderr
 
