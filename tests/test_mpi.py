@@ -237,7 +237,7 @@ print("rank done", comm.rank, comm.size)
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_any_inputs_over_any_ranks_come_back_in_order(ranks):
     done = mpiexec(ranks, "-c", ROUND_TRIP)
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import compiler_installed, quick
+from conftest import by_turns, compiler_installed, quick
 from ptx_calls import CONSTANTS, TYPED, intrinsics, names
 from small_gpu import one_multiprocessor
 
@@ -225,6 +225,7 @@ for name, taps, pool in (("fp16", 7, [MaxPool1d(3)]), ("bf16", 7, [MaxPool1d(3)]
 """
 
 
+@by_turns
 @compiler
 def test_a_kernel_has_the_same_key_on_disk_in_every_process_and_no_other_has_it():
     def keys():

@@ -85,6 +85,7 @@ def test_explain_shows_no_escape(weights, capsys):
     assert capsys.readouterr().out.endswith("\nsome \\x1b[31mred\\u202e\n\\x9btext\n")
 
 
+@by_turns
 def test_explain_takes_bytes_as_predict_does(weights, tmp_path):
     from charcnn.classify.classifier import Classifier
 

@@ -296,8 +296,7 @@ class Classifier:
             order of `classes_`; for one str, a list.
 
         Raises:
-            ValueError: as for predict_proba; or min_probability is not from 0 to 1; or unsure_label is no name, or that
-                of a class.
+            ValueError: as for predict_proba; min_probability is not from 0 to 1, or unsure_label is no name or a class.
         """
         if self.config.multi_label:
             return self._predict_all(texts, min_probability, unsure_label)
