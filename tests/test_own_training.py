@@ -16,7 +16,7 @@ from charcnn.config import TINY, Config
 from charcnn.host.install import module_environment
 from charcnn.model import network, params, sparsity
 from charcnn.text.encodings import encode
-from charcnn.training import changes, data, engines, ngrams, start
+from charcnn.training import changes, data, engines, ngrams, own, start
 from charcnn.training.engines import choose
 from charcnn.training.plan import plan
 from charcnn.training.recipe import Recipe
@@ -68,13 +68,13 @@ def test_joined_texts_say_how_much_is_their_own():
     joined, share = joined[::2], share[::2]  # of the others, what stands behind may be blank
     assert 0.3 < (share == 1).mean() < 0.5
     assert np.array_equal(joined[share == 1], ids[::2][share == 1])
-    for row, own in zip(joined, share, strict=True):
-        if own < 1:
+    for row, part in zip(joined, share, strict=True):
+        if part < 1:
             begin = int((row == 1).sum())
             assert begin < 20
             assert (row[begin:30] == 2).all()
             assert (row[30:] == 9).all()
-            assert own == pytest.approx(begin / 30)
+            assert part == pytest.approx(begin / 30)
     assert changed(np.full((3, 40), 9), cut=1.0)[1].tolist() == [1, 1, 1]
     assert changed(ids)[1] is None
 
@@ -222,6 +222,7 @@ HOPPER = {"gpu": "", "capability": (9, 0)}
         ((), {"gpu": "", "torch": False}, ("own", "cuda", "bf16"), None),
         ((), {"gpu": "", "cuda_build": False}, ("own", "cuda", "bf16"), None),
         (("own",), {"gpu": ""}, ("own", "cuda", "bf16"), None),
+        (("auto", "auto", "fp16"), {"gpu": ""}, ("own", "cuda", "fp16"), None),
         (("own", "cpu", "float32"), {"gpu": ""}, ("own", "cpu", "float32"), None),
         (("auto", "cpu"), {"gpu": OLD}, ("own", "cpu", "float32"), None),
         ((), {"gpu": OLD}, ("torch", "auto", "auto"), f"engine torch trains: {OLD}, and own kernels train on"),
@@ -243,6 +244,15 @@ def test_the_engine_that_trains(monkeypatch, asked, machine, found, said):
     assert engine == found
     assert len(lines) == (said is not None)
     assert all(line.startswith(said) for line in lines)
+
+
+def test_an_engine_on_a_gpu_hands_over_its_precision_and_counts_what_was_left_out(monkeypatch):
+    made = SimpleNamespace(left_out=3)
+    monkeypatch.setattr(own, "MixedTraining", lambda *_, **options: vars(made).update(options) or made)
+    monkeypatch.setattr(own.device, "has_tensor_cores", lambda **_: True)
+    trainer = own.OwnEngine("cuda", "fp16").trainer(examples(), np.ones(3), SMALLEST, Recipe(), [], None)
+    assert (made.precision, made.recorded, trainer.left_out) == ("fp16", True, 3)
+    assert engine().trainer(examples(), np.ones(3), SMALLEST, Recipe(), [], None).left_out == 0
 
 
 @pytest.mark.parametrize(
