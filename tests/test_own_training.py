@@ -16,7 +16,7 @@ from charcnn.config import TINY, Config
 from charcnn.host.install import module_environment
 from charcnn.model import network, params, sparsity
 from charcnn.text.encodings import encode
-from charcnn.training import changes, data, engines, ngrams, own, start
+from charcnn.training import changes, data, engines, ngrams, start
 from charcnn.training.engines import choose
 from charcnn.training.plan import plan
 from charcnn.training.recipe import Recipe
@@ -229,12 +229,7 @@ HOPPER = {"gpu": "", "capability": (9, 0)}
         ((), {"gpu": OLD, "torch": False}, ("own", "cpu", "float32"), f"warning: the CPU trains: {OLD}, and own"),
         (("own",), {"gpu": OLD}, ("own", "cpu", "float32"), f"warning: the CPU trains: {OLD}, and own kernels"),
         ((), {"mixup": 0.2}, ("torch", "auto", "auto"), "engine torch trains: mixup=0.2, which own kernels lack"),
-        (
-            (),
-            {"compiled": True},
-            ("torch", "auto", "auto"),
-            "engine torch trains: compile: own kernels have no",
-        ),
+        ((), {"compiled": True}, ("torch", "auto", "auto"), "engine torch trains: compile: own kernels have no"),
         (("auto", "cpu", "bf16"), {}, ("torch", "cpu", "bf16"), "engine torch trains: precision bf16, and own kernels"),
         (("torch",), {}, ("torch", "auto", "auto"), None),
     ],
@@ -244,15 +239,6 @@ def test_the_engine_that_trains(monkeypatch, asked, machine, found, said):
     assert engine == found
     assert len(lines) == (said is not None)
     assert all(line.startswith(said) for line in lines)
-
-
-def test_an_engine_on_a_gpu_hands_over_its_precision_and_counts_what_was_left_out(monkeypatch):
-    made = SimpleNamespace(left_out=3)
-    monkeypatch.setattr(own, "MixedTraining", lambda *_, **options: vars(made).update(options) or made)
-    monkeypatch.setattr(own.device, "has_tensor_cores", lambda **_: True)
-    trainer = own.OwnEngine("cuda", "fp16").trainer(examples(), np.ones(3), SMALLEST, Recipe(), [], None)
-    assert (made.precision, made.recorded, trainer.left_out) == ("fp16", True, 3)
-    assert engine().trainer(examples(), np.ones(3), SMALLEST, Recipe(), [], None).left_out == 0
 
 
 @pytest.mark.parametrize(
