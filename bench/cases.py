@@ -140,7 +140,7 @@ class Draw:
         return Case((self.floats(*shape), self.floats(*shape), self.floats(*shape)), batched=3, flops=flops)
 
     def packed_rows(self) -> Case:
-        """The same heads as rows of a projection, texts one behind another."""
+        """Heads of a layer of BERT-base as rows of a projection, texts one behind another."""
         offsets = np.arange(self.n + 1, dtype=np.int32) * 128
         rows = self.floats(self.n * 128, 3 * 768)
         return Case((rows, offsets), (12,), batched=2, flops=self.heads().flops)
