@@ -157,7 +157,8 @@ def main() -> None:
         if int(source_digest.short("".join(launch.entry)), 16) % parts == part
         and not (arguments.missing and launch.entry[1] in rows.get(launch.variant, {}))
     }
-    _launches[:], _target[:] = own.values(), [target]
+    _launches[:] = sorted(own.values(), key=lambda launch: launch.entry[1] == "make_kernel")  # the costliest last
+    _target[:] = [target]
     left = Counter(launch.entry for launch in _launches)
     made: dict[tuple[str, str], Record] = {}
     for number, row, code, entry in all_compiled(arguments.jobs):

@@ -111,11 +111,12 @@ def _function(step: EncoderStep, params: Params, technique: str, precision: str)
 def _embedding(step: EncoderStep, held: list[np.ndarray], suffix: str) -> Function:
     """Each row by itself has position 0, and its position's row stands where a type's does: the sum is the same."""
     words, positions, kinds, gamma, beta = held
-    rownorm = getattr(ops, f"rownorm_{suffix}")
+    tables = words, kinds[:1], positions
 
     def embedded(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
-        found = ops.embedding_loops(tokens, words, kinds[:1], positions, places)
-        return rownorm(found[:, 0], gamma, beta, eps=step.eps)
+        if suffix == "loops":
+            return ops.rownorm_loops(ops.embedding_loops(tokens, *tables, places)[:, 0], gamma, beta, eps=step.eps)
+        return ops.embedding_rownorm_cpu_vector(tokens, *tables, gamma, beta, places, eps=step.eps)[:, 0]
 
     return embedded
 
