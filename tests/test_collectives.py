@@ -174,6 +174,7 @@ for protocol, shots in (one.split() for one in sys.argv[1:]):
 )
 
 
+@by_turns
 @pytest.mark.parametrize(
     "ways", [("lines 1", "tiles 2"), pytest.param(("tiles 1", "lines 2"), marks=pytest.mark.exhaustive)]
 )

@@ -136,7 +136,8 @@ def test_products_are_exact_and_what_is_stored_is_rounded_once(size, precision):
     assert (buffer[-margin:] == 77).all()
 
 
-@pytest.mark.parametrize("kernel", [pytest.param(one, marks=[by_turns] * (one[0] == "bf16")) for one in TILED])
+@by_turns
+@pytest.mark.parametrize("kernel", TILED)
 def test_tiles_of_amx_emulated(kernel, monkeypatch):
     precision, result, _ = kernel
     monkeypatch.setattr(cpu_amx, "form", lambda precision: "emulated")

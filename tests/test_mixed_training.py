@@ -46,6 +46,7 @@ def leaking(config, slope):
     return place(rest, (config.length,))
 
 
+@by_turns
 def test_a_step(monkeypatch):
     """Leaky ReLU, weights of rows, fewer inputs than rows: the loss and all gradients within what rounding allows.
 
@@ -155,6 +156,7 @@ def test_a_training_resumes_to_the_same_bytes():
     takes_all_or_nothing(second, state)
 
 
+@by_turns
 @pytest.mark.usefixtures("products")
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
 def test_fp16_leaves_out_a_step_that_overflows():

@@ -309,6 +309,7 @@ runner.main(build, ["--config", "tiny", "--inputs", "2"])
 """
 
 
+@by_turns
 @needs_mpi
 def test_a_rank_that_raises_stops_all_with_its_traceback():
     done = mpiexec(2, "-c", FAILING.format(error="ZeroDivisionError('the lens cap is on')"))

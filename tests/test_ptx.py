@@ -131,6 +131,7 @@ def test_the_largest_e4m3():
     assert ptx.E4M3_MAX == LARGEST_E4M3
 
 
+@by_turns
 @compiler
 def test_the_page_compiles_a_kernel_of_ones_own(tmp_path):
     page = (ROOT / "docs" / "ptx.md").read_text()
