@@ -40,8 +40,9 @@ def few_rows(document: Path) -> str:
     times = f"{min(seconds):.0f} to {max(seconds):.0f} CPU seconds, the median {median(seconds):.0f}"
     return (
         table(head, rows, right=1)
-        + "\ncharcnn, – where it was not measured again / as it began before / linear model, in per cent right; of 9 : 1 "
-        f"the mean of both recalls. Each figure is the mean of {_range(drawings, 'drawing')}, tested on {_range(tested, 'other row')} each: the "
+        + "\ncharcnn, – where it was not measured again / as it began before / linear model, in per cent right; of "
+        f"9 : 1 the mean of both recalls. Each figure is the mean of {_range(drawings, 'drawing')}, tested on "
+        f"{_range(tested, 'other row')} each: the "
         f"95 % interval of charcnn's is at most ± {width:.1f} points. It is furthest behind, by {-behind:.1f} points, "
         f"in {furthest}. "
         f"{machine_called(raw['machine'])}: a training took {times}. "
