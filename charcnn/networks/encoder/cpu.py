@@ -105,7 +105,8 @@ def _function(step: EncoderStep, params: Params, technique: str, precision: str)
         case RowNorm(), _:
             if technique == "loops":
                 return lambda x, residual: ops.add_rownorm_loops(x, residual, *held, eps=step.eps)
-            return partial(_add_norm, *held, step.eps)
+            gamma, beta = held
+            return partial(_add_norm, gamma, beta, step.eps)
         case _, "pool":
             return rows.pool
     return _product(step, params, technique, precision)
