@@ -46,15 +46,22 @@ def start(function: Function, launch: LaunchConfig, args: Sequence[Array]) -> No
 
 
 def one_by_one(function: Function, launch: LaunchConfig, given: Sequence[Array]) -> None:
-    """Run a thread of a cluster after another."""
+    """Run a thread after another: of a cluster, or of all of a cooperative launch."""
     if launch.running:
         given = [one.view(GlobalArray) if isinstance(one, np.ndarray) else one for one in given]
+    together: list[Thread] = []
+    under_way: list[Callable[[], None]] = []
     for x, y, z in itertools.product(*(range(size) for size in launch.grid)):
         if x % launch.cluster == 0:
-            cluster = Cluster(launch)
+            cluster = Cluster(launch, under_way=under_way)
             threads = [thread for rank in range(launch.cluster)
                        for thread in _threads(function, given, Dim3(x + rank, y, z), rank, cluster)]  # fmt: skip
-            run(threads, random.Random(repr((launch.seed, x, y, z))))
+            if launch.cooperative:
+                together += threads
+            else:
+                run(threads, random.Random(repr((launch.seed, x, y, z))))
+    if together:
+        run(together, random.Random(launch.seed))
 
 
 def _forget_unused(
@@ -142,17 +149,18 @@ def checking(seed: int = 0) -> Iterator[list[Finding]]:
 
 def start_grid(
     kernel: Kernel, clusters: Size, threads: Size, args: Sequence[Array], shared: int, cluster: int,
-    stream: Stream = 0, early: bool = False,
+    stream: Stream = 0, early: bool = False, cooperative: bool = False,
 ) -> None:  # fmt: skip
     """What a launch does: run a grid of so many clusters; it is checked within `checking`.
 
-    With `early` it may begin before the kernels before it on the stream have ended.
+    With `early` it may begin before the kernels before it on the stream have ended; if `cooperative`, blocks may wait
+    for each other.
     """
     if not _checking:
-        start(kernel.py_func, LaunchConfig.of(clusters, threads, shared, cluster), args)
+        start(kernel.py_func, LaunchConfig.of(clusters, threads, shared, cluster, cooperative=cooperative), args)
         return
     seed, findings, launches = _checking[-1]
-    launch = LaunchConfig.of(clusters, threads, shared, cluster, seed, findings)
+    launch = LaunchConfig.of(clusters, threads, shared, cluster, seed, findings, cooperative=cooperative)
     launch.running = launches.before(stream, early)
     start(kernel.py_func, launch, args)
     launches.after(stream, launch)
