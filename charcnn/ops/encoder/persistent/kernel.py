@@ -1,9 +1,9 @@
 """The kernel: a cluster has some rows of a text from the first layer to the last, and its weights never wait.
 
-A layer meets other clusters once, where keys and values are exchanged through global memory: a flag a block says that
-its heads' are there. All else goes from block to block of a cluster through their shared memory, onto mbarriers. Sums of
-a product come to the block that owns the row, which adds the residual, normalises it, and sends it to all. No barrier
-is needed: a block sends sums only once it has all rows, and an owner a row only once it has all sums.
+Clusters meet once a layer, where keys and values are exchanged through global memory: a flag a block says that its
+heads' are there. All else goes from block to block of a cluster through their shared memory, onto mbarriers. Sums of a
+product come to the block that owns the row, which adds the residual, normalises it, and sends it to all. No barrier is
+needed: a block sends sums only once it has all rows, and an owner a row only once it has all sums.
 
 Weights lie in the order in which each warp multiplies by them. A warp asks for as many as shared memory holds, by bulk
 copies, before the kernel ahead has ended, and from then on for a stage where it has read one.
@@ -39,11 +39,12 @@ PATIENCE = 10_000_000_000
 
 
 def make_exchange(plan: BlocksPlan, ptx_type: str) -> tuple[Kernel, Kernel]:
-    """Device functions keep(acc, base, kv, valid, warp, lane) and await_flags(flags, step, first, tiles, rank, thread).
+    """Device functions keep(acc, base, kv, valid, warp, lane) and await_flags(flags, layer, own, first, tiles, rank,
+    thread).
 
     `keep` writes queries to shared memory, keys and values of the `valid` first rows to global memory, where those of
-    the cluster's first row and the block's first head begin at `kv`. `await_flags` says that this block's are there, and
-    waits for those of all `tiles` clusters of the text, of which the first is `first`; `own` is this one.
+    the cluster's first row and the block's first head begin at `kv`. `await_flags` says that this block's are there,
+    and waits for those of all `tiles` clusters of the text, of which the first is `first`; `own` is this one.
     """
     groups, tiles, down, depth = plan.warps // plan.halves, plan.products[0].tiles, plan.down, plan.depth
     queries_at, rows, pitch, row_bytes = plan.queries_at, plan.rows, HEAD_PITCH, 4 * plan.width
@@ -105,15 +106,29 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
     (begin_heads, add_heads), (begin_units, add_units) = make_halves(plan, 0), make_halves(plan, 2)
     (attend, merge), send, normalise = make_attention(plan, ptx_type), make_send(plan), make_normalise(plan, ptx_type)
     (fetch, _), gelu, pack, lanes = make_weights(plan), inlined("gelu", narrow=True), ptx.cvt_f16x2(ptx_type), LANES
-    threads, warps, groups, cluster, givers = plan.warps * LANES, plan.warps, plan.warps // plan.halves, plan.cluster, plan.givers
+    threads, warps, groups, cluster, givers = (
+        plan.warps * LANES,
+        plan.warps,
+        plan.warps // plan.halves,
+        plan.cluster,
+        plan.givers,
+    )
     rows, width, owned, down, layers, units = plan.rows, plan.width, plan.owned, plan.down, plan.layers, plan.units
     stages, stage_bytes, whole, part = plan.stages, plan.stage_bytes, plan.stages_of(True), plan.stages_of(False)
     x_pitch, mid_pitch, mid_at, scratch_at = plan.x_pitch, plan.mid_pitch, plan.mid_at, plan.scratch_at
     barriers_at, ring_at, qkv_columns, octets = plan.barriers_at, plan.ring_at, plan.qkv_columns, plan.width // 8
     heads_size, units_size = (4 * plan.down * plan.products[i].tiles for i in (0, 2))
-    out_size, unit_tiles, half_bytes = 4 * plan.down * plan.products[1].tiles, plan.products[2].tiles, plan.products[0].steps * 64
+    out_size, unit_tiles, half_bytes = (
+        4 * plan.down * plan.products[1].tiles,
+        plan.products[2].tiles,
+        plan.products[0].steps * 64,
+    )
     rows_bytes, from_givers, from_all = 2 * rows * width, 4 * owned * givers * width, 4 * owned * cluster * width
-    vector_bytes, head_bytes, units_at = 4 * (9 * width + plan.hidden), 4 * plan.depth * plan.heads_each, 4 * 9 * plan.width
+    vector_bytes, head_bytes, units_at = (
+        4 * (9 * width + plan.hidden),
+        4 * plan.depth * plan.heads_each,
+        4 * 9 * plan.width,
+    )
 
     @jit(launch_bounds=(threads, 1))
     def kernel(x, y, kv, flags, weights, vectors, offsets, texts, capacity, eps):
@@ -155,7 +170,9 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
             if tile < tiles:
                 break
             tile, first, text = tile - tiles, first + tiles, text + uint32(1)
-        if text == texts:  # there are fewer rows than clusters: all of the cluster's blocks end, once no copy is under way
+        if (
+            text == texts
+        ):  # there are fewer rows than clusters: all of the cluster's blocks end, once no copy is under way
             for slot in range(asked):
                 ptx.mbarrier_wait(full + slot * 8, 0)
             return

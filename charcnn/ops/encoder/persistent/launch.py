@@ -103,9 +103,12 @@ class PersistentBlocks:
             stream: a CUDA stream.
         """
         found = self.plan(len(x), len(offsets) - 1)
-        assert found is not None and len(x) <= room.rows
+        assert found is not None
+        assert len(x) <= room.rows
         plan, clusters = found
-        call = Call(out, stream, x.shape, self._of.dtype, {"x": self._of.dtype, "offsets": np.int32}, x=x, offsets=offsets)
+        call = Call(
+            out, stream, x.shape, self._of.dtype, {"x": self._of.dtype, "offsets": np.int32}, x=x, offsets=offsets
+        )
         arrays = x, out, room.keys, room.flags, self._weights, self._vectors
         call.launch(
             self._kernel(plan), clusters, plan.warps * LANES, *(np.uint64(device.address(one)) for one in arrays),

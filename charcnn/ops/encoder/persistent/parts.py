@@ -103,7 +103,13 @@ def make_halves(plan: BlocksPlan, which: int) -> tuple[Kernel, Kernel]:
     `begin` makes the first half's sums its bias, of the block's first column, and the others' 0; `add`, of the whole
     block, gives the first half the sums of all.
     """
-    groups, halves, tiles, down, lanes = plan.warps // plan.halves, plan.halves, plan.products[which].tiles, plan.down, LANES
+    groups, halves, tiles, down, lanes = (
+        plan.warps // plan.halves,
+        plan.halves,
+        plan.products[which].tiles,
+        plan.down,
+        LANES,
+    )
     count = tiles * down
 
     @cuda.jit(device=True, forceinline=True)
@@ -257,8 +263,8 @@ def make_normalise(plan: BlocksPlan, ptx_type: str) -> Kernel:
     """The device function normalise(base, vectors, sources, parity, following, rank, slot, lane, eps), of a warp.
 
     It waits for the sums of so many blocks for row `slot` of those that this block owns, adds them to the row and the
-    bias, and sends what it has normalised to all blocks. `vectors` is the address of bias, gamma and beta; `following`, the bytes that
-    come before the next such call.
+    bias, and sends what it has normalised to all blocks. `vectors` is the address of bias, gamma and beta; `following`,
+    the bytes that come before the next such call.
     """
     width, cluster, x_pitch, lanes = plan.width, plan.cluster, plan.x_pitch, LANES
     sums_at, barriers_at, octets = plan.sums_at, plan.barriers_at, -(-width // (LANES * OCTET))

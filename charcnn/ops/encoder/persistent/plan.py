@@ -79,7 +79,9 @@ class BlocksPlan:
         if self.width % (STEP * self.halves) or any(part % (COLUMNS * groups) for part in parts):
             raise ValueError(f"{sizes}: {self.warps} warps of {self.cluster} blocks cannot share them")
         if self.width % (COLUMNS * self.warps) or self.warps % self.jobs or self.rows % self.cluster:
-            raise ValueError(f"{self.rows} rows of {sizes}: {self.cluster} blocks of {self.warps} warps cannot share them")
+            raise ValueError(
+                f"{self.rows} rows of {sizes}: {self.cluster} blocks of {self.warps} warps cannot share them"
+            )
         if self.stages < 2:
             raise ValueError(f"{self.rows} rows of {sizes}: {self.cluster} blocks have too little shared memory")
 
@@ -137,7 +139,7 @@ class BlocksPlan:
 
     @property
     def pieces(self) -> int:
-        """Of a stage: the most of which each product has whole stages, and a step whole stages, or a stage whole steps."""
+        """Of a stage: the most with whole stages in each product, and whole stages a step, or whole steps a stage."""
 
         def fits(pieces: int) -> bool:
             return all(
@@ -222,7 +224,7 @@ class BlocksPlan:
         return self.ring_at + self.warps * self.stages * self.stage_bytes
 
 
-CLUSTERS = 16, PORTABLE
+CLUSTERS = 16, PORTABLE, 2
 """Blocks of a cluster, in the order in which they are tried."""
 
 HEIGHTS = 16, 32

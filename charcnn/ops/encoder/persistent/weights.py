@@ -34,7 +34,7 @@ class LayerWeights(NamedTuple):
 
 
 def _pieces(weight: np.ndarray) -> np.ndarray:
-    """(columns, depth) of 16 bits -> (columns / 8, depth / 32, 256), of each lane eight numbers: two products' words."""
+    """(columns, depth) of 16 bits -> (columns / 8, depth / 32, 256): eight numbers of each lane, for two products."""
     columns, depth = weight.shape
     apart = weight.reshape(columns // COLUMNS, COLUMNS, depth // STEP, 2, 2, 4, 2)  # of a step: product, word, lane
     found: np.ndarray = apart.transpose(0, 2, 1, 5, 3, 4, 6).reshape(columns // COLUMNS, depth // STEP, -1)
