@@ -34,7 +34,7 @@ from charcnn.ops.encoder.persistent.parts import (
 )
 from charcnn.ops.encoder.persistent.plan import HEAD_PITCH, BlocksPlan
 
-PATIENCE = 10_000_000_000
+PATIENCE = 60_000_000_000
 """Nanoseconds that a block waits for another cluster's keys: then something is broken, and the kernel ends itself."""
 
 
@@ -104,7 +104,11 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
     to_heads, from_heads = (make_product(plan, i, p, ptx_type) for i, p in ((0, plan.x_pitch), (1, plan.mid_pitch)))
     to_units, from_units = (make_product(plan, i, p, ptx_type) for i, p in ((2, plan.x_pitch), (3, plan.mid_pitch)))
     (begin_heads, add_heads), (begin_units, add_units) = make_halves(plan, 0), make_halves(plan, 2)
-    (attend, merge), send, normalise = make_attention(plan, ptx_type), make_send(plan), make_normalise(plan, ptx_type)
+    (attend, merge), send, normalise = (
+        make_attention(plan, ptx_type),
+        make_send(plan, ptx_type),
+        make_normalise(plan, ptx_type),
+    )
     (fetch, _), gelu, pack, lanes = make_weights(plan), inlined("gelu", narrow=True), ptx.cvt_f16x2(ptx_type), LANES
     threads, warps, groups, cluster, givers = (
         plan.warps * LANES,
@@ -123,7 +127,7 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
         plan.products[2].tiles,
         plan.products[0].steps * 64,
     )
-    rows_bytes, from_givers, from_all = 2 * rows * width, 4 * owned * givers * width, 4 * owned * cluster * width
+    rows_bytes, from_givers, from_all = 2 * rows * width, 2 * owned * givers * width, 2 * owned * cluster * width
     vector_bytes, head_bytes, units_at = (
         4 * (9 * width + plan.hidden),
         4 * plan.depth * plan.heads_each,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from charcnn.gpu.launch import Call, most_clusters
 from charcnn.ops.common.moments import LANES
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.encoder.persistent.kernel import make_kernel
-from charcnn.ops.encoder.persistent.plan import CLUSTERS, HEIGHTS, BlocksPlan
+from charcnn.ops.encoder.persistent.plan import CLUSTERS, HEIGHTS, WARPS, BlocksPlan
 from charcnn.ops.encoder.persistent.weights import LayerWeights, packed, vectors
 
 
@@ -39,7 +40,7 @@ class PersistentBlocks:
         heads: of attention.
         eps: added to variances.
         of: fp16 or bf16.
-        clusters: blocks of a cluster, the first that the GPU runs; those of the plan where None.
+        clusters: blocks of a cluster; the first that has a plan, and that the GPU runs, is taken.
 
     Raises:
         ValueError: no plan computes such sizes; names what the last one lacks.
@@ -48,28 +49,26 @@ class PersistentBlocks:
 
     def __init__(
         self, layers: Sequence[LayerWeights], heads: int, eps: float, of: NumberFormat,
-        clusters: Sequence[int] = CLUSTERS, **shape: int,
+        clusters: Sequence[int] = CLUSTERS
     ) -> None:  # fmt: skip
         device.require_hopper("the persistent kernel")
         (hidden, width), self._of, self._eps = layers[0].up.shape, of, eps
+        refused = ValueError("this GPU runs none")
         self.plans: list[tuple[BlocksPlan, int]] = []
         """Those of one size of clusters, the fewest rows first, and how many clusters run at once."""
-        error: ValueError | None = None
-        for cluster in clusters:
+        for cluster, warps in product(clusters, WARPS):
             for rows in HEIGHTS:
                 try:
-                    plan = BlocksPlan(
-                        width, heads, hidden, len(layers), rows, cluster, shared_limit=device.shared_limit(), **shape
-                    )
-                except ValueError as refused:
-                    error = refused
+                    plan = BlocksPlan(width, heads, hidden, len(layers), rows, cluster, warps, device.shared_limit())
+                except ValueError as error:
+                    refused = error
                     continue
                 if most := self._most(plan):
                     self.plans.append((plan, most))
             if self.plans:
                 break
         if not self.plans:
-            raise error or ValueError(f"clusters of {clusters} blocks: this GPU runs none")
+            raise ValueError(f"clusters of {clusters} blocks: {refused}")
         plan, _ = self.plans[0]
         self._weights = device.to_device(packed(layers, plan, of))
         self._vectors = device.to_device(vectors(layers, plan))

@@ -12,7 +12,7 @@ from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.attention.mma import WarpsTile, make_products
-from charcnn.ops.attention.wgmma_rows import NONE, make_rows
+from charcnn.ops.attention.wgmma_rows import NONE, make_rows, make_turned
 from charcnn.ops.common.moments import LANES
 from charcnn.ops.encoder.persistent.plan import COLUMNS, HEAD_PITCH, KEYS, PIECE_BYTES, ROWS, BlocksPlan
 from charcnn.ops.encoder.rows import OCTET, finish_of
@@ -231,30 +231,28 @@ def make_attention(plan: BlocksPlan, ptx_type: str) -> tuple[Kernel, Kernel]:
     return attend, merge
 
 
-def make_send(plan: BlocksPlan) -> Kernel:
+def make_send(plan: BlocksPlan, ptx_type: str) -> Kernel:
     """The device function send(acc, base, barrier, rank, warp, lane): a warp's sums, to the blocks that own their rows.
 
-    Two lanes give each other what makes four neighbouring sums of a row.
+    They are rounded to 16 bits, as a kernel of its own would store them; of two eights of columns a lane has one in a
+    row, of two.
     """
     tiles, down, cluster, width = plan.products[1].tiles, plan.down, plan.cluster, plan.width
-    sums_at, exchange, columns = plan.sums_at, ptx.shfl_exchange(2, 1), COLUMNS
+    sums_at, turned, pack, eight = plan.sums_at, make_turned(), ptx.cvt_f16x2(ptx_type), 2 * COLUMNS
 
     @cuda.jit(device=True, forceinline=True)
     def send(acc, base, barrier, rank, warp, lane):
         for m in range(down):
             row = uint32(m * 16) + (lane >> 2) + (lane & 1) * 8
             owner = row % cluster
-            column = warp * (tiles * columns) + ((lane & 3) >> 1) * 4
-            to = ptx.mapa(base + sums_at + ((row // cluster * cluster + rank) * width + column) * 4, owner)
-            there = ptx.mapa(barrier, owner)
-            for t in range(tiles):
-                i = (t * down + m) * 4
-                a, b, c, d = exchange(
-                    (ptx.bitcast_b32(acc[i]), ptx.bitcast_b32(acc[i + 1])),
-                    (ptx.bitcast_b32(acc[i + 2]), ptx.bitcast_b32(acc[i + 3])),
-                    lane & 1,
-                )
-                ptx.st_async_v4_b32(to + t * (columns * 4), a, b, c, d, there)
+            at = (row // cluster * cluster + rank) * (2 * width) + (warp * tiles + (lane >> 1 & 1)) * eight
+            to, there = ptx.mapa(base + sums_at + at, owner), ptx.mapa(barrier, owner)
+            for t in range(0, tiles, 2):
+                i, j = (t * down + m) * 4, ((t + 1) * down + m) * 4
+                a, b = pack(acc[i], acc[i + 1]), pack(acc[i + 2], acc[i + 3])
+                c, d = pack(acc[j], acc[j + 1]), pack(acc[j + 2], acc[j + 3])
+                a, b, c, d = turned(a, b, c, d, lane & 3)
+                ptx.st_async_v4_b32(to + t * eight, a, b, c, d, there)
 
     return send
 
@@ -269,6 +267,14 @@ def make_normalise(plan: BlocksPlan, ptx_type: str) -> Kernel:
     width, cluster, x_pitch, lanes = plan.width, plan.cluster, plan.x_pitch, LANES
     sums_at, barriers_at, octets = plan.sums_at, plan.barriers_at, -(-width // (LANES * OCTET))
     held, unpack = octets * OCTET, ptx.cvt_f32x2(ptx_type)
+
+    @cuda.jit(device=True, forceinline=True)
+    def add(values, v, at):
+        a, b, d, e = ptx.ld_shared_v4_b32(at)
+        (k, l), (m, n), (o, p), (q, r) = unpack(a), unpack(b), unpack(d), unpack(e)  # noqa: E741
+        values[v], values[v + 1], values[v + 2] = values[v] + k, values[v + 1] + l, values[v + 2] + m
+        values[v + 3], values[v + 4], values[v + 5] = values[v + 3] + n, values[v + 4] + o, values[v + 5] + p
+        values[v + 6], values[v + 7] = values[v + 6] + q, values[v + 7] + r
 
     @cuda.jit(device=True, forceinline=True)
     def send_row(y, c, a, b, d, e):
@@ -298,17 +304,9 @@ def make_normalise(plan: BlocksPlan, ptx_type: str) -> Kernel:
         for i in range(octets):
             c, v = (i * lanes + lane) * 8, i * 8
             if c < width:
+                add(values, v, row + c * 2)
                 for source in range(sources):
-                    at = base + sums_at + ((slot * cluster + source) * width + c) * 4
-                    for t in range(0, 8, 4):
-                        e, f, g, h = ptx.ld_shared_v4_f32(at + t * 4)
-                        values[v + t], values[v + t + 1] = values[v + t] + e, values[v + t + 1] + f
-                        values[v + t + 2], values[v + t + 3] = values[v + t + 2] + g, values[v + t + 3] + h
-                a, b, d, e = ptx.ld_shared_v4_b32(row + c * 2)
-                (k, l), (m, n), (o, p), (q, r) = unpack(a), unpack(b), unpack(d), unpack(e)  # noqa: E741
-                values[v], values[v + 1], values[v + 2] = values[v] + k, values[v + 1] + l, values[v + 2] + m
-                values[v + 3], values[v + 4], values[v + 5] = values[v + 3] + n, values[v + 4] + o, values[v + 5] + p
-                values[v + 6], values[v + 7] = values[v + 6] + q, values[v + 7] + r
+                    add(values, v, base + sums_at + ((slot * cluster + source) * width + c) * 2)
                 for t in range(8):
                     total += values[v + t]
         finish(values, total, width, gammas, betas, (row, base + barriers_at), uint64(0), lane, eps)

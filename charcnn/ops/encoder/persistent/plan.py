@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from charcnn.gpu.device import SHARED_LIMIT
 from charcnn.gpu.launch import PORTABLE
 
 STEP = 32
@@ -21,7 +22,7 @@ COLUMNS = 8
 PIECE_BYTES = 2 * STEP * COLUMNS
 """A step's weights of so many columns."""
 
-MOST_PIECES = 12
+MOST_PIECES = 6
 """Of a stage."""
 
 ROWS = 16
@@ -64,10 +65,10 @@ class BlocksPlan:
     """Thread blocks."""
     warps: int = 8
     """Of a block."""
+    shared_limit: int = SHARED_LIMIT
+    """Bytes of shared memory that a block may have."""
     halves: int = 2
     """Warps that share the depth of the products that read whole rows."""
-    shared_limit: int = 232_448
-    """Bytes of shared memory that a block may have."""
 
     def __post_init__(self) -> None:
         sizes = f"{self.width} features, {self.heads} heads, {self.hidden} units"
@@ -78,7 +79,7 @@ class BlocksPlan:
             raise ValueError(f"{sizes}: a cluster of {self.cluster} blocks cannot share them")
         if self.width % (STEP * self.halves) or any(part % (COLUMNS * groups) for part in parts):
             raise ValueError(f"{sizes}: {self.warps} warps of {self.cluster} blocks cannot share them")
-        if self.width % (COLUMNS * self.warps) or self.warps % self.jobs or self.rows % self.cluster:
+        if self.width % (2 * COLUMNS * self.warps) or self.warps % self.jobs or self.rows % self.cluster:
             raise ValueError(
                 f"{self.rows} rows of {sizes}: {self.cluster} blocks of {self.warps} warps cannot share them"
             )
@@ -182,13 +183,13 @@ class BlocksPlan:
 
     @property
     def sums_at(self) -> int:
-        """(rows that the block normalises, blocks, features), float32: what the cluster's blocks add to them."""
+        """(rows that the block normalises, blocks, features): what the cluster's blocks add to them."""
         return self.queries_at + self.heads_each * self.rows * HEAD_PITCH
 
     @property
     def scratch_at(self) -> int:
         """Sums of halves of the depth; or keys and values of each warp, then parts of attention's results."""
-        return self.sums_at + 4 * self.rows * self.width
+        return self.sums_at + 2 * self.rows * self.width
 
     @property
     def keys_bytes(self) -> int:
@@ -229,3 +230,6 @@ CLUSTERS = 16, PORTABLE, 2
 
 HEIGHTS = 16, 32
 """Rows of a cluster, likewise: fewer read weights more often."""
+
+WARPS = 8, 4
+"""Of a block, likewise."""
