@@ -104,35 +104,20 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
     to_heads, from_heads = (make_product(plan, i, p, ptx_type) for i, p in ((0, plan.x_pitch), (1, plan.mid_pitch)))
     to_units, from_units = (make_product(plan, i, p, ptx_type) for i, p in ((2, plan.x_pitch), (3, plan.mid_pitch)))
     (begin_heads, add_heads), (begin_units, add_units) = make_halves(plan, 0), make_halves(plan, 2)
-    (attend, merge), send, normalise = (
-        make_attention(plan, ptx_type),
-        make_send(plan, ptx_type),
-        make_normalise(plan, ptx_type),
-    )
-    (fetch, _), gelu, pack, lanes = make_weights(plan), inlined("gelu", narrow=True), ptx.cvt_f16x2(ptx_type), LANES
-    threads, warps, groups, cluster, givers = (
-        plan.warps * LANES,
-        plan.warps,
-        plan.warps // plan.halves,
-        plan.cluster,
-        plan.givers,
-    )
-    rows, width, owned, down, layers, units = plan.rows, plan.width, plan.owned, plan.down, plan.layers, plan.units
+    (attend, merge), send = make_attention(plan, ptx_type), make_send(plan, ptx_type)
+    normalise, (fetch, _), gelu = make_normalise(plan, ptx_type), make_weights(plan), inlined("gelu", narrow=True)
+    pack, lanes, warps, threads = ptx.cvt_f16x2(ptx_type), LANES, plan.warps, plan.warps * LANES
+    groups, cluster, givers, layers = plan.warps // plan.halves, plan.cluster, plan.givers, plan.layers
+    rows, width, owned, down, octets = plan.rows, plan.width, plan.owned, plan.down, plan.width // 8
+    heads_tiles, out_tiles, unit_tiles, _ = (one.tiles for one in plan.products)
+    heads_size, out_size, units_size = (4 * down * tiles for tiles in (heads_tiles, out_tiles, unit_tiles))
     stages, stage_bytes, whole, part = plan.stages, plan.stage_bytes, plan.stages_of(True), plan.stages_of(False)
     x_pitch, mid_pitch, mid_at, scratch_at = plan.x_pitch, plan.mid_pitch, plan.mid_at, plan.scratch_at
-    barriers_at, ring_at, qkv_columns, octets = plan.barriers_at, plan.ring_at, plan.qkv_columns, plan.width // 8
-    heads_size, units_size = (4 * plan.down * plan.products[i].tiles for i in (0, 2))
-    out_size, unit_tiles, half_bytes = (
-        4 * plan.down * plan.products[1].tiles,
-        plan.products[2].tiles,
-        plan.products[0].steps * 64,
-    )
+    barriers_at, ring_at, half_bytes, row_bytes = plan.barriers_at, plan.ring_at, plan.products[0].steps * 64, 4 * width
     rows_bytes, from_givers, from_all = 2 * rows * width, 2 * owned * givers * width, 2 * owned * cluster * width
-    vector_bytes, head_bytes, units_at = (
-        4 * (9 * width + plan.hidden),
-        4 * plan.depth * plan.heads_each,
-        4 * 9 * plan.width,
-    )
+    head_bytes, bias_bytes, units_bytes = 4 * plan.depth * plan.heads_each, 4 * plan.qkv_columns, 4 * plan.units
+    first_norm, last_norm, units_at, vector_bytes = (4 * width * i for i in (3, 6, 9, 9))
+    vector_bytes += 4 * plan.hidden
 
     @jit(launch_bounds=(threads, 1))
     def kernel(x, y, kv, flags, weights, vectors, offsets, texts, capacity, eps):
@@ -174,9 +159,7 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
             if tile < tiles:
                 break
             tile, first, text = tile - tiles, first + tiles, text + uint32(1)
-        if (
-            text == texts
-        ):  # there are fewer rows than clusters: all of the cluster's blocks end, once no copy is under way
+        if text == texts:  # no rows are left for this cluster, whose blocks end once no copy is under way
             for slot in range(asked):
                 ptx.mbarrier_wait(full + slot * 8, 0)
             return
@@ -191,14 +174,14 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
         cuda.syncthreads()
         wide = base + (lane & 15) * x_pitch + (lane >> 4) * 16 + warp // groups * half_bytes
         narrow = base + mid_at + (lane & 15) * mid_pitch + (lane >> 4) * 16
-        kv += uint64(begin) * uint64(4 * width) + uint64(rank * head_bytes)
+        kv += uint64(begin) * uint64(row_bytes) + uint64(rank * head_bytes)
         for layer in range(layers):
             if rank < givers:
-                begin_heads(heads_acc, vectors + uint64(rank * (qkv_columns * 4)), warp, lane)
+                begin_heads(heads_acc, vectors + uint64(rank * bias_bytes), warp, lane)
                 place = to_heads(heads_acc, wide, ring, full, place, lane)
                 add_heads(heads_acc, base + scratch_at, warp, lane)
-                turn = kv + uint64(layer % 2) * uint64(capacity) * uint64(4 * width)
-                keep(heads_acc, base, turn + uint64(tile * rows) * uint64(4 * width), valid, warp, lane)
+                turn = kv + uint64(layer % 2) * uint64(capacity) * uint64(row_bytes)
+                keep(heads_acc, base, turn + uint64(tile * rows) * uint64(row_bytes), valid, warp, lane)
                 await_flags(flags, layer, own, first, tiles, rank, thread)
                 attend(base, turn, length, warp, lane)
                 cuda.syncthreads()
@@ -209,8 +192,8 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
                 place = from_heads(out_acc, narrow, ring, full, place, lane)
                 send(out_acc, base, sums_full, rank, warp, lane)
             for slot in range(warp, owned, warps):
-                normalise(base, vectors + uint64(3 * 4 * width), givers, 0, from_all, rank, slot, lane, eps)
-            begin_units(units_acc, vectors + uint64(units_at + rank * (units * 4)), warp, lane)
+                normalise(base, vectors + uint64(first_norm), givers, 0, from_all, rank, slot, lane, eps)
+            begin_units(units_acc, vectors + uint64(units_at + rank * units_bytes), warp, lane)
             ptx.mbarrier_wait(rows_full, 0)
             if thread == 0:
                 ptx.mbarrier_arrive_expect_tx(rows_full, rows_bytes)
@@ -228,7 +211,7 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
             place = from_units(out_acc, narrow, ring, full, place, lane)
             send(out_acc, base, sums_full, rank, warp, lane)
             for slot in range(warp, owned, warps):
-                normalise(base, vectors + uint64(6 * 4 * width), cluster, 1, from_givers, rank, slot, lane, eps)
+                normalise(base, vectors + uint64(last_norm), cluster, 1, from_givers, rank, slot, lane, eps)
             ptx.mbarrier_wait(rows_full, 1)
             if thread == 0:
                 ptx.mbarrier_arrive_expect_tx(rows_full, rows_bytes)
