@@ -26,8 +26,8 @@ OTHERWISE = 0x3C
 """What each byte of shared memory holds before it is written, the second time: no NaN, and not 0."""
 
 
-def start(function: Function, launch: LaunchConfig, args: Sequence[Array]) -> None:
-    """Run the kernel of this function to its end.
+def start(function: Function, launch: LaunchConfig, args: Sequence[Array], *, cooperative: bool = False) -> None:
+    """Run the kernel of this function to its end; if `cooperative`, all its blocks at once.
 
     Raises:
         EmulatorError: the kernel has a mistake, and the launch does not collect findings.
@@ -38,15 +38,15 @@ def start(function: Function, launch: LaunchConfig, args: Sequence[Array]) -> No
     before = [array.copy() for array in arrays]
     if not lockstep.run(function, launch, given):
         known = len(launch.findings or ())
-        one_by_one(function, launch, given)
+        one_by_one(function, launch, given, cooperative=cooperative)
         _forget_unused(function, launch, given, before, known)
     written(arrays, before, launch.results)
     for land in landed:
         land()
 
 
-def one_by_one(function: Function, launch: LaunchConfig, given: Sequence[Array]) -> None:
-    """Run a thread after another: of a cluster, or of all of a cooperative launch."""
+def one_by_one(function: Function, launch: LaunchConfig, given: Sequence[Array], *, cooperative: bool = False) -> None:
+    """Run a thread after another: of a cluster, or if `cooperative` of all."""
     if launch.running:
         given = [one.view(GlobalArray) if isinstance(one, np.ndarray) else one for one in given]
     together: list[Thread] = []
@@ -56,7 +56,7 @@ def one_by_one(function: Function, launch: LaunchConfig, given: Sequence[Array])
             cluster = Cluster(launch, under_way=under_way)
             threads = [thread for rank in range(launch.cluster)
                        for thread in _threads(function, given, Dim3(x + rank, y, z), rank, cluster)]  # fmt: skip
-            if launch.cooperative:
+            if cooperative:
                 together += threads
             else:
                 run(threads, random.Random(repr((launch.seed, x, y, z))))
@@ -157,12 +157,13 @@ def start_grid(
     for each other.
     """
     if not _checking:
-        start(kernel.py_func, LaunchConfig.of(clusters, threads, shared, cluster, cooperative=cooperative), args)
+        launch = LaunchConfig.of(clusters, threads, shared, cluster)
+        start(kernel.py_func, launch, args, cooperative=cooperative)
         return
     seed, findings, launches = _checking[-1]
-    launch = LaunchConfig.of(clusters, threads, shared, cluster, seed, findings, cooperative=cooperative)
+    launch = LaunchConfig.of(clusters, threads, shared, cluster, seed, findings)
     launch.running = launches.before(stream, early)
-    start(kernel.py_func, launch, args)
+    start(kernel.py_func, launch, args, cooperative=cooperative)
     launches.after(stream, launch)
 
 

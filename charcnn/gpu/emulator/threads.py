@@ -168,18 +168,14 @@ class LaunchConfig:
     releases_early: bool = False
     """Whether one let the next kernel begin before it had waited."""
     unwritten: int = UNWRITTEN
-    cooperative: bool = False
-    """Whether all blocks run at once."""
 
     @classmethod
     def of(
-        cls, clusters: Size, threads: Size, shared: int, cluster: int, seed: int = 0, findings: Findings | None = None,
-        *, cooperative: bool = False,
-    ) -> LaunchConfig:  # fmt: skip
+        cls, clusters: Size, threads: Size, shared: int, cluster: int, seed: int = 0, findings: Findings | None = None
+    ) -> LaunchConfig:
         """Of a grid of so many clusters."""
         grid = sizes(clusters)
-        blocks = Dim3(grid.x * cluster, grid.y, grid.z)
-        return cls(blocks, sizes(threads), shared, cluster, seed, findings, cooperative=cooperative)
+        return cls(Dim3(grid.x * cluster, grid.y, grid.z), sizes(threads), shared, cluster, seed, findings)
 
 
 class ThreadBlock:

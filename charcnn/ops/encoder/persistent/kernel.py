@@ -18,13 +18,13 @@ from numba import cuda, float32, types
 from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
 from charcnn.gpu.collectives.protocols import LOOKS
-from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_idx_x, thread_idx_x
 from charcnn.gpu.launch import jit
+from charcnn.ops.attention.wgmma_tile import ZERO
 from charcnn.ops.common.epilogue_functions import inlined
 from charcnn.ops.common.moments import LANES
 from charcnn.ops.encoder.persistent.parts import (
-    Weights,
     make_attention,
     make_halves,
     make_normalise,
@@ -57,9 +57,9 @@ def make_exchange(plan: BlocksPlan, ptx_type: str) -> tuple[Kernel, Kernel]:
             for t in range(tiles):
                 column = (warp * tiles + t) * 8
                 head, within = column // (3 * depth), column % (3 * depth)
-                for m in range(2 * down):
+                for m in range(ZERO, 2 * down):
                     word, i = pack(acc[(t * down * 2 + m) * 2], acc[(t * down * 2 + m) * 2 + 1]), (lane & 3) * 4
-                    row = uint32(m * 8) + (lane >> 2)
+                    row = m * 8 + (lane >> 2)
                     if within < depth:
                         at = base + queries_at + (head * rows + row) * pitch
                         ptx.st_shared_b32(at + (within // 8 ^ row & 7) * 16 + i, word)
@@ -128,12 +128,11 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
         warp, lane, rank, own = thread // lanes, thread % lanes, block_idx_x() % cluster, block_idx_x() // cluster
         ring, full = base + ring_at + warp * (stages * stage_bytes), base + barriers_at + 16 + warp * (stages * 8)
         rows_full, sums_full = base + barriers_at, base + barriers_at + 8
-        before = (rank * warps + warp) * (whole * layers)
-        total = uint32(whole * layers)
+        before, total = (rank * warps + warp) * (whole * layers), whole * layers
         if rank >= givers:
             before = givers * warps * (whole * layers) + ((rank - givers) * warps + warp) * (part * layers)
-            total = uint32(part * layers)
-        asked = min(total, uint32(stages))
+            total = part * layers
+        asked = min(total, stages)
         source = weights + uint64(before) * uint64(stage_bytes)
         if lane == 0:
             for slot in range(stages):
@@ -145,25 +144,25 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
                 ptx.mbarrier_arrive_expect_tx(sums_full, from_givers)
             ptx.fence_mbarrier_init()
             for slot in range(asked):
-                fetch(ring, full, uint32(slot), source + uint64(slot) * uint64(stage_bytes))
-        place = Weights(uint32(0), uint32(0), source + uint64(asked) * uint64(stage_bytes), total - asked)
+                fetch(ring, full, slot, source + uint64(slot) * uint64(stage_bytes))
+        place = ZERO, ZERO, source + uint64(asked) * uint64(stage_bytes), total - asked
         ptx.cluster_sync()
         if early:
             ptx.griddepcontrol_launch()
             ptx.griddepcontrol_wait()
-        text, tile, first, begin, length, tiles = uint32(0), own, uint32(0), uint32(0), uint32(0), uint32(0)
+        text, tile, first, begin, length, tiles = 0, own, 0, 0, 0, 0
         while text < texts:
-            begin = uint32(offsets[text])
-            length = uint32(offsets[text + 1]) - begin
-            tiles = (length + uint32(rows - 1)) // uint32(rows)
+            begin = offsets[text]
+            length = offsets[text + 1] - begin
+            tiles = (length + rows - 1) // rows
             if tile < tiles:
                 break
-            tile, first, text = tile - tiles, first + tiles, text + uint32(1)
+            tile, first, text = tile - tiles, first + tiles, text + 1
         if text == texts:  # no rows are left for this cluster, whose blocks end once no copy is under way
             for slot in range(asked):
                 ptx.mbarrier_wait(full + slot * 8, 0)
             return
-        row, valid = begin + tile * rows, min(uint32(rows), length - tile * rows)
+        row, valid = begin + tile * rows, min(rows, length - tile * rows)
         for i in range(thread, rows * octets, threads):
             wanted = i // octets < valid
             at = x + (uint64(row + (i // octets if wanted else 0)) * uint64(octets) + uint64(i % octets)) * uint64(16)
@@ -201,9 +200,9 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
             add_units(units_acc, base + scratch_at, warp, lane)
             if warp < groups:
                 for t in range(unit_tiles):
-                    for m in range(2 * down):
+                    for m in range(ZERO, 2 * down):
                         i, column = (t * down * 2 + m) * 2, (warp * unit_tiles + t) * 8 + (lane & 3) * 2
-                        at = base + mid_at + (uint32(m * 8) + (lane >> 2)) * mid_pitch + column * 2
+                        at = base + mid_at + (m * 8 + (lane >> 2)) * mid_pitch + column * 2
                         ptx.st_shared_b32(at, pack(gelu(units_acc[i]), gelu(units_acc[i + 1])))
             cuda.syncthreads()
             for i in range(out_size):

@@ -80,7 +80,7 @@ class PersistentBlocks:
     def _most(self, plan: BlocksPlan) -> int:
         """Clusters that run at once."""
         addresses, offsets = [np.uint64(0)] * 6, device.to_device(np.zeros(1, np.int32))
-        args = (*addresses, offsets, np.uint32(0), np.uint32(0), np.float32(0))
+        args = (*addresses, offsets, *map(np.uint32, (0, 0)), np.float32(0))
         return most_clusters(self._kernel(plan), plan.warps * LANES, args, plan.smem_bytes, plan.cluster)
 
     def plan(self, rows: int, texts: int) -> tuple[BlocksPlan, int] | None:
@@ -111,6 +111,6 @@ class PersistentBlocks:
         arrays = x, out, room.keys, room.flags, self._weights, self._vectors
         call.launch(
             self._kernel(plan), clusters, plan.warps * LANES, *(np.uint64(device.address(one)) for one in arrays),
-            offsets, np.uint32(len(offsets) - 1), np.uint32(room.rows), np.float32(self._eps),
+            offsets, *map(np.uint32, (len(offsets) - 1, room.rows)), np.float32(self._eps),
             shared=plan.smem_bytes, cluster=plan.cluster, early=device.begins_early(), cooperative=True,
         )  # fmt: skip

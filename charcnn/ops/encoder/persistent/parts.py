@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda, float32, types
 
 from charcnn.aliases import Kernel
 from charcnn.gpu import ptx
-from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.device import uint64
 from charcnn.ops.attention.mma import WarpsTile, make_products
 from charcnn.ops.attention.wgmma_rows import NONE, make_rows, make_turned
+from charcnn.ops.attention.wgmma_tile import ZERO
 from charcnn.ops.common.moments import LANES
 from charcnn.ops.encoder.persistent.plan import COLUMNS, HEAD_PITCH, KEYS, PIECE_BYTES, ROWS, BlocksPlan
 from charcnn.ops.encoder.rows import OCTET, finish_of
 
 
-class Weights(NamedTuple):
-    """A warp's place in its weights: the stage that it reads next, and what it fetches next."""
-
-    slot: Any
-    parity: Any
-    source: Any
-    left: Any
-    """Stages that nobody has asked for."""
-
-
 def make_weights(plan: BlocksPlan) -> tuple[Kernel, Kernel]:
-    """Device functions fetch(ring, full, slot, source) of one lane, and release(ring, full, weights, lane) of a warp.
+    """Device functions fetch(ring, full, slot, source) of one lane, and release(ring, full, place, lane) of a warp.
 
-    A warp's stages are its own: it asks for the next one where it has just read one, and no block is waited for.
+    A warp's place in its weights: the stage that it reads next and the parity of its mbarrier, where in memory lies what
+    it fetches next, and how many stages nobody has asked for. Stages are a warp's own: it asks for one where it has
+    just read one, and no block is waited for.
     """
     stage_bytes, stages = plan.stage_bytes, plan.stages
     inline = cuda.jit(device=True, forceinline=True)
@@ -43,23 +35,22 @@ def make_weights(plan: BlocksPlan) -> tuple[Kernel, Kernel]:
         ptx.bulk_load(ring + slot * stage_bytes, source, stage_bytes, barrier)
 
     @inline
-    def release(ring, full, weights, lane):
-        slot, parity, source, left = weights.slot, weights.parity, weights.source, weights.left
+    def release(ring, full, place, lane):
+        slot, parity, source, left = place
         cuda.syncwarp()
         if left > 0:
             if lane == 0:
                 fetch(ring, full, slot, source)
-            source, left = source + uint64(stage_bytes), left - uint32(1)
-        slot += uint32(1)
-        if slot == stages:
-            slot, parity = uint32(0), parity ^ uint32(1)
-        return Weights(slot, parity, source, left)
+            source, left = source + uint64(stage_bytes), left - 1
+        if slot + 1 == stages:
+            return ZERO, parity ^ 1, source, left
+        return slot + 1, parity, source, left
 
     return fetch, release
 
 
 def make_product(plan: BlocksPlan, which: int, pitch: int, ptx_type: str) -> Kernel:
-    """The device function multiply(acc, rows, ring, full, weights, lane): a product of `BlocksPlan.products`.
+    """The device function multiply(acc, rows, ring, full, place, lane): a product of `BlocksPlan.products`.
 
     `rows` is the lane's address in the first operand, rows of `pitch` bytes; the result is the place in the weights.
     """
@@ -70,12 +61,12 @@ def make_product(plan: BlocksPlan, which: int, pitch: int, ptx_type: str) -> Ker
     stage_bytes, product = plan.stage_bytes, ptx.mma_sync(ptx_type)
 
     @cuda.jit(device=True, forceinline=True)
-    def multiply(acc, rows, ring, full, weights, lane):
+    def multiply(acc, rows, ring, full, place, lane):
         a = cuda.local.array(held, types.uint32)
         for first in range(steps // together):
             for part in range(parts):
-                ptx.mbarrier_wait(full + weights.slot * 8, weights.parity)
-                at = ring + weights.slot * stage_bytes + lane * 16
+                ptx.mbarrier_wait(full + place[0] * 8, place[1])
+                at = ring + place[0] * stage_bytes + lane * 16
                 for u in range(together):
                     if part == 0:
                         for i in range(2 * down):
@@ -91,8 +82,8 @@ def make_product(plan: BlocksPlan, which: int, pitch: int, ptx_type: str) -> Ker
                             acc[i], acc[i + 1], acc[i + 2], acc[i + 3] = product(
                                 a[j + 4], a[j + 5], a[j + 6], a[j + 7], d, e, acc[i], acc[i + 1], acc[i + 2], acc[i + 3]
                             )  # fmt: skip
-                weights = release(ring, full, weights, lane)
-        return weights
+                place = release(ring, full, place, lane)
+        return place
 
     return multiply
 
@@ -164,7 +155,7 @@ def make_attention(plan: BlocksPlan, ptx_type: str) -> tuple[Kernel, Kernel]:
         for i in range(2 * keys * pieces // lanes):
             row, piece = (i * lanes + lane) // pieces, (i * lanes + lane) % pieces
             key = first + row % keys
-            wanted = uint32(16) if key < length else uint32(0)
+            wanted = 16 if key < length else 0
             there = uint64(key if key < length else first) * uint64(row_bytes)
             source = kv + there + uint64(row // keys * (2 * depth) + piece * 16)
             ptx.cp_async_16(at + row * pitch + (piece ^ row & 7) * 16, source, wanted)
@@ -242,8 +233,8 @@ def make_send(plan: BlocksPlan, ptx_type: str) -> Kernel:
 
     @cuda.jit(device=True, forceinline=True)
     def send(acc, base, barrier, rank, warp, lane):
-        for m in range(down):
-            row = uint32(m * 16) + (lane >> 2) + (lane & 1) * 8
+        for m in range(ZERO, down):
+            row = m * 16 + (lane >> 2) + (lane & 1) * 8
             owner = row % cluster
             at = (row // cluster * cluster + rank) * (2 * width) + (warp * tiles + (lane >> 1 & 1)) * eight
             to, there = ptx.mapa(base + sums_at + at, owner), ptx.mapa(barrier, owner)

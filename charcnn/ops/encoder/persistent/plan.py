@@ -38,7 +38,7 @@ PAD = 16
 """Bytes behind a row of features, so that rows begin in different banks."""
 
 
-class Product(NamedTuple):
+class WarpProduct(NamedTuple):
     """A warp's part of a product."""
 
     tiles: int
@@ -127,15 +127,15 @@ class BlocksPlan:
         return self.hidden // self.cluster
 
     @property
-    def products(self) -> tuple[Product, Product, Product, Product]:
+    def products(self) -> tuple[WarpProduct, WarpProduct, WarpProduct, WarpProduct]:
         """To queries, keys and values; from heads; to units; from units."""
         groups, steps = self.warps // self.halves, self.width // STEP // self.halves
         across = self.width // COLUMNS // self.warps
         return (
-            Product(self.qkv_columns // COLUMNS // groups, steps),
-            Product(across, self.depth * self.heads_each // STEP),
-            Product(self.units // COLUMNS // groups, steps),
-            Product(across, self.units // STEP),
+            WarpProduct(self.qkv_columns // COLUMNS // groups, steps),
+            WarpProduct(across, self.depth * self.heads_each // STEP),
+            WarpProduct(self.units // COLUMNS // groups, steps),
+            WarpProduct(across, self.units // STEP),
         )
 
     @property
