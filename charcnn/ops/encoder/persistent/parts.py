@@ -21,9 +21,9 @@ from charcnn.ops.encoder.rows import OCTET, finish_of
 def make_weights(plan: BlocksPlan) -> tuple[Kernel, Kernel]:
     """Device functions fetch(ring, full, slot, source) of one lane, and release(ring, full, place, lane) of a warp.
 
-    A warp's place in its weights: the stage that it reads next and the parity of its mbarrier, where in memory lies what
-    it fetches next, and how many stages nobody has asked for. Stages are a warp's own: it asks for one where it has
-    just read one, and no block is waited for.
+    A warp's place in its weights: the stage that it reads next, the parity of its mbarrier, where in memory that lies
+    which it fetches next, and how many stages nobody has asked for. Stages are a warp's own: it asks for one where it
+    has just read one, and no other warp is waited for.
     """
     stage_bytes, stages = plan.stage_bytes, plan.stages
     inline = cuda.jit(device=True, forceinline=True)
