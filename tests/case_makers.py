@@ -83,7 +83,7 @@ def channels_last(make):
         case = make(*arguments, **sizes)
         axes = {"x": (0, 2, 1), "gamma": (1, 0), "beta": (1, 0)}
         for name, array in case.inputs.items():
-            if name == "weight":
+            if name.startswith("weight"):
                 case.inputs[name] = pack(array)
             elif name in axes and array.ndim == len(axes[name]):
                 case.inputs[name] = np.ascontiguousarray(array.transpose(axes[name]))
@@ -147,6 +147,13 @@ def embedding(rng, normal, n, s, h, vocabulary, types, given=0):
     if given:
         inputs["type_ids"] = rng.integers(-1, types + 1, (n, s), np.int32)
     return Case(inputs)
+
+
+def embedding_rownorm(rng, normal, n, s, h, **sizes):
+    inputs = embedding(rng, normal, n, s, h, **sizes).inputs
+    kinds = {"type_ids": inputs.pop("type_ids")} if "type_ids" in inputs else {}
+    inputs["positions"] += 4 * (np.arange(h, dtype=np.float32) % 2)  # never all nearly equal
+    return Case(inputs | dict(zip(("gamma", "beta"), values(rng, 2, h, normal=normal), strict=True)) | kinds)
 
 
 def attention(rng, normal, n, heads, s, d, given=0, causal=0):

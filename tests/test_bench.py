@@ -79,7 +79,11 @@ def test_levels_are_chosen_by_their_whole_names():
     assert f"--levels l2,l99: there is no level 'l99': need some of {known}" in done.stderr
 
 
-@pytest.mark.parametrize("options", [("-n", 2), ("--dist", "load")], ids=lambda options: options[0])
+@pytest.mark.parametrize(
+    "options",
+    [("-n", 2), pytest.param(("--dist", "load"), marks=pytest.mark.exhaustive)],
+    ids=lambda options: options[0],
+)
 def test_several_processes_are_refused(tmp_path, options):
     done = bench("--results-dir", tmp_path, *options)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR

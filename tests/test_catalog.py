@@ -53,6 +53,7 @@ STRONG = {
     "layernorm_relu_maxpool1d": {"naive"},
     "linear_relu_linear": {"naive"},
     "linear_gelu_linear": {"naive"},
+    "embedding_rownorm": {"naive", "vectorized"},
     "linear_softmax": {"naive"},
     "linear_argmax": {"naive"},
 }
@@ -71,7 +72,8 @@ MATRIX = {  # operator that others are fused of: its weak fusions, its strong on
     "one_hot": ([], ["one_hot_conv1d"]),
     "collapse": (["collapse_linear"], []),
     "softmax": ([], ["linear_softmax"]),
-    "rownorm": (["add_rownorm"], []),
+    "embedding": ([], ["embedding_rownorm"]),
+    "rownorm": (["add_rownorm"], ["embedding_rownorm"]),
     **{f"{name}_backward": ([f"relu_{name}_backward"], []) for name in ("conv1d", "linear", "maxpool1d")},
     "argmax": ([], ["linear_argmax"]),
     "conv2d": (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from commands import SLOW, TEXTS, command, left, rows, tree
-from conftest import CPU_LEVELS
+from conftest import CPU_LEVELS, by_turns
 
 from charcnn import files
 from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE
@@ -86,6 +86,7 @@ def test_standard_input_of_other_kinds(weights, tmp_path):
         format_of("-", "parquet")
 
 
+@by_turns
 def test_standard_input_from_a_file_is_begun_anew(weights, tmp_path):
     out = tmp_path / "out.txt"
     for given in ("text\n" * 20_000, "other\n" * 2):
@@ -129,6 +130,7 @@ def test_a_reader_that_has_seen_enough(weights, tmp_path):
     assert process.stderr.read() == b""
 
 
+@by_turns
 def test_a_full_disk(weights, tmp_path):
     source, out = tmp_path / "in.csv", tmp_path / "out.csv"
     source.write_text("".join(f"1,text {n} {'x' * 90}\n" for n in range(5000)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import compiler_installed, part
+from conftest import by_turns, compiler_installed, part
 from test_compile import HOPPER, python
 from test_offline import PARTS, faults
 
@@ -91,6 +91,7 @@ print(sorted(images - {*used}), sorted({*used} - {*rows}), [name for name in ima
 """
 
 
+@by_turns
 def test_layers_on_images_are_used_in_each_of_their_precisions(tmp_path):
     found = python("-c", LAYERS, cache=tmp_path).stdout
     assert found == "[] [] []\n", "rows that none uses, layers with no row, precisions that are not the row's"
@@ -161,6 +162,7 @@ print(len(launched), [kernel for kernel, _ in launched - ahead])
 """
 
 
+@by_turns
 def test_what_texts_of_any_length_launch_is_compiled_ahead(tmp_path):
     count, _, missing = python("-c", BATCH, cache=tmp_path).stdout.partition(" ")
     assert (int(count) > 5, missing) == (True, "[]\n")
@@ -237,6 +239,7 @@ with standing_in(target, print):
 """
 
 
+@by_turns
 def test_few_inputs_of_level_21_launch_nothing_of_hopper_s(tmp_path):
     assert python("-c", FEW, cache=tmp_path).stdout == "small_batch needs tensor cores, which sm_120a lacks\n"
 

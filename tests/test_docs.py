@@ -105,6 +105,7 @@ def test_a_stale_block_is_told_and_mended(tmp_path):
         ("<!-- change:begin l2 forward -->\n<!-- change:end -->", "forward is the same in l1 and l2"),
         ("<!-- change:begin l5 replica -->\n<!-- change:end -->", "charcnn/levels/l4.py has no build.replica"),
         ("<!-- steps:begin relu relu1 fast -->\n<!-- steps:end -->", "relu has no fast"),
+        ("<!-- behind:begin speed -->\n<!-- behind:end -->", "nothing is compared as speed"),
     ],
 )
 def test_a_wrong_block_is_an_error(tmp_path, text, message):

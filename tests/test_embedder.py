@@ -201,7 +201,7 @@ def test_real_weights_give_the_embeddings_of_pytorch() -> None:
 
 @needs_mpi
 @pytest.mark.parametrize("mode", ["static", "async", "farm"])
-@quick(lambda mode: mode == "farm", everywhere=True)
+@quick(lambda mode: mode == "farm")
 def test_ranks_write_the_bytes_of_one_process(folder: Path, mode: str) -> None:
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(WORDS[4:], rng.integers(1, 15))) for _ in range(75)]

@@ -314,7 +314,7 @@ texts = [f"the {word} of today" for word in ("goal", "bank", "orbit")] * 10
 labels = ["sport", "money", "space"] * 10
 found = charcnn.train(texts, labels, config=charcnn.TINY, epochs=2, batch=16)
 print(found.metadata["training"]["engine"], found.predict(texts[:1]).shape)
-found = charcnn.train(texts, labels, preset="laptop")
+found = charcnn.train(texts, labels, preset="laptop", epochs=1)
 print(found.metadata["training"]["start"], found.predict(texts[:3]).tolist())
 if len(sys.argv) > 1:
     from charcnn.sklearn import CharCNNClassifier

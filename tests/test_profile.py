@@ -316,7 +316,7 @@ def test_a_level_of_the_cpu():
 
 @needs_mpi
 @pytest.mark.parametrize("mode", ["async", "farm"])
-@quick(lambda mode: mode == "farm", everywhere=True)
+@quick(lambda mode: mode == "farm")
 def test_several_ranks(mode):
     done = mpiexec(2, "-m", "charcnn.networks.mnist", "--as", "naive", "--offload", mode, "--profile")
     assert done.returncode == 2

@@ -88,7 +88,7 @@ def test_every_intrinsic_compiles_to_its_instruction():
 
 @compiler
 @pytest.mark.parametrize("name", ["highest_bits", "reverse", "copy_box", "product"])
-@quick(lambda name: name in ("reverse", "product"), everywhere=True)
+@quick(lambda name: name in ("reverse", "product"))
 def test_examples_compile_with_no_spill_and_no_warning(name):
     row = compiled()[name]
     assert not row["warnings"]

@@ -9,6 +9,7 @@ import pytest
 from test_mpi import mpiexec, needs_mpi
 
 from charcnn import SMALL, TINY
+from charcnn.gpu import device
 from charcnn.model import params
 from charcnn.runtime.filed_training import FiledTraining
 from charcnn.runtime.mixed_plan import FlatParams, counted, plain_of
@@ -95,6 +96,28 @@ def test_other_ranks_are_told_once_all_weights_are_moved():
     PushedExchange.moved(started, 0)
     calls = [name for name, *_ in started.method_calls if name != "_others"]
     assert calls == ["_fork", "_flag", "join", "_start"]
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="a GPU has one rank")
+def test_what_is_behind_a_bucket_is_zeros():
+    """Three ranks' parts are longer than a bucket, in memory where another bucket's gradients were."""
+    ranks, layout = 3, FlatParams(TINY.nodes, 3)
+    regions = []
+
+    def share(nbytes):
+        regions.extend(np.zeros(nbytes, np.uint8) for _ in range(ranks))
+        return [region.ctypes.data for region in regions]
+
+    exchange = PushedExchange(mock.Mock(rank=0, ranks=ranks, share=share), layout, 2)
+    _, *buckets = layout.buckets
+    assert any(ranks * bucket.part > bucket.length for bucket in buckets)
+    for bucket in buckets:
+        source = exchange._sources[bucket]
+        source.copy_to_device(np.where(np.arange(source.size) < bucket.length, 1, np.nan).astype(np.float32))
+        exchange._push(bucket, 0)
+    for region in regions:
+        assert np.isfinite(region[: region.size // 4 * 4].view(np.float32)).all()
+    assert np.isfinite(exchange.gradients.copy_to_host()).all()
 
 
 OFFLOADED = """

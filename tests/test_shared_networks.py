@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from conftest import by_turns
 from test_mpi import mpiexec, needs_mpi
 
 from charcnn.catalog import network
@@ -171,8 +172,9 @@ def test_a_softmax_of_rows_as_a_linear_layer_writes_them():
 @pytest.mark.parametrize(
     ("ranks", "ways"),
     [
-        (2, CHANNELS + INPUTS),
-        (3, [CHANNELS[0], INPUTS[0]]),
+        (2, [CHANNELS[0], CHANNELS[3], INPUTS[0]]),
+        pytest.param(2, [CHANNELS[1], CHANNELS[2], INPUTS[1]], marks=pytest.mark.exhaustive),
+        pytest.param(3, [CHANNELS[0], INPUTS[0]], marks=pytest.mark.exhaustive),
         pytest.param(
             2, ["mma:fp16:9:channels", "mma:bf16:9:inputs", "mma:tf32:9:channels"], marks=pytest.mark.exhaustive
         ),
@@ -198,7 +200,7 @@ def test_where_stages_begin():
 @pytest.mark.parametrize(
     ("ranks", "technique", "ops"),
     [
-        (2, "naive", "shared"),
+        pytest.param(2, "naive", "shared", marks=by_turns),
         *(
             pytest.param(*of, marks=pytest.mark.exhaustive)
             for of in ((2, "naive", "whole"), (3, "winograd", "shared"), (2, "mma", "whole"))

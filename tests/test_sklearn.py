@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import by_turns
 
 pytest.importorskip("sklearn", minversion="1.6", reason="the estimator needs scikit-learn")
 
@@ -204,6 +205,7 @@ def test_a_missing_package_is_named():
 PAGE = Path(__file__).parent.parent / "docs" / "sklearn.md"
 
 
+@by_turns
 def test_the_page_prints_what_it_shows(capsys):
     blocks = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(blocks) == 3

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from conftest import by_turns
 
 from charcnn.gpu import device
 from charcnn.ops import reference
@@ -195,6 +196,7 @@ def test_backward(sizes, layernorm):
     check_gradient(*backward(drawn(*sizes, layernorm)))
 
 
+@by_turns
 def test_backward_of_many_stages_and_rows_behind():
     """Several groups of windows, inputs that fill no stage, gradients of several sizes, and junk behind them."""
     check_gradient(*backward(drawn(9, 34, 4, 40, 7), more=2, scale=1e-4))

@@ -106,6 +106,8 @@ def test_several_labels_a_text():
             {"engine": "own", "precision": "bf16"},
             "own kernels have float32 on cpu: need engine torch",
         ),
+        ({"precision": "fp16"}, "precision fp16: on a CPU, and own kernels have it on a GPU since 8.0 alone"),
+        ({"engine": "torch", "precision": "fp16"}, "precision fp16: engine torch has bf16 and float32"),
         ({"epochs": 0}, "epochs=0"),
         ({"encoding": "latin"}, "encoding='latin'"),
         ({"labels": [["a"]] * 60}, r"labels\[0\]=\['a'\]: need a str"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
-from operator_rows import VARIANTS, each
+from operator_rows import VARIANTS, each, example
 
 from charcnn import ops
 
@@ -53,6 +55,18 @@ def test_rownorm_takes_any_leading_axes(variant, shape):
     assert y.shape == shape
     np.testing.assert_allclose(y.mean(axis=-1), zeros(*shape[:-1]), atol=1e-6)
     np.testing.assert_allclose(np.square(y).mean(axis=-1), 1 + zeros(*shape[:-1]), rtol=1e-3)
+
+
+OF_ROWS = [row for row in VARIANTS if re.match("linear|softmax|argmax", row.operator)]
+"""Whose operators take the last axis, whatever stands before it; losses and gradients do not."""
+
+
+@each([row for row in OF_ROWS if row.precision in (None, "fp16") and not re.search("backward|cross", row.operator)])
+def test_any_leading_axes(variant):
+    case = example(variant)
+    x = np.stack([case.inputs["x"]] * 2)
+    y = variant.launcher(**{**case.inputs, "x": x}, **case.options)
+    np.testing.assert_array_equal(y, np.stack([variant.launcher(**case.inputs, **case.options)] * 2))
 
 
 def test_rownorm_names_what_does_not_fit():

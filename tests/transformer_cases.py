@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import case_makers as make
 from case_kinds import Cases
+from image_cases import LINEAR, TWO_LINEARS
 
 ATTENTION = Cases(
     make.attention,
@@ -71,10 +72,23 @@ HEADS = Cases(
     examples=20,
 )
 
+FEW = {"n": (0, 2, 33), "c_in": (1, 9, 300), "c_out": (1, 3, 140)}
+
 TRANSFORMER = {
+    "linear_gelu_nlc": replace(
+        LINEAR, make=make.channels_last(LINEAR.make), edges=LINEAR.edges[:3], draw=FEW, examples=3
+    ),
+    "linear_gelu_linear_nlc": replace(
+        TWO_LINEARS,
+        make=make.channels_last(TWO_LINEARS.make),
+        edges=TWO_LINEARS.edges[:3],
+        draw={**FEW, "c_mid": (1, 5, 300)},
+        examples=3,
+    ),
     "heads_apart": HEADS,
     "add": replace(HEADS, make=make.add),
     "embedding": EMBEDDING,
+    "embedding_rownorm": replace(EMBEDDING, make=make.embedding_rownorm),
     "rownorm": ROWNORM,
     "add_rownorm": replace(ROWNORM, make=make.add_rownorm),
     "attention": ATTENTION,

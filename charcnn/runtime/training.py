@@ -140,7 +140,7 @@ class Training:
 
         Args:
             x: at most as many inputs as there are rows, NumPy, or already where the operators compute.
-            targets: float32 (N, classes): what each class is to have.
+            targets: float32 (N, classes): the share that each class should get.
             rate: factor of the learning rate.
 
         Returns:

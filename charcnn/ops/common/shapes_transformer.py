@@ -48,3 +48,16 @@ def embedding(tokens: Array, weight: Array, positions: Array, types: Array, type
     if type_ids is not None:
         expect("type_ids", type_ids, (n, length))
     return n, length, width
+
+
+def embedding_rownorm(
+    tokens: Array, weight: Array, positions: Array, types: Array, gamma: Array, beta: Array,
+    type_ids: Array | None = None, eps: float = 1e-5,
+) -> Shape:  # fmt: skip
+    """tokens and type_ids (N, S), weight (vocabulary, H), positions (P, H), types (T, H), gamma and beta (H,) ->
+    (N, S, H), S <= P, at least one feature."""
+    shape = embedding(tokens, weight, positions, types, type_ids)
+    if shape[-1] < 1:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need at least one feature")
+    affine(gamma, beta, eps, shape[-1:])
+    return shape

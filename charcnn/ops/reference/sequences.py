@@ -185,6 +185,15 @@ def embedding(tokens: Array, weight: Array, positions: Array, types: Array, type
     return (rows[0] + rows[1] + positions[:length]).astype(weight.dtype)
 
 
+def embedding_rownorm(
+    tokens: Array, weight: Array, positions: Array, types: Array, gamma: Array, beta: Array,
+    type_ids: Array | None = None, *, eps: float = 1e-5,
+) -> Array:  # fmt: skip
+    """rownorm(embedding(...), ...)"""
+    shapes_transformer.embedding_rownorm(tokens, weight, positions, types, gamma, beta, type_ids, eps)
+    return rownorm(embedding(tokens, weight, positions, types, type_ids), gamma, beta, eps=eps)
+
+
 def attention(q: Array, k: Array, v: Array, lengths: Array | None = None, causal: bool = False) -> Array:
     """softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
 

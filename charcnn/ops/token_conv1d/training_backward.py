@@ -296,7 +296,7 @@ class TokenBackward:
         y is taken as a sum of the weights as rounded to fp16, as the forward pass added them, not yet rounded itself.
 
         Args:
-            dy: bfloat16 as uint16 (N, S, C), S >= P: rows from P on are not read.
+            dy: of the block's features' type, as uint16 (N, S, C), S >= P: rows from P on are not read.
             place: uint8 (N, P, C), as `TokenForward.forward` wrote it.
             dweight, dbias: written, float32 (K, depth, C) and (C,).
             bias: float32 (C,), of the forward pass.
@@ -329,7 +329,7 @@ class TokenBackward:
             written=("dbias",), **{name: array for name, (array, _) in expected.items()},
         )  # fmt: skip
         (parts, rows, _), warps = self._partial.shape, self._warps
-        scatter = training_scatter.make_kernel(taps, depth, warps, block.layernorm)
+        scatter = training_scatter.make_kernel(taps, depth, warps, block.layernorm, block.ptx_type)
         call.launch(
             scatter, (parts, self._slices, self._groups), SLICE * warps,
             dy, place, block.quads, *((moments, gamma) if block.layernorm else (bias, bias)), factors, self._partial,

@@ -44,11 +44,12 @@ def quads_of(warps: int) -> int:
 
 
 @cache
-def make_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm: bool) -> Kernel:
+def make_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm: bool, ptx_type: str) -> Kernel:
     """The kernel (dy, place, quads, moments, gamma, factors, partial, per), a block with so many warps.
 
     Its grid: parts, slices of channels, groups of taps; `per` is how many items a part has. partial is float32 (parts,
-    K depth + 1, C), with the bias in the last row. factors is float32 (2,): the second one is leaky ReLU's slope.
+    K depth + 1, C), with the bias in the last row. dy is of `ptx_type`. factors is float32 (2,): the second one is
+    leaky ReLU's slope.
     """
     # A block has SLICE channels of the rows of `warp_count` times TAPS taps, and a run of items: a group of windows of
     # STAGE inputs. A warp alone adds to its taps' rows, in order. It reads those of two windows before it writes any;
@@ -64,6 +65,7 @@ def make_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm: boo
     octets, fours, octet, four_channels = map(uint32, (SLICE // OCTET, SLICE // 4, OCTET, 4))
     depth, blanks, of_byte, below, row_bits = map(uint32, (alphabet, alphabet * 0x01010101, 0x4440, BELOW, 7))
     copy_one, copy_two, copy_four, wait = *map(ptx.cp_async, (1, 2, 4)), ptx.cp_async_wait_group(1)
+    unpack = ptx.cvt_f32x2(ptx_type)
 
     @jit(launch_bounds=threads)
     def kernel(dy, place, quads, moments, gamma, factors, partial, per):
@@ -140,7 +142,7 @@ def make_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm: boo
                         at = ((half * stage + s) * group + t) * lanes + lane
                         bits[t], taken[t] = dys[at], places[at]
                     for t in range(GROUP):
-                        values[t] = ptx.bitcast_f32(bits[t] << 16)
+                        values[t], _ = unpack(bits[t])
                         values[t] *= slope if taken[t] >= below else float32(1)
                         taken[t] &= below - 1
                         if layernorm:
