@@ -39,7 +39,7 @@ PATIENCE = 60_000_000_000
 
 
 def make_exchange(plan: BlocksPlan, ptx_type: str) -> tuple[Kernel, Kernel]:
-    """Device functions keep(acc, base, kv, valid, warp, lane) and await_flags(flags, layer, own, first, tiles, rank,
+    """Device functions keep(acc, base, kv, valid, warp, lane) and await_flags(flags, meeting, own, first, tiles, rank,
     thread).
 
     `keep` writes queries to shared memory, keys and values of the `valid` first rows to global memory, where those of
@@ -48,8 +48,8 @@ def make_exchange(plan: BlocksPlan, ptx_type: str) -> tuple[Kernel, Kernel]:
     """
     groups, tiles, down, depth = plan.warps // plan.halves, plan.products[0].tiles, plan.down, plan.depth
     queries_at, rows, pitch, row_bytes = plan.queries_at, plan.rows, HEAD_PITCH, 4 * plan.width
-    pack, cluster, layers, looks_each, patience = ptx.cvt_f16x2(ptx_type), plan.cluster, plan.layers, LOOKS, PATIENCE
-    inline = cuda.jit(device=True, forceinline=True)
+    cluster, meetings, looks_each, patience = plan.cluster, plan.meetings, LOOKS, PATIENCE
+    pack, inline = ptx.cvt_f16x2(ptx_type), cuda.jit(device=True, forceinline=True)
 
     @inline
     def keep(acc, base, kv, valid, warp, lane):
@@ -68,16 +68,16 @@ def make_exchange(plan: BlocksPlan, ptx_type: str) -> tuple[Kernel, Kernel]:
                         ptx.st_global_b32(to + uint64(head * (4 * depth) + (within - depth) * 2 + i), word)
 
     @inline
-    def flag(flags, tile, rank, layer):
-        return flags + uint64(((tile * cluster + rank) * layers + layer) * 4)
+    def flag(flags, tile, rank, meeting):
+        return flags + uint64(((tile * cluster + rank) * meetings + meeting) * 4)
 
     @inline
-    def await_flags(flags, layer, own, first, tiles, rank, thread):
+    def await_flags(flags, meeting, own, first, tiles, rank, thread):
         cuda.syncthreads()
         if thread == 0:
-            ptx.st_release_gpu_b32(flag(flags, own, rank, layer), 1)
+            ptx.st_release_gpu_b32(flag(flags, own, rank, meeting), 1)
         if thread < tiles:
-            at, looks, since = flag(flags, first + thread, rank, layer), 0, ptx.pack_b64(0, 0)
+            at, looks, since = flag(flags, first + thread, rank, meeting), 0, ptx.pack_b64(0, 0)
             while ptx.ld_acquire_gpu_b32(at) == 0:
                 looks += 1
                 if looks == looks_each:
@@ -85,8 +85,8 @@ def make_exchange(plan: BlocksPlan, ptx_type: str) -> tuple[Kernel, Kernel]:
                 elif looks % looks_each == 0 and ptx.globaltimer() - since > patience:
                     ptx.trap()
         cuda.syncthreads()
-        if thread == 0 and layer > 0:  # all have seen the one before, as they have set this one
-            ptx.st_global_b32(flag(flags, own, rank, layer - 1), 0)
+        if thread == 0 and meeting > 0:  # all have seen the one before, as they have set this one
+            ptx.st_global_b32(flag(flags, own, rank, meeting - 1), 0)
 
     return keep, await_flags
 
@@ -96,9 +96,9 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
     """The kernel (x, y, kv, flags, weights, vectors, offsets, texts, capacity, eps); a cluster for `rows` of a text.
 
     Its arguments: addresses of rows x and y (T, H) of the format, of room for keys and values (2, T, 2 H), of flags
-    uint32 (clusters, blocks of one, layers), 0 at the first launch, and of what `weights` makes; offsets int32
-    (texts + 1,); T; and what is added to variances. A flag is cleared by whom it is of: at the layer behind, and of the
-    last layer by the next launch.
+    uint32 (clusters, blocks of one, `meetings`), 0 at the first launch, and of what `weights` makes; offsets int32
+    (texts + 1,); T; and what is added to variances. Each block clears its flag of a meeting at the next one, and that
+    of the last meeting at the next launch.
     """
     keep, await_flags = make_exchange(plan, ptx_type)
     to_heads, from_heads = (make_product(plan, i, p, ptx_type) for i, p in ((0, plan.x_pitch), (1, plan.mid_pitch)))
@@ -108,6 +108,7 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
     normalise, (fetch, _), gelu = make_normalise(plan, ptx_type), make_weights(plan), inlined("gelu", narrow=True)
     pack, lanes, warps, threads = ptx.cvt_f16x2(ptx_type), LANES, plan.warps, plan.warps * LANES
     groups, cluster, givers, layers = plan.warps // plan.halves, plan.cluster, plan.givers, plan.layers
+    meetings = plan.meetings
     rows, width, owned, down, octets = plan.rows, plan.width, plan.owned, plan.down, plan.width // 8
     heads_tiles, out_tiles, unit_tiles, _ = (one.tiles for one in plan.products)
     heads_size, out_size, units_size = (4 * down * tiles for tiles in (heads_tiles, out_tiles, unit_tiles))
@@ -169,7 +170,7 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
             a, b, c, d = ptx.ld_cg(at, wanted)
             ptx.st_shared_v4_b32(base + i // octets * x_pitch + i % octets * 16, a, b, c, d)
         if thread == 0 and rank < givers:
-            ptx.st_global_b32(flags + uint64(((own * cluster + rank) * layers + layers - 1) * 4), 0)
+            ptx.st_global_b32(flags + uint64(((own * cluster + rank) * meetings + meetings - 1) * 4), 0)
         cuda.syncthreads()
         wide = base + (lane & 15) * x_pitch + (lane >> 4) * 16 + warp // groups * half_bytes
         narrow = base + mid_at + (lane & 15) * mid_pitch + (lane >> 4) * 16
@@ -215,6 +216,8 @@ def make_kernel(plan: BlocksPlan, ptx_type: str, early: bool) -> Kernel:
             if thread == 0:
                 ptx.mbarrier_arrive_expect_tx(rows_full, rows_bytes)
             vectors += uint64(vector_bytes)
+        if layers < meetings and rank < givers:
+            await_flags(flags, layers, own, first, tiles, rank, thread)
         for i in range(thread, owned * octets, threads):
             own_row = i // octets * cluster + rank
             if own_row < valid:

@@ -29,7 +29,7 @@ class KeysRoom:
         plan, most = blocks.plans[0][0], max(most for _, most in blocks.plans)
         self.rows = max(1, min(rows, most * max(HEIGHTS)))
         self.keys = device.empty((2, self.rows, 2 * plan.width), np.uint16, 0)
-        self.flags = device.to_device(np.zeros((most, plan.cluster, plan.layers), np.uint32))
+        self.flags = device.to_device(np.zeros((most, plan.cluster, plan.meetings), np.uint32))
 
 
 class PersistentBlocks:

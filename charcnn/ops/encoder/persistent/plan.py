@@ -73,8 +73,8 @@ class BlocksPlan:
     def __post_init__(self) -> None:
         sizes = f"{self.width} features, {self.heads} heads, {self.hidden} units"
         groups, parts = self.warps // self.halves, (self.width, self.qkv_columns, self.units)
-        if self.width % self.heads or self.depth not in (32, 64) or self.layers < 2:
-            raise ValueError(f"{self.layers} layers of {sizes}: need at least 2, and heads of 32 or 64 features")
+        if self.width % self.heads or self.depth not in (32, 64):
+            raise ValueError(f"{sizes}: need heads of 32 or 64 features")
         if self.heads % self.heads_each or self.hidden % (STEP * self.cluster) or self.cluster < 2:
             raise ValueError(f"{sizes}: a cluster of {self.cluster} blocks cannot share them")
         if self.width % (STEP * self.halves) or any(part % (COLUMNS * groups) for part in parts):
@@ -100,6 +100,11 @@ class BlocksPlan:
     def givers(self) -> int:
         """Blocks that have heads, the first ones."""
         return self.heads // self.heads_each
+
+    @property
+    def meetings(self) -> int:
+        """Of clusters, one a layer, and at least two: flags of one are cleared at another."""
+        return max(2, self.layers)
 
     @property
     def owned(self) -> int:
