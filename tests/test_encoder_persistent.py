@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from unittest import mock
 
@@ -106,20 +107,40 @@ def agrees(blocks: PersistentBlocks, nodes: tuple[Node, ...], held: params.Param
         assert error <= 2 * np.sqrt(np.square(moved - right).mean())
 
 
-def test_clusters_exchange_keys() -> None:
+@pytest.fixture
+def wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Sets how long a kernel that is made from then on waits: the emulator is slow."""
+    yield lambda nanoseconds: (kernel.make_kernel.cache_clear(), monkeypatch.setattr(kernel, "PATIENCE", nanoseconds))
+    kernel.make_kernel.cache_clear()
+
+
+def test_clusters_exchange_keys(wait: Callable[[int], None]) -> None:
+    wait(1 << 60)
     blocks, *rest = blocks_of()
     agrees(blocks, *rest, [20])
 
 
+def test_a_cluster_that_does_not_run_ends_the_kernel(
+    wait: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait(0)
+    monkeypatch.setattr(kernel, "LOOKS", 4)
+    blocks, *rest = blocks_of()
+    monkeypatch.setattr(PersistentBlocks, "plan", lambda self, rows, texts: (self.plans[0][0], 1))
+    with pytest.raises(emulator.EmulatorError, match="trap"):
+        agrees(blocks, *rest, [20])
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("rows", "counts", "seed"), [(16, [20, 5, 0], 1), (32, [40], 2), (32, [3, 30], 3)])
-def test_texts_in_any_order_of_warps(rows: int, counts: list[int], seed: int) -> None:
-    patience = mock.patch.object(kernel, "PATIENCE", 1 << 60)  # as the emulator is slow
-    kernel.make_kernel.cache_clear()
-    with patience, mock.patch.object(launch, "HEIGHTS", (rows,)), emulator.checking(seed) as found:
+def test_texts_in_any_order_of_warps(
+    rows: int, counts: list[int], seed: int, wait: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait(1 << 60)
+    monkeypatch.setattr(launch, "HEIGHTS", (rows,))
+    with emulator.checking(seed) as found:
         blocks, *rest = blocks_of()
         agrees(blocks, *rest, counts)
-    kernel.make_kernel.cache_clear()
     assert not found
 
 
