@@ -89,8 +89,10 @@ def test_each_weight_is_packed_once() -> None:
     np.testing.assert_array_equal(np.sort(found), np.sort(np.concatenate(numbers)))
 
 
-def agrees(blocks: PersistentBlocks, nodes: tuple[Node, ...], held: params.Params, counts: list[int]) -> None:
-    """Two launches on random rows of texts with so many tokens give what the layers do, but for rounding."""
+def agrees(
+    blocks: PersistentBlocks, nodes: tuple[Node, ...], held: params.Params, counts: list[int], launches: int = 1
+) -> None:
+    """Launches on random rows of texts with so many tokens give what the layers do, but for rounding."""
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     x = np.random.default_rng(0).standard_normal((offsets[-1], 64)).astype(np.float16)
     room, rounding = KeysRoom(blocks, len(x)), encoder_technique("persistent").rounding("fp16")
@@ -102,7 +104,7 @@ def agrees(blocks: PersistentBlocks, nodes: tuple[Node, ...], held: params.Param
         ])
         for by in (Exact(), Rounded(rounding, 0))
     )  # fmt: skip
-    for _ in range(2):
+    for _ in range(launches):
         out = device.to_device(np.zeros_like(x))
         blocks.start(device.to_device(x), device.to_device(offsets), out, room, 0)
         error = np.sqrt(np.square(out.copy_to_host() - right).mean())
@@ -120,7 +122,7 @@ def wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
 def test_clusters_exchange_keys(wait: Callable[[int], None]) -> None:
     wait(1 << 60)
     blocks, *rest = blocks_of()
-    agrees(blocks, *rest, [20])
+    agrees(blocks, *rest, [20], launches=2)
 
 
 @EMULATED
@@ -137,7 +139,7 @@ def test_a_cluster_that_does_not_run_ends_the_kernel(
 
 @EMULATED
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("rows", "counts", "seed"), [(16, [20, 5, 0], 1), (32, [40], 2), (32, [3, 30], 3)])
+@pytest.mark.parametrize(("rows", "counts", "seed"), [(16, [20, 0], 1), (32, [33], 2), (16, [3, 9], 3)])
 def test_texts_in_any_order_of_warps(
     rows: int, counts: list[int], seed: int, wait: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
