@@ -139,6 +139,12 @@ class Draw:
         flops = 4 * self.n * heads * positions * positions * depth
         return Case((self.floats(*shape), self.floats(*shape), self.floats(*shape)), batched=3, flops=flops)
 
+    def packed_rows(self) -> Case:
+        """BERT-base's heads as rows of a projection, texts one behind another."""
+        offsets = np.arange(self.n + 1, dtype=np.int32) * 128
+        rows = self.floats(self.n * 128, 3 * 768)
+        return Case((rows, offsets), (12,), batched=2, flops=self.heads().flops)
+
     def backward(self, case: Case, result: tuple[int, ...], flops: int = 2) -> Case:
         """Arguments of a layer's gradient from those of the layer: dy of an input's result, what it read, and a weight.
 
@@ -237,6 +243,7 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "heads_apart": (Layer("BERT-base's", lambda d: Case((d.floats(d.n, 128, 12, 64),))),),
     "add": (Layer("BERT-base's", lambda d: Case(d.tokens_features(added=True).args[:2], batched=2)),),
     "attention": (Layer("BERT-base's", Draw.heads),),
+    "packed_attention": (Layer("BERT-base's", Draw.packed_rows),),
     **{
         f"{before}{of}_backward{axes}": _blocks(kind, draw, *blocks)
         for before in ("", "relu_")

@@ -167,5 +167,26 @@ def attention(rng, normal, n, heads, s, d, given=0, causal=0):
     return Case(inputs, {"causal": bool(causal)})
 
 
+def packed_attention(rng, normal, n, heads, s, d, causal=0):
+    """Of up to s rows each: the first none, the second s, the third one."""
+    counts = rng.integers(0, s + 1, n, np.int32)
+    counts[:3] = (0, s, 1)[:n]
+    offsets = np.concatenate([[0], counts.cumsum()]).astype(np.int32)
+    qkv = values(rng, offsets[-1], 3 * heads * d, normal=True)
+    qkv[:, 2 * heads * d :] = values(rng, offsets[-1], heads * d, normal=normal)
+    return Case({"qkv": qkv, "offsets": offsets}, {"heads": heads, "causal": bool(causal)})
+
+
+def of_each(of, qkv, offsets, heads, causal=False):
+    """Attention by `of` of each input's rows, with heads apart, in NumPy."""
+    qkv = np.asarray(qkv)
+    found = [qkv[:0, : qkv.shape[1] // 3]]
+    for rows in np.split(qkv, np.asarray(offsets)[1:-1]):
+        parts = [one.reshape(1, len(one), heads, -1).swapaxes(1, 2) for one in np.split(rows, 3, axis=1) if len(one)]
+        if parts:
+            found.append(np.asarray(of(*parts, causal=causal))[0].swapaxes(0, 1).reshape(len(rows), -1))
+    return np.concatenate(found)
+
+
 def argmax(rng, normal, n, c):
     return Case({"x": rng.integers(-3, 3, (n, c)).astype(np.float32)})  # with equals

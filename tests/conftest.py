@@ -165,16 +165,15 @@ def part(parts: int) -> int:
 
 def waits(item: pytest.Item) -> bool:
     """Whether this is an exhaustive test, or a case of one, that has its turn with another commit."""
-    mark = item.get_closest_marker("exhaustive")
-    turns = mark.kwargs.get("turns", TURNS) if mark else 1
+    turns = max((mark.kwargs.get("turns", TURNS) for mark in item.iter_markers("exhaustive")), default=1)
     return item.path.name not in ALWAYS and crc32(item.nodeid.encode()) % turns != part(turns)
 
 
 TURNS = 37
 """Of exhaustive tests and their cases, one in so many runs with --turns: those that a commit's hash chooses."""
 
-by_turns = pytest.mark.exhaustive(turns=4)
-"""Of a test that takes seconds, and that no other shows: with --turns it runs for one commit in four."""
+by_turns = pytest.mark.exhaustive(turns=6)
+"""Of a test that takes seconds, and that no other shows: with --turns it runs for one commit in six."""
 
 ALWAYS = "test_emulator_levels.py", "test_offline.py"
 """Files whose tests take turns in their own way."""

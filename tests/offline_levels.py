@@ -18,7 +18,7 @@ from charcnn.compiling.networks import BuiltEncoder, BuiltLevel, record, runnabl
 from charcnn.compiling.stand_in import Target, kind
 from charcnn.config import SMALL
 from charcnn.gpu import copy_kernel
-from charcnn.gpu.collectives import PROTOCOLS, kernels, pieces, signals
+from charcnn.gpu.collectives import PROTOCOLS, kernels, pieces, signals, sums
 from charcnn.gpu.launch import Grid, title
 from charcnn.ops import adamw, maxpool1d_training, moving_average, pushed_sums, shared_norm, shared_softmax
 from charcnn.ops.common import columns
@@ -115,6 +115,8 @@ def of_collectives(name: str, target: Target, recorder: Recorder) -> None:
     recorder.launch(norm, (u64, u64, regions, *[words] * 3, *[u32] * 10, *factors, regions, u32, u64, u64))
     relu = inlined("relu")
     recorder.launch(kernels.make_exchange("all_reduce", "f16", 2, "lines", True, relu), kinds)
+    for of, to in (("f32", "f32"), ("bf16", "f32"), ("f32", "f16"), ("bf16", "bf16")):
+        recorder.launch(sums.make_kernel(of, to, 2, True), (u64, regions, u32))
     recorder.launch(shared_softmax.make_kernel(2, True), (u64, u64, regions, u32, u32, u32, u64, u64))
     recorder.launch(signals.signal_kernel, (u64, u32))
     recorder.launch(signals.wait_kernel, (u64, u32, regions, u32, u64, u64))

@@ -64,7 +64,7 @@ def test_as_pytorch(put, clip):
 
 @ON
 def test_a_loss_scale_leaves_out_what_is_not_finite(put):
-    """As GradScaler of PyTorch has it, whose scales and weights they are."""
+    """Scales and weights are those of PyTorch's GradScaler."""
     weights, gradients = drawn()
     how = {"scale": 1024.0, "interval": 3}
     optimiser, scales, before = AdamW(put(weights), GROUPS, clip=2.0, loss_scale=LossScale(**how)), [1024.0], []

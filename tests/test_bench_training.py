@@ -89,6 +89,7 @@ def test_levels_of_two_ranks(tmp_path, monkeypatch):
         assert row["error"] < work.TOLERANCES["fp32"].error
 
 
+@by_turns
 @pytest.mark.parametrize("form", work.FORMS)
 def test_every_form_has_the_networks_gradients(form, job):
     pytest.importorskip("torch", reason="it measures beside PyTorch")

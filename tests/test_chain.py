@@ -103,7 +103,7 @@ def chains(draw):
 
 
 @quick(lambda: False, everywhere=False)  # each takes a GPU seconds to compile, which has what follows
-@pytest.mark.parametrize("examples", [40 if device.SIMULATED else 5])
+@pytest.mark.parametrize("examples", [20 if device.SIMULATED else 5])
 def test_random_chains_are_the_composition_of_references(examples):
     # A GPU compiles for each: it gets the same ones every time, and finds them compiled the next.
     @settings(max_examples=examples, derandomize=not device.SIMULATED)

@@ -71,6 +71,7 @@ def test_standard_input_is_streamed(weights):
     assert process.wait() == DONE
 
 
+@by_turns
 def test_standard_input_of_other_kinds(weights, tmp_path):
     given = b"text,n\nabc,1\n"
     process = command(
@@ -120,6 +121,7 @@ def test_memory_does_not_grow_with_the_file(weights, tmp_path):
     assert peaks[1] < peaks[0] + 30e6, "the file alone grows by 90 MB or more"
 
 
+@by_turns
 def test_a_reader_that_has_seen_enough(weights, tmp_path):
     source = tmp_path / "in.txt"
     source.write_text("line\n" * 20_000)

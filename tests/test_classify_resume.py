@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import SLOW, command, left, rows
-from conftest import quick
+from conftest import by_turns, quick
 
 from charcnn.classify import labelling, sinks
 from charcnn.classify.classifier import ROWS
@@ -118,6 +118,7 @@ def test_a_journal_that_is_not_as_it_was_written_is_refused(interrupted, tmp_pat
     assert (part.read_bytes(), report.exists()) == (b"", False)
 
 
+@by_turns
 def test_a_kill_leaves_no_temporary_file_of_the_journal(charcnn, weights, tmp_path):
     source, out = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_text("a\n" * 200)

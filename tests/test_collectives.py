@@ -174,6 +174,7 @@ for protocol, shots in (one.split() for one in sys.argv[1:]):
 )
 
 
+@by_turns
 @pytest.mark.parametrize(
     "ways", [("lines 1", "tiles 2"), pytest.param(("tiles 1", "lines 2"), marks=pytest.mark.exhaustive)]
 )
@@ -220,7 +221,7 @@ def test_arguments_that_do_not_fit():
         "deadline=inf: need seconds above 0",
         "shots=3: need 1 or 2",
         "x is a list: need an array",
-        "ranks on 2 hosts: GPUs share layers on one host, whose memory all of them reach; start ranks on one, or use",
+        "ranks on 2 hosts: these kernels need one, whose memory all GPUs reach; start ranks on one, or make a group by",
     ):
         assert said.count(part) == 2, said
 

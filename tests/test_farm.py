@@ -83,7 +83,7 @@ print("rank done", comm.rank)
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("ranks", [1, *(pytest.param(ranks, marks=by_turns) for ranks in (2, 4))])
 def test_any_source_over_any_ranks_gives_the_bits_of_static(ranks):
     done = mpiexec(ranks, "-c", ROUND_TRIP)
     assert done.returncode == 0, done.stderr

@@ -79,6 +79,7 @@ def run(tmp_path, code, *words, **environment):
     return done.stdout
 
 
+@by_turns
 @pytest.mark.parametrize("layer", ["omp", "workqueue"])
 @quick(lambda layer: layer == "omp")
 def test_a_forked_child_is_told(tmp_path, layer):

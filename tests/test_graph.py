@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import by_turns
 
 from charcnn.gpu import device, graph
 from charcnn.ops import linear_relu_nlc_double_buffered
@@ -58,6 +59,7 @@ def test_what_is_allocated_while_it_is_recorded_lives_as_long_as_the_graph(recor
     assert second() is None
 
 
+@by_turns
 def test_a_linear_layer_of_few_rows_allocates_in_each_call(recorded):
     """What ended in an illegal address when the graph ran: sums of parts, which nobody held."""
     x, weight = (device.to_device(np.ones(shape, np.float32)) for shape in ((2, 520), (520, 16)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import by_turns
 from numba import cuda
 from small_gpu import fresh_kernels
 from test_cpu_training import takes_all_or_nothing
@@ -45,6 +46,7 @@ def leaking(config, slope):
     return place(rest, (config.length,))
 
 
+@by_turns
 def test_a_step(monkeypatch):
     """Leaky ReLU, weights of rows, fewer inputs than rows: the loss and all gradients within what rounding allows.
 
@@ -125,6 +127,7 @@ def products(monkeypatch):
 GROUP = ParameterGroup(0, lr=1e-2)
 
 
+@by_turns
 @pytest.mark.usefixtures("products")
 def test_a_training_resumes_to_the_same_bytes():
     """Dropout, several labels, a leak that changes and weights of rows; the average, too."""
@@ -153,6 +156,7 @@ def test_a_training_resumes_to_the_same_bytes():
     takes_all_or_nothing(second, state)
 
 
+@by_turns
 @pytest.mark.usefixtures("products")
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
 def test_fp16_leaves_out_a_step_that_overflows():
@@ -194,6 +198,7 @@ def answered(config, ids, weights):
     return run(config.nodes, ids, {name: np.asarray(array, np.float64) for name, array in weights.items()})
 
 
+@by_turns
 @pytest.mark.usefixtures("products")
 def test_answers_have_neither_dropout_nor_leak():
     weights, (ids, targets) = params.init(CONFIG, 1), drawn(3)
@@ -236,6 +241,7 @@ def test_what_is_alive():
         assert not found[name][at]
 
 
+@by_turns
 @pytest.mark.usefixtures("products")
 def test_an_average_begins_with_the_first_weights():
     weights, (ids, targets) = params.init(CONFIG, 1), drawn(2)

@@ -237,7 +237,7 @@ print("rank done", comm.rank, comm.size)
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_any_inputs_over_any_ranks_come_back_in_order(ranks):
     done = mpiexec(ranks, "-c", ROUND_TRIP)
     assert done.returncode == 0, done.stderr
@@ -309,6 +309,7 @@ runner.main(build, ["--config", "tiny", "--inputs", "2"])
 """
 
 
+@by_turns
 @needs_mpi
 def test_a_rank_that_raises_stops_all_with_its_traceback():
     done = mpiexec(2, "-c", FAILING.format(error="ZeroDivisionError('the lens cap is on')"))

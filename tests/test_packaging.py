@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import by_turns
 
 from charcnn import catalog
 from charcnn.__main__ import parser
@@ -93,6 +94,7 @@ def test_an_editable_install_is_found_from_the_folder_above_the_clone(tmp_path):
         assert archive.read(pth).decode().strip() == str(clone)  # a finder would come after the folder of that name
 
 
+@by_turns
 def test_a_source_distribution_is_the_checkout(tmp_path):
     files = tracked()
     for file in files:

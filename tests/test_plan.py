@@ -216,7 +216,7 @@ def test_an_option_that_is_no_number_is_named(option, value, need, capsys):
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_links_are_measured(ranks):
     """The forecast has the links that ranks of this host found, and one rank prints it."""
     done = mpiexec(ranks, "-m", "charcnn", "plan", "--rate", 1000, "--gpus", 2, "--measure", "--json")

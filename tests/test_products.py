@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from conftest import quick
+from conftest import by_turns, quick
 from small_gpu import fresh_kernels
 
 from charcnn import ops
@@ -190,6 +190,7 @@ def test_what_does_not_fit(made):
         made(BY_WEIGHTS, a, out, out, BF16)
 
 
+@by_turns
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to emulate")
 @quick(lambda made, kind: kind is BY_WEIGHTS or (made is WgmmaProduct) == (kind is FORWARD))
 @pytest.mark.parametrize("kind", [FORWARD, BY_FEATURES, BY_WEIGHTS], ids=lambda kind: kind.name)

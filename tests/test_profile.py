@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import quick
+from conftest import by_turns, quick
 from test_mpi import mpiexec, needs_mpi
 
 from charcnn.catalog import level, network_technique
@@ -314,6 +314,7 @@ def test_a_level_of_the_cpu():
     assert (done.returncode, done.stderr) == (2, said)
 
 
+@by_turns
 @needs_mpi
 @pytest.mark.parametrize("mode", ["async", "farm"])
 @quick(lambda mode: mode == "farm")

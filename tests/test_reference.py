@@ -8,6 +8,7 @@ import gradient_oracles
 import image_oracles
 import numpy as np
 import pytest
+from case_makers import of_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_cases import CASES
@@ -216,6 +217,7 @@ LOOPS = {
     "rownorm": rownorm_loops,
     "add_rownorm": lambda x, residual, *args: rownorm_loops(x + residual, *args),
     "attention": attention_loops,
+    "packed_attention": lambda *given, **options: of_each(attention_loops, *given, **options),
     **image_oracles.LOOPS,
     **gradient_oracles.LOOPS,
 }
@@ -334,6 +336,9 @@ def torch_functions():
         "rownorm": lambda x, gamma, beta: f.layer_norm(x, gamma.shape, gamma, beta),
         "add_rownorm": lambda x, residual, gamma, beta: f.layer_norm(x + residual, gamma.shape, gamma, beta),
         "attention": attention,
+        "packed_attention": lambda *given, **options: torch.from_numpy(
+            of_each(lambda *parts, causal: attention(*map(torch.from_numpy, parts), causal=causal), *given, **options)
+        ),
         **image_oracles.torch_functions(torch),
         **gradient_oracles.torch_functions(torch),
     }

@@ -226,6 +226,7 @@ def test_a_rank_that_ends_ends_the_run_and_leaves_a_checkpoint(how, tmp_path):
     assert "the same on all 2 ranks" in done.stdout
 
 
+@by_turns
 @needs_mpi
 def test_more_ranks_than_rows():
     done = mpiexec(2, "-m", "charcnn.levels.t5", "--config", "tiny", "--inputs", 1)

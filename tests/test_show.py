@@ -207,6 +207,7 @@ def test_a_kernels_own_signatures(mine):
     assert ".target sm_80" in done.stdout
 
 
+@by_turns
 @compiler
 def test_a_files_kernels(mine):
     done = show("--file", mine / "mine.py")
@@ -247,6 +248,7 @@ print(json.dumps(found))
 """All of them in one process."""
 
 
+@by_turns
 @compiler
 def test_what_is_no_kernel_of_ones_own(mine):
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}

@@ -88,6 +88,7 @@ def test_a_fitted_one_is_kept(fitted, tmp_path, through):
     assert np.array_equal(again.predict_proba(TEXTS), fitted.predict_proba(TEXTS))
 
 
+@by_turns
 def test_predictions_need_no_torch(fitted, tmp_path):
     (tmp_path / "m.pickle").write_bytes(pickle.dumps(fitted))
     code = (

@@ -92,7 +92,7 @@ def test_block_1_in_fp16_that_is_computed_in_float32(machine):
         pytest.param(262, 8, 3, 9, 2, marks=pytest.mark.exhaustive),  # some lanes look up two positions, and the last
         (9, 8, 7, 3, 2),  # each position is at an end
         (13, 264, 1, 2, 2),  # no pairs, and two runs of channels
-        (24, 8, 5, 9, 4),  # blocks of one window, and some of none
+        pytest.param(24, 8, 5, 9, 4, marks=pytest.mark.exhaustive),  # blocks of one window, and some of none
     ],
 )
 def test_block_1_at_edges(length, channels, taps, pool, cluster, machine):

@@ -85,6 +85,7 @@ def test_explain_shows_no_escape(weights, capsys):
     assert capsys.readouterr().out.endswith("\nsome \\x1b[31mred\\u202e\n\\x9btext\n")
 
 
+@by_turns
 def test_explain_takes_bytes_as_predict_does(weights, tmp_path):
     from charcnn.classify.classifier import Classifier
 
@@ -157,6 +158,7 @@ def test_standard_streams_that_are_full(weights, tmp_path):
 ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
+@by_turns
 def test_help_of_every_command_and_level_where_the_terminal_is_ascii():
     modules = ["charcnn", *(f"charcnn {name}" for name in COMMANDS), *(f"charcnn.levels.{row.name}" for row in LEVELS)]
     code = (

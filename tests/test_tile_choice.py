@@ -191,6 +191,7 @@ for i in range(8):
 """
 
 
+@by_turns
 def test_writers_at_once_lose_nothing(cache):
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(n)], env=environment) for n in range(2)]

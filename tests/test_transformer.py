@@ -90,3 +90,17 @@ def test_argmax_and_linear_need_two_axes():
         ops.argmax_loops(zeros(3))
     with pytest.raises(ValueError, match=r"^x has shape \(3,\): need \(N, \.\.\., C_in\)$"):
         ops.linear_loops(zeros(3), zeros(2, 3), zeros(2))
+
+
+def test_packed_attention_names_what_does_not_fit():
+    rows, offsets = zeros(4, 12), np.array([0, 1, 4], np.int32)
+    for given, message in (
+        ((rows, offsets, 5), r"^qkv has shape \(4, 12\): need \(T, 3 \* heads \* d\) for heads=5, d at least 1$"),
+        ((rows, offsets[:1], 2), r"^offsets has shape \(1,\): need \(N \+ 1,\), N at least 1$"),
+        ((rows, offsets, 0), r"^heads=0: need an int of at least 1$"),
+        ((rows, offsets[::-1].copy(), 2), r"^offsets are from 4 to 0: need to ascend from 0 to 4, the rows$"),
+        ((rows, offsets[:2].copy(), 2), r"^offsets are from 0 to 1: need"),
+    ):
+        for launcher in (ops.packed_attention_loops, ops.packed_attention_cpu_vector):
+            with pytest.raises(ValueError, match=message):
+                launcher(*given)

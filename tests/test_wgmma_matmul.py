@@ -95,7 +95,7 @@ def multiplied(case, precision="fp16"):
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to emulate")
 @pytest.mark.parametrize(("case", "precision"), [*((case, "fp16") for case in CASES), (EIGHTHS, "fp8")])
-@quick(lambda case: case in (CASES[2], EIGHTHS))
+@quick(lambda case: case == CASES[2])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 20))])
 def test_the_emulator_finds_nothing(case, precision, seed, machine):
     with emulator.checking(seed) as findings:

@@ -238,6 +238,7 @@ def test_weights_that_stay_in_shared_memory_in_plain_python(exact, machine, monk
     )
 
 
+@pytest.mark.exhaustive
 @simulated
 def test_exact_features_in_plain_python(machine, monkeypatch):  # noqa: F811
     every = WgmmaWindows.candidates

@@ -78,7 +78,7 @@ def test_errors_do_not_grow_with_the_depth():
 
 @pytest.mark.usefixtures("tile")
 @pytest.mark.parametrize("lines", [1, 2, 5, 100])
-@quick(lambda lines: lines in (2, 100))
+@quick(lambda lines, tile: lines in (2, 100) and tile != "plain")
 def test_any_lines_of_a_task(lines, monkeypatch):
     x, weight, padding = CASES[2]
     arrays = draw(x, weight)

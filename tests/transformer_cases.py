@@ -92,4 +92,21 @@ TRANSFORMER = {
     "rownorm": ROWNORM,
     "add_rownorm": replace(ROWNORM, make=make.add_rownorm),
     "attention": ATTENTION,
+    "packed_attention": Cases(
+        make.packed_attention,
+        edges=(
+            {"n": 3, "heads": 2, "s": 7, "d": 5},
+            {"n": 1, "heads": 1, "s": 1, "d": 1},
+            {"n": 3, "heads": 1, "s": 6, "d": 8, "causal": 1},
+            {"n": 2, "heads": 1, "s": 32, "d": 32},
+        ),
+        large=(
+            {"n": 5, "heads": 12, "s": 129, "d": 64},
+            {"n": 4, "heads": 3, "s": 150, "d": 128, "causal": 1},
+            {"n": 9, "heads": 12, "s": 40, "d": 32},
+        ),
+        draw={"n": (1, 2, 5), "heads": (1, 2, 12), "s": (1, 6, 140), "d": (1, 4, 128), "causal": (0, 1, 1)},
+        compiled_in=("d",),
+        examples=20,
+    ),
 }

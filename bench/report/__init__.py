@@ -11,7 +11,7 @@
 - change lK [FUNCTION ...]: what level K's `build`, or these functions in it, changed of the level that it builds on;
 - code FILE NAME [VARIABLE]: a function or class, as it stands in the file, or its first loop on that variable;
 - precisions: which levels compute in what; gpus, cards, portable: which of them a GPU runs, and how fast;
-- operators: the table of operators and techniques;
+- operators: the table of operators and techniques; matrix: a transformer's, by how they are computed;
 - steps OPERATOR LAYER [TECHNIQUE ...]: one operator's techniques at one layer;
 - beside: levels on a GPU as so many times the fastest other library;
 - peers [lK]: other libraries beside the levels, or beside level K, a table for each machine;

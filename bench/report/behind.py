@@ -262,7 +262,8 @@ def behind(document: Path, name: str) -> str:
     cells = [[case.host, case.what, case.peer, f"{case.ratio:.2f}"] for case in lost]
     shown = table(["on", "case", "best other", "ours, × its"], cells, right=3) if cells else ""
     files = dict.fromkeys(case.file for case in (lost or every))
-    return f"Behind in {len(lost)} of {len(every)} cases.\n\n{shown}{sources(document, files)}"
+    told = f"Behind in {len(lost)} of {len(every)} cases.\n"
+    return "\n".join(filter(None, (told, shown))) + sources(document, files)
 
 
 def _overview() -> str:

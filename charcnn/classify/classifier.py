@@ -52,8 +52,8 @@ class Classifier:
         classifier.predict(["Stocks fell on Monday as oil rose.", "The home team won the cup final."])
 
     Threads may share a classifier. Memory does not grow with the number of texts, except for the results. A pickle
-    holds the model and the options, and makes the classifier again where it is read. So processes that are started by
-    spawn can be handed one. In a fork of its process each call raises charcnn.host.forks.ForkedError.
+    holds the model and the options: processes that are started by spawn can be handed one. In a fork of its process
+    each call raises charcnn.host.forks.ForkedError.
 
     Args:
         params: the weights.
@@ -67,6 +67,8 @@ class Classifier:
         encode_on: "cpu" or "gpu", for levels that take texts; None for the GPU where it can and the CPU has few cores.
         windows: bytes of a window. A longer text is cut into such windows, and the mean of their logits counts. True
             for as many bytes as the network takes. False for none: only what the encoding keeps of a long text counts.
+        numpy_first: so many texts at first are computed by NumPy, in float64, where a CPU's level is chosen unasked:
+            they need not wait until the level is compiled, up to a minute on a new machine.
 
     Raises:
         ValueError: the encoding is not known; windows are longer than the network takes; or no level computes with
@@ -87,6 +89,7 @@ class Classifier:
         gpus: int | Sequence[int] | None = None,
         encode_on: str | None = None,
         windows: bool | int = False,
+        numpy_first: int = 0,
     ) -> None:
         if not isinstance(params, Params):
             raise ValueError(f"params is a {type(params).__name__}: need Params; Classifier.load reads a model's file")
@@ -100,6 +103,7 @@ class Classifier:
             "gpus": gpus,
             "encode_on": encode_on,
             "windows": windows,
+            "numpy_first": numpy_first,
         }
         config = params.config
         encoding = params.encoding if encoding is None else encoding
@@ -124,7 +128,8 @@ class Classifier:
             raise ValueError(f"windows={windows!r}: need 2 to {config.length} bytes, or True or False")
         self.windows: int | None = config.length if windows is True else windows or None
         """Bytes of a window; None for no windows."""
-        self.engine = Engine(params, device=device, precision=precision, level=level, batch=batch, gpus=gpus)
+        engine = partial(Engine, params, device=device, precision=precision, level=level)
+        self.engine = engine(batch=batch, gpus=gpus, numpy_first=numpy_first)
         if encode_on not in (None, *ENCODE_ON):
             raise ValueError(f"encode_on={encode_on!r}: need one of {', '.join(ENCODE_ON)}")
         if encode_on == "gpu" and not self.engine.takes_text:
@@ -291,8 +296,7 @@ class Classifier:
             order of `classes_`; for one str, a list.
 
         Raises:
-            ValueError: as for predict_proba; or min_probability is not from 0 to 1; or unsure_label is no name, or that
-                of a class.
+            ValueError: as for predict_proba; min_probability is not from 0 to 1, or unsure_label is no name or a class.
         """
         if self.config.multi_label:
             return self._predict_all(texts, min_probability, unsure_label)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from charcnn.aliases import Array, Stream
+from charcnn.aliases import Array, Stream, Value
 from charcnn.gpu import device
 from charcnn.gpu.device import DeviceError
 
@@ -62,7 +62,7 @@ class Graph:
         stream.synchronize()
         self._start = start  # and with it the arrays that the recorded work reads and writes
         self._stream, self._number, self._launch = stream, int(stream), driver.cuGraphLaunch
-        self.pieces: list[tuple[Any, HostStep | None]] = []
+        self.pieces: list[tuple[Value, HostStep | None]] = []
         """CUDA's graphs that can be launched, and the step behind each; None behind the last one."""
         # Recorded on a stream of its own, which does not wait for the default stream: with one that does, whatever
         # another thread starts on the default stream meanwhile fails, and ends the recording.

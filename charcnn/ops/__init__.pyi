@@ -1222,6 +1222,31 @@ def linear_naive(x: Array, weight: Array, bias: Array, *, out: Array | None = No
         DeviceError: no usable GPU.
     """
 
+def linear_cpu_blas(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.linear` by the technique `cpu_blas`.
+
+    x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, ..., C_out).
+
+    CPU cores: windows laid out as columns of a matrix, multiplied by NumPy's BLAS.
+
+    A product. Bits may depend on the number of threads.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (N, ..., C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
 # linear_nlc
 
 def linear_nlc_double_buffered(
@@ -3652,6 +3677,136 @@ def attention_wgmma(
         DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 
+# packed_attention
+
+def packed_attention_loops(
+    qkv: np.ndarray, offsets: np.ndarray, heads: int, causal: bool = False, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.packed_attention` by the technique `loops`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    Compiled plain loops on one CPU core.
+
+    Query after query.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (T, heads * d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; offsets do not ascend from 0 to the number of
+            rows.
+    """
+
+def packed_attention_cpu_vector(
+    qkv: np.ndarray, offsets: np.ndarray, heads: int, causal: bool = False, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.packed_attention` by the technique `cpu_vector`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
+
+    A task takes 64 queries of a head along its input's keys: no score is written to memory.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (T, heads * d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; offsets do not ascend from 0 to the number of
+            rows.
+    """
+
+def packed_attention_naive(
+    qkv: Array, offsets: Array, heads: int, causal: bool = False, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.packed_attention` by the technique `naive`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block a query of a head, with a running softmax over 128 keys at a time. Offsets are not checked.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (T, heads * d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def packed_attention_wgmma(
+    qkv: Array,
+    offsets: Array,
+    heads: int,
+    causal: bool = False,
+    *,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.packed_attention` by the technique `wgmma`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call casts the rows and the results; `WgmmaAttention.of_rows` leaves that out. Offsets are not checked.
+
+    If causal, values that are not finite reach the results of all queries of their tile.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (T, heads * d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; d is not 32, 64
+            or 128.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
 # heads_apart
 
 def heads_apart_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
@@ -3919,6 +4074,44 @@ def conv2d_cpu_gemm(
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit; a group has one input channel; or the
             environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_cpu_blas(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.conv2d` by the technique `cpu_blas`.
+
+    Cross-correlation, as deep-learning frameworks define it.
+
+    CPU cores: windows laid out as columns of a matrix, multiplied by NumPy's BLAS.
+
+    A product an input and group. Bits may depend on the number of threads.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: each group's output channels see only its own input channels.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
     """
 
 def conv2d_cpu_direct(
@@ -7560,6 +7753,31 @@ def linear_backward_naive(
         DeviceError: no usable GPU.
     """
 
+def linear_backward_cpu_blas(
+    dy: np.ndarray, x: np.ndarray, weight: np.ndarray, *, out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.linear_backward` by the technique `cpu_blas`.
+
+    Gradients of linear(x, weight, bias).
+
+    CPU cores: windows laid out as columns of a matrix, multiplied by NumPy's BLAS.
+
+    Two products, by features and by weights. Bits may depend on the number of threads.
+
+    Args:
+        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
+            made where None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
 # linear_backward_nlc
 
 def linear_backward_nlc_mma(
@@ -7939,6 +8157,44 @@ def conv2d_backward_naive(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
+    """
+
+def conv2d_backward_cpu_blas(
+    dy: np.ndarray,
+    x: np.ndarray,
+    weight: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.conv2d_backward` by the technique `cpu_blas`.
+
+    Gradients of conv2d(x, weight, bias, ...).
+
+    CPU cores: windows laid out as columns of a matrix, multiplied by NumPy's BLAS.
+
+    Two products of some inputs and a group. Bits may depend on the number of threads.
+
+    Args:
+        dy: float32 (N, C_out, H_out, W_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: each group's output channels see only its own input channels.
+        out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
+            (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias (C_out,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
     """
 
 # one_hot_conv1d_backward

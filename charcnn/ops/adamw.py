@@ -197,7 +197,7 @@ class AdamW:
 
     @property
     def loss_scale(self) -> LossScale | None:
-        """As it is now; on a GPU it waits for the steps."""
+        """The current one; on a GPU it waits for the steps."""
         return self.factor.loss_scale if self._cuda else self._scale
 
     def refresh(self) -> None:

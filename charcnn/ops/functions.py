@@ -56,6 +56,8 @@ MEANINGS = {
     "tokens": "ids; one that is no row of weight gives zeros",
     "type_ids": "rows of types, all 0 where None; one that is no row gives zeros",
     "lengths": "how many positions of each input count; all where None, or where it is not from 0 to S",
+    "offsets": "where each input begins, ascending from 0; the last one is the number of rows",
+    "heads": "of a row's queries, keys and values alike",
     "causal": "whether a query sees no key behind its own position",
     "images": "channel after channel",
     "stat": "each input's mean and biased variance",

@@ -62,7 +62,7 @@ class GradientFactor:
 
     @property
     def loss_scale(self) -> LossScale | None:
-        """As it is now; it waits for the steps."""
+        """The current one; it waits for the steps."""
         if self._scale is None:
             return None
         scale, made, left_out = device.to_host(self.scaling, self._stream).tolist()

@@ -54,6 +54,7 @@ OPERATORS = (
     Operator("rownorm", FLOAT32, in_place=True),
     Operator("add_rownorm", FLOAT32, in_place=True),
     Operator("attention", FLOAT32),
+    Operator("packed_attention", FLOAT32),
     Operator("heads_apart", EXACT),
     Operator("add", FLOAT32, in_place=True),
     Operator("collapse_linear", FLOAT32, epilogue=""),

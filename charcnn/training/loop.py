@@ -140,8 +140,7 @@ def train(
         leaky += trainer.share < leaks
         row: Record = {"epoch": epoch, "rate": trainer.rate}
         found = trainer.epoch(epoch, log_every, name=f"epoch {epoch}/{epochs}", on_rows=on_rows)
-        row["train_loss"], row["train_accuracy"] = found
-        row["left_out"] = trainer.left_out
+        row["train_loss"], row["train_accuracy"], row["left_out"] = *found, trainer.left_out
         if not math.isfinite(row["train_loss"]):
             raise ValueError(f"epoch {epoch}: the loss is {row['train_loss']}; try a lower rate than {recipe.rate:g}")
         if pace is not None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,10 @@ PATIENCE = 1.25
 
 Parts = Sequence[tuple[int, int, int]]
 """By message, the other rank, the address here and the bytes."""
+
+
+Pages = tuple[GpuRegion | HostRegion, list[int]]
+"""Memory of a rank, and by rank of the host the address here of its own."""
 
 
 class Message(NamedTuple):
@@ -120,11 +124,11 @@ class Hosts(Group):
         self._wide = most > 1
         """Whether sums of a host travel, which are float32."""
         self.nbytes = self.near.nbytes
-        self._pages, self._half, self._lost = list[tuple[Any, list[int]]](), 0, -1
+        self._pages, self._half, self._lost = list[Pages](), 0, -1
         self._said = list["MPI.Request"]()
 
     def share(self, nbytes: int) -> list[int]:
-        """As of `Group`; 0 for ranks of other hosts."""
+        """Each rank's address of memory that all may write, as `Group.share` gives it; 0 for ranks of other hosts."""
         addresses = dict(zip(self._here, self.near.share(nbytes), strict=True))
         self.nbytes = self.near.nbytes
         return [addresses.get(rank, 0) for rank in range(self.ranks)]
@@ -135,7 +139,7 @@ class Hosts(Group):
         self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None,
         shots: int | None = None, epilogue: Kernel | None = None,
     ) -> Array:  # fmt: skip
-        """As of `Group`; `protocol` and `shots` are those within a host.
+        """Sum of all ranks' x, by `Group.all_reduce` within a host, which `protocol` and `shots` are for.
 
         A host's ranks add up their x. Each of them sends a part of the sum to the other hosts, where every GPU adds up
         what came.
@@ -171,7 +175,7 @@ class Hosts(Group):
         return call.result()
 
     def reduce_scatter(self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None) -> Array:
-        """As of `Group`; an all-reduce, of which a rank keeps its part."""
+        """This rank's part of the sum, as `Group.reduce_scatter`: an all-reduce, of which it keeps its part."""
         x = array_of(x, stream)
         shape = self.scattered(x)
         call = Call(out, stream, shape, x.dtype, {"x": x.dtype}, x=x)
@@ -182,7 +186,7 @@ class Hosts(Group):
         return call.result()
 
     def all_gather(self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None) -> Array:
-        """As of `Group`; each x goes to another host once."""
+        """All ranks' x, as `Group.all_gather`; each x goes to another host once."""
         x = array_of(x, stream)
         ptx_type_of(x)
         call = Call(out, stream, (self.ranks, *x.shape), x.dtype, {"x": x.dtype}, x=x)
@@ -241,7 +245,7 @@ class Hosts(Group):
             one.source: (at[one.to] + one.inbox * each, one.size, one.begin) for one in all_ if one.host == here
         }  # fmt: skip
 
-    def _paged(self, nbytes: int) -> tuple[Any, list[int]]:
+    def _paged(self, nbytes: int) -> Pages:
         """Memory for messages on every rank of the host: this rank's, and the addresses here of all.
 
         It has so many bytes for what comes, and then as many for what leaves. That is written while the host's other
@@ -292,7 +296,7 @@ class Hosts(Group):
         raise late(lost, self.rank, self.deadline)
 
     def check(self) -> None:
-        """As of `Group`."""
+        """Raise where a rank did not come within the deadline, as `Group.check` does."""
         if self._lost < 0 and (lost := self.near.lost) is not None:
             self._give_up(lost)
         if self._lost < 0 and self._comm.Iprobe(tag=LOST):
@@ -303,7 +307,7 @@ class Hosts(Group):
             raise late(self._lost, self.rank, self.deadline)
 
     def close(self) -> None:
-        """As of `Group`."""
+        """Let go of the other ranks' memory and of the pages."""
         for region, _ in self._pages:
             region.close()
         self._pages.clear()

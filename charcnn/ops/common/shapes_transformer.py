@@ -5,6 +5,7 @@ from __future__ import annotations
 from charcnn.aliases import Array
 from charcnn.gpu.arrays import expect, shape_of
 from charcnn.layers.layer import Shape
+from charcnn.layers.windows import at_least
 from charcnn.ops.common.shapes import affine, ranked
 
 
@@ -22,6 +23,17 @@ def add_rownorm(x: Array, residual: Array, gamma: Array, beta: Array, eps: float
     shape = rownorm(x, gamma, beta, eps)
     expect("residual", residual, shape)
     return shape
+
+
+def packed_attention(qkv: Array, offsets: Array, heads: int) -> Shape:
+    """qkv (T, 3 * heads * d), offsets (N + 1,) -> (T, heads * d), at least one input and one feature a head."""
+    rows, width = ranked("qkv", qkv, "T, 3 * heads * d")
+    at_least("heads", heads, 1)
+    if not width or width % (3 * heads):
+        raise ValueError(f"qkv has shape {(rows, width)}: need (T, 3 * heads * d) for {heads=}, d at least 1")
+    if ranked("offsets", offsets, "N + 1")[0] < 2:
+        raise ValueError(f"offsets has shape {tuple(offsets.shape)}: need (N + 1,), N at least 1")
+    return rows, width // 3
 
 
 def add(x: Array, residual: Array) -> Shape:
