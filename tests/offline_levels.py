@@ -63,21 +63,26 @@ def of_level(name: str, target: Target, recorder: Recorder) -> None:
 ENCODERS = {"encoder fp32": "naive", "encoder fp16": "mma", "encoder bf16": "wgmma", "encoder fp8": "wgmma"}
 """The kernels of `charcnn.ops.encoder` in each precision, by a technique that launches them."""
 
+PERSISTENT = "encoder persistent"
+"""The kernel of all blocks of one text, at MiniLM's sizes, in fp16."""
+
 IN_EIGHTHS = "attention.", "conv1d.wgmma.matmul"
 """Of fp8 also those that no variant launches: results are e4m3."""
 
 
 def of_encoder(name: str, target: Target, recorder: Recorder) -> None:
-    """Hand over what one of ENCODERS launches."""
-    recorder.variant, precision = name, name.split()[1]
-    wanted = ("encoder.", *(IN_EIGHTHS if precision == "fp8" else ()))
+    """Hand over what one of ENCODERS launches, or PERSISTENT."""
+    recorder.variant, precision, technique = name, name.split()[1], ENCODERS.get(name, "persistent")
+    wanted: tuple[str, ...] = ("encoder.", *(IN_EIGHTHS if precision == "fp8" else ()))
+    sizes = [3, 256] if precision == "fp8" else [3]
+    if name == PERSISTENT:
+        precision, wanted, sizes = "fp16", ("encoder.persistent.",), [1]
 
     def launched(kernel: Kernel, kinds: tuple[NumbaType, ...]) -> None:
         if title(kernel).startswith(wanted):
             recorder.launch(kernel, kinds)
 
-    sizes = [3, 256] if precision == "fp8" else [3]
-    record(BuiltEncoder("bert", ENCODERS[name], precision), target, launched, sizes)
+    record(BuiltEncoder("bert", technique, precision), target, launched, sizes)
 
 
 COLLECTIVES = "collectives"
@@ -233,8 +238,9 @@ def of_sparse(name: str, target: Target, recorder: Recorder) -> None:
 
 
 LAUNCHED = {
-    **dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys(ENCODERS, of_encoder), COLLECTIVES: of_collectives,
-    ADAMW: of_adamw, PUSHED_SUMS: of_pushed_sums, BETWEEN_PRODUCTS: of_training, SPARSE: of_sparse,
+    **dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys((*ENCODERS, PERSISTENT), of_encoder),
+    COLLECTIVES: of_collectives, ADAMW: of_adamw, PUSHED_SUMS: of_pushed_sums, BETWEEN_PRODUCTS: of_training,
+    SPARSE: of_sparse,
 }  # fmt: skip
 """What hands over each of these."""
 

@@ -142,7 +142,7 @@ def test_causal_attention_sees_nothing_behind() -> None:
     assert abs(features(other, x, held, Exact())[:4] - whole[:4]).max() > 1e-3
 
 
-OTHERS_SHOW = ("mma", "fp16"), ("mma", "tf32"), ("wgmma", "fp16"), ("wgmma", "bf16")
+OTHERS_SHOW = ("mma", "fp16"), ("mma", "tf32"), ("wgmma", "fp16"), ("wgmma", "bf16"), ("persistent", "bf16")
 """Each of these precisions is shown by the other's products, and fp16 with wgmma by fp8's attention."""
 
 BY_TURNS = ("wgmma", "fp16x3"), ("wgmma", "tf32"), ("wgmma", "fp8"), ("cpu_gemm", "bf16"), ("cpu_gemm", "int8")

@@ -62,6 +62,22 @@ def test_the_driver_gets_grid_attributes_and_parameters_as_it_documents_them(han
     assert block.arrays == {0}
 
 
+def test_a_cooperative_launch_and_clusters_that_run_at_once(handed, monkeypatch):
+    block = LaunchBlock(None, 99, (), (), 3, 32, cooperative=True)
+    block.start(0, [])
+    config = handed[1][0]
+    assert (config.count, config.attributes[0].id, config.attributes[0].value[0]) == (1, 2, 1)
+
+    def answered(found, function, config):
+        ctypes.c_int.from_address(found).value = 7
+        return int(function == 98)
+
+    monkeypatch.setattr(driver, "function", lambda name, count: answered)
+    assert LaunchBlock(None, 99, (), (), 3, 32, cluster=2).most_clusters() == 7
+    with pytest.raises(DeviceError, match="how many clusters run at once: CUDA_ERROR_INVALID_VALUE"):
+        LaunchBlock(None, 98, (), (), 3, 32, cluster=2).most_clusters()
+
+
 def test_a_block_that_holds_its_numbers_takes_addresses_alone(handed):
     x, y = OnGpu((2, 3), BEGIN), OnGpu((4,), BEGIN + 4096)
     kinds = types.Array(types.float32, 2, "C"), types.uint32, types.Array(types.float32, 1, "C"), types.uint64

@@ -212,6 +212,10 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
             second=lambda call, array, given=None: array,
         )  # fmt: skip
         replaced(
+            stack, launching,
+            most_clusters=lambda kernel, threads, args, shared, cluster: target.multiprocessors // cluster,
+        )  # fmt: skip
+        replaced(
             stack, tensor_map,
             encode=lambda array, *sizes: _memory(np.zeros(16, np.uint64)),
             encode_im2col=lambda begin, *sizes: [0] * 16,
