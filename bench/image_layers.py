@@ -96,7 +96,7 @@ def _linear(c_out: int, *features: int) -> Callable[[Draw], Case]:
 
 
 def _packed(draw: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
-    """Linear layers, with weights as channels-last operators take them."""
+    """What draws a linear layer's case, with weights as channels-last operators take them."""
 
     def turned(d: Draw) -> Case:
         case = draw(d)

@@ -242,7 +242,7 @@ def test_against_plain_loops(row):
     for sizes in cases.edges:
         compare(cases.build(sizes))
 
-    @settings(max_examples=30)
+    @settings(max_examples=12)
     @given(cases.sizes(compiled=False), st.integers(0, 2**32 - 1))
     def try_one(sizes, seed):
         compare(cases.build(sizes, seed, normal=True))

@@ -12,6 +12,7 @@ from charcnn.ops.functions import stub
 from report.amx import amx
 from report.attention import attention
 from report.backends import backends, backends_beside
+from report.behind import behind
 from report.bert import bert
 from report.calls import calls
 from report.cards import cards, portable
@@ -54,7 +55,7 @@ _BLOCKS = (
     gemm, amx, attention, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
     few_rows, collectives, whole, training_memory, training_steps, host_bytes, sparse_conv3, sparse_level,
     sparse_products, sparse_weights, training_ranks, energy_operations, energy_bytes, loss_curves,
-    backends, backends_beside, texts_a_joule, matrix,
+    backends, backends_beside, texts_a_joule, behind, matrix,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda
 
 from charcnn.aliases import Array, DType, Function, Kernel, KernelArgument, NumbaType, Stream
-from charcnn.gpu import absent, backend, device, integers
+from charcnn.gpu import absent, backend, device, integers, pool
 from charcnn.gpu.arrays import DTYPES, apart, check, check_out, several, writable
 from charcnn.gpu.backend.compiler import driver
 from charcnn.gpu.described import described
@@ -258,6 +258,7 @@ class Call:
         self.stream, self._before = device.as_stream(stream), _counter.launches
         self.started: list[tuple[LaunchBlock, list[KernelArgument]]] = []
         self._once = False
+        self.own: list[Array] = []
         self._out = out = out(shape, dtype) if callable(out) else out
         inputs = {name: array for name, array in inputs.items() if array is not None}
         first, *_ = inputs
@@ -286,7 +287,7 @@ class Call:
             self.inputs = tuple(inputs.values())
         else:
             self.inputs = tuple(device.to_device(array, self.stream) for array in inputs.values())
-        self.out = out if self._device and out is not None else device.empty(shape, dtype, self.stream)
+        self.out = out if self._device and out is not None else pool.pooled(shape, dtype, self.stream)
 
     def launch(
         self,
@@ -321,7 +322,7 @@ class Call:
                         kernel[blocks, threads, self.stream, shared](*args)
 
     def once(self) -> None:
-        """Say that a call with other arrays of the same kinds may start something else."""
+        """Say that a call with other arrays of the same kinds may do something else, or more than to start kernels."""
         self._once = True
 
     @property
@@ -331,7 +332,7 @@ class Call:
 
     @property
     def repeats(self) -> bool:
-        """Whether what it has started is all that it does: nothing through other calls, or in memory of its own."""
+        """Whether what it has started is all that it does: nothing through other calls."""
         others = _counter.launches - self._before != len(self.started)
         nothing = bool(self.out.size) and not self.started
         return self._device and not (self._once or others or nothing)
@@ -346,8 +347,8 @@ class Call:
 
     def scratch(self, shape: Shape, dtype: DType) -> Array:
         """An uninitialised device array for this call's own use."""
-        self.once()
-        return device.empty(shape, dtype, self.stream)
+        self.own.append(pool.pooled(shape, dtype, self.stream))
+        return self.own[-1]
 
     def second(self, array: Array, out: Array = None) -> Array:
         """A second output, from the device array that a kernel wrote: `out`, or new, where the inputs lie.

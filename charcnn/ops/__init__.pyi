@@ -1222,6 +1222,31 @@ def linear_naive(x: Array, weight: Array, bias: Array, *, out: Array | None = No
         DeviceError: no usable GPU.
     """
 
+def linear_cpu_blas(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.linear` by the technique `cpu_blas`.
+
+    x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, ..., C_out).
+
+    CPU cores: windows laid out as columns of a matrix, multiplied by NumPy's BLAS.
+
+    A product. Bits may depend on the number of threads.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (N, ..., C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
 # linear_nlc
 
 def linear_nlc_double_buffered(
@@ -2870,12 +2895,12 @@ def embedding_loops(
     Token after token.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
 
@@ -2906,12 +2931,12 @@ def embedding_naive(
     Neighbouring threads read and write neighbouring features.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -2942,12 +2967,12 @@ def embedding_cpu_vector(
     A task a token.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
 
@@ -2978,12 +3003,12 @@ def embedding_vectorized(
     A token has as many lanes as its row has fours of features, up to a warp: its id is read once.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -3021,14 +3046,14 @@ def embedding_rownorm_naive(
     A block a token: it writes the sum to its row, and reads that twice more, for variance and result.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
         gamma: float32 (H,), C-contiguous.
         beta: float32 (H,), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         eps: float, default 1e-05: added to the variance, greater than 0.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
@@ -3063,14 +3088,14 @@ def embedding_rownorm_cpu_vector(
     A task a token: its row is written to `out`, and normalised there.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
         gamma: float32 (H,), C-contiguous.
         beta: float32 (H,), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         eps: float, default 1e-05: added to the variance, greater than 0.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
@@ -3105,14 +3130,14 @@ def embedding_rownorm_vectorized(
     A token has as many lanes as its row has fours of features, up to a warp, which keep the sum in registers.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
         gamma: float32 (H,), C-contiguous.
         beta: float32 (H,), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         eps: float, default 1e-05: added to the variance, greater than 0.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
@@ -3403,8 +3428,8 @@ def attention_loops(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3437,8 +3462,8 @@ def attention_cpu_vector(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3473,8 +3498,8 @@ def attention_naive(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3511,8 +3536,8 @@ def attention_row_blocks(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3549,8 +3574,8 @@ def attention_flash(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3590,8 +3615,8 @@ def attention_mma(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range.
@@ -3634,8 +3659,8 @@ def attention_wgmma(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range.
@@ -3998,7 +4023,7 @@ def conv2d_loops(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -4039,7 +4064,7 @@ def conv2d_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -4049,6 +4074,44 @@ def conv2d_cpu_gemm(
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit; a group has one input channel; or the
             environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_cpu_blas(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.conv2d` by the technique `cpu_blas`.
+
+    Cross-correlation, as deep-learning frameworks define it.
+
+    CPU cores: windows laid out as columns of a matrix, multiplied by NumPy's BLAS.
+
+    A product an input and group. Bits may depend on the number of threads.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: each group's output channels see only its own input channels.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
     """
 
 def conv2d_cpu_direct(
@@ -4081,7 +4144,7 @@ def conv2d_cpu_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -4124,7 +4187,7 @@ def conv2d_winograd_rows_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -4167,7 +4230,7 @@ def conv2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -4211,7 +4274,7 @@ def conv2d_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -4257,7 +4320,7 @@ def conv2d_direct_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
@@ -4308,7 +4371,7 @@ def conv2d_nhwc_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -4359,7 +4422,7 @@ def conv2d_nhwc_wgmma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -4406,7 +4469,7 @@ def conv2d_nhwc_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -4448,7 +4511,7 @@ def conv2d_nhwc_winograd_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -4492,7 +4555,7 @@ def conv2d_nhwc_double_buffered(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -4537,7 +4600,7 @@ def conv2d_nhwc_winograd(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -4844,7 +4907,7 @@ def maxout_loops(x: np.ndarray, pieces: int = 2, *, out: np.ndarray | Function |
 
     Args:
         x: float32 (N, C, ...), C-contiguous.
-        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; divides their number.
         out: where to write, float32 (N, C / pieces, ...); made where None. Or a function that gives it, called with a
             shape and a dtype.
 
@@ -4867,7 +4930,7 @@ def maxout_naive(x: Array, pieces: int = 2, *, out: Array | None = None, stream:
 
     Args:
         x: float32 (N, C, ...), C-contiguous.
-        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; divides their number.
         out: where to write, float32 (N, C / pieces, ...); made where None. Or a function that gives it, called with a
             shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5459,7 +5522,7 @@ def local_response_norm_loops(
 
     Args:
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5494,7 +5557,7 @@ def local_response_norm_naive(
 
     Args:
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5533,7 +5596,7 @@ def local_response_norm_nhwc_coalesced(
 
     Args:
         x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5571,7 +5634,7 @@ def local_response_norm_nhwc_vectorized(
 
     Args:
         x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5609,7 +5672,7 @@ def local_response_norm_nhwc_cpu_vector(
 
     Args:
         x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5655,7 +5718,7 @@ def conv2d_relu_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5697,7 +5760,7 @@ def conv2d_relu_cpu_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5740,7 +5803,7 @@ def conv2d_relu_winograd_rows_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5783,7 +5846,7 @@ def conv2d_relu_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5827,7 +5890,7 @@ def conv2d_relu_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5873,7 +5936,7 @@ def conv2d_relu_direct_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
@@ -5924,7 +5987,7 @@ def conv2d_relu_nhwc_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -5975,7 +6038,7 @@ def conv2d_relu_nhwc_wgmma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -6022,7 +6085,7 @@ def conv2d_relu_nhwc_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -6064,7 +6127,7 @@ def conv2d_relu_nhwc_winograd_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -6108,7 +6171,7 @@ def conv2d_relu_nhwc_double_buffered(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6153,7 +6216,7 @@ def conv2d_relu_nhwc_winograd(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6199,7 +6262,7 @@ def conv2d_tanh_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6243,7 +6306,7 @@ def conv2d_tanh_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6289,7 +6352,7 @@ def conv2d_tanh_direct_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
@@ -6339,7 +6402,7 @@ def conv2d_sigmoid_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6385,7 +6448,7 @@ def conv2d_leaky_relu_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6432,7 +6495,7 @@ def conv2d_relu_maxpool2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6478,7 +6541,7 @@ def conv2d_relu_maxpool2d_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6527,7 +6590,7 @@ def conv2d_tanh_maxpool2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6573,7 +6636,7 @@ def conv2d_tanh_maxpool2d_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6619,7 +6682,7 @@ def conv2d_relu_global_avgpool2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -7090,7 +7153,7 @@ def linear_maxout_naive(
         x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; divides their number.
         out: where to write, float32 (N, ..., C_out / pieces); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -7391,7 +7454,7 @@ def pixels_nhwc_coalesced(
         tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
         height: int: of an image.
         width: int: of an image.
-        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        channels: int | None, default None: of the result; those beyond C are zero; C where None.
         out: where to write, float32 (N, height, width, channels); made where None. Or a function that gives it, called
             with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -7429,7 +7492,7 @@ def pixels_nhwc_vectorized(
         tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
         height: int: of an image.
         width: int: of an image.
-        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        channels: int | None, default None: of the result; those beyond C are zero; C where None.
         precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
             three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
             "bf16", 8 bits, float32's range.
@@ -7468,7 +7531,7 @@ def pixels_nhwc_cpu_vector(
         tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
         height: int: of an image.
         width: int: of an image.
-        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        channels: int | None, default None: of the result; those beyond C are zero; C where None.
         out: where to write, float32 (N, height, width, channels); made where None. Or a function that gives it, called
             with a shape and a dtype.
 
@@ -7688,6 +7751,31 @@ def linear_backward_naive(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
+    """
+
+def linear_backward_cpu_blas(
+    dy: np.ndarray, x: np.ndarray, weight: np.ndarray, *, out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.linear_backward` by the technique `cpu_blas`.
+
+    Gradients of linear(x, weight, bias).
+
+    CPU cores: windows laid out as columns of a matrix, multiplied by NumPy's BLAS.
+
+    Two products, by features and by weights. Bits may depend on the number of threads.
+
+    Args:
+        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
+            made where None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
     """
 
 # linear_backward_nlc
@@ -8018,7 +8106,7 @@ def conv2d_backward_loops(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
             (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
 
@@ -8058,7 +8146,7 @@ def conv2d_backward_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
             (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -8069,6 +8157,44 @@ def conv2d_backward_naive(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
+    """
+
+def conv2d_backward_cpu_blas(
+    dy: np.ndarray,
+    x: np.ndarray,
+    weight: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.conv2d_backward` by the technique `cpu_blas`.
+
+    Gradients of conv2d(x, weight, bias, ...).
+
+    CPU cores: windows laid out as columns of a matrix, multiplied by NumPy's BLAS.
+
+    Two products of some inputs and a group. Bits may depend on the number of threads.
+
+    Args:
+        dy: float32 (N, C_out, H_out, W_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: each group's output channels see only its own input channels.
+        out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
+            (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias (C_out,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
     """
 
 # one_hot_conv1d_backward
@@ -8675,7 +8801,7 @@ def local_response_norm_backward_loops(
     Args:
         dy: float32 (N, C, H, W), C-contiguous, the gradient of the result.
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -8712,7 +8838,7 @@ def local_response_norm_backward_naive(
     Args:
         dy: float32 (N, C, H, W), C-contiguous, the gradient of the result.
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -8793,7 +8919,7 @@ def softmax_cross_entropy_backward_loops(
     Args:
         dy: float32 (N,), C-contiguous, the gradient of the result.
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N, C); made where None. Or a function that gives it, called with a shape and a
             dtype.
 
@@ -8819,7 +8945,7 @@ def softmax_cross_entropy_backward_naive(
     Args:
         dy: float32 (N,), C-contiguous, the gradient of the result.
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N, C); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -9148,7 +9274,7 @@ def softmax_cross_entropy_loops(
 
     Args:
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N,); made where None. Or a function that gives it, called with a shape and a
             dtype.
 
@@ -9171,7 +9297,7 @@ def softmax_cross_entropy_naive(x: Array, targets: Array, *, out: Array | None =
 
     Args:
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N,); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -9346,12 +9472,12 @@ def embedding_backward_loops(
 
     Args:
         dy: float32 (N, S, H), C-contiguous, the gradient of the result.
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, a tuple, any of it None: dweight (vocabulary, H), dpositions (P, H), dtype_rows (T, H),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
 
@@ -9384,12 +9510,12 @@ def embedding_backward_naive(
 
     Args:
         dy: float32 (N, S, H), C-contiguous, the gradient of the result.
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, a tuple, any of it None: dweight (vocabulary, H), dpositions (P, H), dtype_rows (T, H),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -9427,8 +9553,8 @@ def attention_backward_loops(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, a tuple, any of it None: dq (N, heads, S, d), dk (N, heads, S, d), dv (N, heads, S, d),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
@@ -9465,8 +9591,8 @@ def attention_backward_naive(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, a tuple, any of it None: dq (N, heads, S, d), dk (N, heads, S, d), dv (N, heads, S, d),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.

@@ -249,6 +249,9 @@ _BY_TECHNIQUE = (
     *_rows("linear_argmax", "naive", "linear.softmax_argmax:launch_argmax"),
     *_rows("conv2d", "loops", "conv2d.loops:launch"),
     *_rows("conv2d conv2d_relu", "cpu_gemm", "conv2d.cpu_gemm:launch"),
+    *(row for of in ("conv2d", "linear") for row in (
+        *_rows(of, "cpu_blas", f"{of}.cpu_blas:launch"),
+        *_rows(f"{of}_backward", "cpu_blas", f"{of}.cpu_blas:launch_backward"))),
     *_rows("conv2d conv2d_relu", "cpu_direct", "conv2d.cpu_direct:launch"),
     *_rows("conv2d conv2d_relu", "winograd_rows_cpu", "conv2d.winograd_rows:launch"),
     *_rows(f"{CONV2D} conv2d_sigmoid conv2d_leaky_relu", "naive", "conv2d.naive:launch"),

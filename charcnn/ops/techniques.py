@@ -3,6 +3,7 @@
 TECHNIQUES = {
     "loops": "compiled plain loops on one CPU core",
     "cpu_gemm": "all CPU cores: a GEMM over overlapping rows by a vector micro-kernel",
+    "cpu_blas": "CPU cores: windows laid out as columns of a matrix, multiplied by NumPy's BLAS",
     "cpu_direct": "all CPU cores, few input channels: neighbouring positions fill the vector registers",
     "cpu_gather": "all CPU cores, for token ids: of the weights, the rows of the characters are added up",
     "cpu_vector": "all CPU cores: neighbouring channels, or values of a row, fill the vector registers",
@@ -33,7 +34,7 @@ TECHNIQUES = {
     "small_batch": "tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once",
 }
 
-CPU = ("loops", "cpu_gemm", "cpu_direct", "cpu_gather", "winograd_cpu", "winograd_rows_cpu", "cpu_vector")
+CPU = ("loops", "cpu_gemm", "cpu_blas", "cpu_direct", "cpu_gather", "winograd_cpu", "winograd_rows_cpu", "cpu_vector")
 """Techniques that run there."""
 
 ASYNCHRONOUS = ("double_buffered", "winograd", "direct", "tiles", "rolling")

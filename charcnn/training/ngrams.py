@@ -35,8 +35,8 @@ ALL, FOUR, LONG = (2, 3, 4, 5), (4,), 120
 """Sizes of n-grams, and from how many characters, less spaces, a text is long. Longer n-grams hold shorter ones, and
 channels are few: of long texts those of one size say most, but in bytes, of which a character may have several."""
 
-INVERSE_PENALTIES = 3.0, 30.0
-"""Of logistic regression: the inverse of what squared weights cost, twice."""
+INVERSE_PENALTIES = 10.0, 3.0
+"""Of logistic regression: the inverse of what squared weights cost; the first is usual."""
 
 STEPS, HISTORY, FINEST = 60, 8, 1e-7
 """Of L-BFGS: steps, at most; those that tell the curvature; and what is too little: a gain, as a share of the value, or
@@ -51,9 +51,13 @@ Choice = tuple[Way, float]
 FOLDS, JUDGED = 3, 1_500
 """Parts of cross-validation, and the rows, at most, that it takes."""
 
-WINDOW = 3
-"""Pooled positions whose evidence conv2 adds up: windows overlap, and the middle of the largest and the smallest of
-three is near their mean. Of its other taps the weights are 0: more would blur where texts begin."""
+WINDOW = (2 / 3, 1 / 3)
+"""Weights of the pooled positions whose evidence conv2 adds up: windows overlap, and the middle of the largest and the
+smallest of three is near their mean. A text's first position is in one window alone, and so its weight is the largest:
+with three equal ones short texts lost a point. conv6 has the same in long texts, and in short ones one position."""
+
+BEGINNING = 1.4
+"""What fc1 multiplies its first position by in long texts, for what both windows leave out of a text's beginning."""
 
 SHOWN = 64
 """Rows, at most, that the largest evidence is measured on."""
@@ -212,7 +216,7 @@ def _least(loss: Callable[[np.ndarray], tuple[float, np.ndarray]], found: np.nda
 
 
 def _judge(tables: Mapping[Way, _Table], wanted: np.ndarray, weights: np.ndarray, most: int, seed: int) -> Choice:
-    """The way that is right for most rows not learned from, by cross-validation. The first table and the smallest of
+    """The way that is right for most rows not learned from, by cross-validation. The first table and the first of
     INVERSE_PENALTIES stay unless another way is better by more than a standard error."""
     rng, classes, labels = np.random.default_rng(seed), wanted.shape[1], wanted.argmax(1)
     fold = np.full(len(labels), -1)
@@ -249,7 +253,8 @@ def weights(
     conv1 has a channel for each n-gram, which is 1 where it stands. conv2 adds up what they say for each class in a
     window, and the same with the other sign. A bias keeps both above 0, so that pooling gives the largest and the
     smallest of three windows. conv3 takes the middle of these. conv6 does the same once more, and fc1 adds up all
-    positions. So the network is near the linear model, and differs by what stands at borders of windows.
+    positions. So the network is near the linear model, and differs by what stands at borders of windows. A linear model
+    of damped counts is learned; the network counts what stands there twice as two.
 
     Args:
         examples: rows to learn from, of one label each.
@@ -272,8 +277,8 @@ def weights(
     each = np.ones(len(examples)) if examples.weights is None else examples.weights.astype(float)
     if balance:
         each = each * (len(examples) / (classes * np.maximum(np.bincount(labels, minlength=classes), 1)))[labels]
-    most, long = config.block_channels[0], (examples.ids != blank).sum(axis=1).mean() > LONG and blank != BLANK_BYTE
-    sizes = (FOUR, ALL) if long else (ALL, FOUR)
+    most, long = config.block_channels[0], (examples.ids != blank).sum(axis=1).mean() > LONG
+    sizes = (FOUR, ALL) if long and blank != BLANK_BYTE else (ALL, FOUR)
     ways: list[Way] = [(True, sizes[0]), (False, sizes[0]), (True, sizes[1])] if choice is None else [choice[0]]
     tables = {way: table for way in ways if len((table := _table(examples.ids, blank, way, most)).codes)}
     if tables and choice is None:
@@ -293,7 +298,8 @@ def weights(
     said = (said - said.mean(axis=1, keepdims=True)).T
     said /= max(float(np.abs(said).max()), 1e-9)  # fp16 holds it, and sums of it
     both, own = np.arange(2 * classes), np.arange(classes)  # each class, then the same with the other sign
-    arrays["conv2.weight"][both, : len(chosen), :WINDOW] = np.concatenate([said, -said])[..., None]
+    taps = np.array(WINDOW, np.float32)
+    arrays["conv2.weight"][both, : len(chosen), : len(taps)] = np.concatenate([said, -said])[..., None] * taps
     bias = HEADROOM * _largest(examples.ids[:SHOWN], table.codes[chosen], said)
     sign = np.kron([[1, -1], [-1, 1]], np.eye(classes)) / 2
     for name in ("conv2", "conv3"):
@@ -301,9 +307,11 @@ def weights(
     arrays["conv3.weight"][: 2 * classes, : 2 * classes, 0] = sign
     for name in ("conv4", "conv5"):
         arrays[f"{name}.weight"][both, both, 0] = 1
-    arrays["conv6.weight"][both, both, 0] = 1
+    arrays["conv6.weight"][both, both, : len(taps)] = taps if long else [1, 0]
     fc1 = arrays["fc1.weight"].reshape(config.fc_units[0], config.block_channels[-1], -1)
     fc1[: 2 * classes, : 2 * classes] = sign[..., None]
+    if long:
+        fc1[..., 0] *= BEGINNING
     arrays["fc2.weight"][both, both] = 1
     arrays["fc3.weight"][own, own], arrays["fc3.weight"][own, classes + own] = 1, -1
     arrays["fc3.bias"][:] = _prior(wanted, each)
@@ -327,9 +335,8 @@ def _largest(ids: np.ndarray, codes: np.ndarray, said: np.ndarray) -> float:
     window, gram = np.divmod(np.unique(np.concatenate(found)), len(codes))  # that it stands there twice says no more
     evidence = np.zeros((len(ids) * windows, len(said)), np.float32)
     np.add.at(evidence, window, said.T[gram])
-    sums = np.lib.stride_tricks.sliding_window_view(evidence.reshape(len(ids), windows, -1), WINDOW, axis=1).sum(
-        axis=-1
-    )
+    views = np.lib.stride_tricks.sliding_window_view(evidence.reshape(len(ids), windows, -1), len(WINDOW), axis=1)
+    sums = views @ np.array(WINDOW, np.float32)
     last = (windows - NGRAM_KERNELS[1] + 1) // POOL_SIZE * POOL_SIZE
     return float(np.abs(sums[:, :last]).max(initial=0))
 

@@ -153,7 +153,7 @@ class PreparedEncoder:
             if batch.exchange is not None:
                 batch.exchange.add_norm(kept, (gamma, beta), out, eps, batch.stream)
                 return out
-            if self.group is not None and of is not FP32:
+            if self.group is not None and self.group.in_kernels and of is not FP32:
                 launch_reduce_add(self.group, x, kept, gamma, beta, out, eps, of, batch.stream)
                 return out
             if self.group is not None:
@@ -271,8 +271,9 @@ class Room:
         self._tokens, self._places = (array((capacity,), np.int32) for _ in range(2))
         size = capacity * config.classes * itemsize
         self._exchange = None
-        if network.group is not None and network.of is not FP32 and capacity >= FROM:
-            self._exchange = Exchange(network.group, capacity, config.classes, network.of)
+        group = network.group
+        if group is not None and group.in_kernels and network.of is not FP32 and capacity >= FROM:
+            self._exchange = Exchange(group, capacity, config.classes, network.of)
             self._narrow = [self._exchange.features(i, capacity) for i in range(2)]
         else:
             self._narrow = [array((size,), np.uint8) for _ in range(2)]
