@@ -113,7 +113,7 @@ def _function(step: EncoderStep, params: Params, technique: str, precision: str)
 
 
 def _add_norm(gamma: np.ndarray, beta: np.ndarray, eps: float, x: np.ndarray, residual: np.ndarray) -> np.ndarray:
-    """As the operator, whose checks take as long as a few rows."""
+    """rownorm(x + residual), a new array: the operator's checks take as long as a few rows."""
     y = np.empty_like(x)
     launch_add_cpu(y, x, residual, gamma, beta, eps)
     return y
