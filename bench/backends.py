@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
+from functools import cache
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,7 +35,7 @@ import operator_cases
 import source_digest
 from kernel_costs import title
 from offline_build import sizes_of
-from test_offline import BESIDE, CUDA, FEW_PORTABLE, FOR_ADA, LADDERS, TILES
+from test_offline import BESIDE, CUDA, FEW_PORTABLE, FOR_ADA, LADDERS, RECORD, TILES
 
 from charcnn import catalog
 from charcnn.aliases import Kernel, NumbaType, Record, Value
@@ -107,6 +108,19 @@ def reason(error: BaseException) -> str:
     return re.sub(r"0x[0-9a-f]+|[\w$.]*\$[\w$.]*", "...", line)[:160] or type(error).__name__
 
 
+@cache
+def recorded() -> Record:
+    """What numba-cuda's kernels cost, by variant and function."""
+    found: Record = json.loads(RECORD.read_text())
+    return found
+
+
+def code_bytes(launch: offline_build.Launch) -> int:
+    """Bytes of machine code by numba-cuda, where they are recorded: long kernels compile for minutes, and come last."""
+    variant, function = launch.entry
+    return int(recorded().get(variant, {}).get(function, (0, 0))[1])
+
+
 def compiled(number: int) -> tuple[int, Record, bytes, str]:
     """A launch's kernel: its costs, or why there are none; its machine code, and what its entry is called."""
     launch, target = _launches[number], _target[0]
@@ -157,7 +171,7 @@ def main() -> None:
         if int(source_digest.short("".join(launch.entry)), 16) % parts == part
         and not (arguments.missing and launch.entry[1] in rows.get(launch.variant, {}))
     }
-    _launches[:], _target[:] = own.values(), [target]
+    _launches[:], _target[:] = sorted(own.values(), key=code_bytes), [target]
     left = Counter(launch.entry for launch in _launches)
     made: dict[tuple[str, str], Record] = {}
     for number, row, code, entry in all_compiled(arguments.jobs):

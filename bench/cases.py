@@ -143,7 +143,7 @@ class Draw:
         """BERT-base's heads as rows of a projection, texts one behind another."""
         offsets = np.arange(self.n + 1, dtype=np.int32) * 128
         rows = self.floats(self.n * 128, 3 * 768)
-        return Case((rows, offsets), (12,), batched=2, flops=self.heads().flops)
+        return Case((rows, offsets), (12,), batched=0, flops=self.heads().flops)
 
     def backward(self, case: Case, result: tuple[int, ...], flops: int = 2) -> Case:
         """Arguments of a layer's gradient from those of the layer: dy of an input's result, what it read, and a weight.

@@ -221,7 +221,7 @@ def test_arguments_that_do_not_fit():
         "deadline=inf: need seconds above 0",
         "shots=3: need 1 or 2",
         "x is a list: need an array",
-        "ranks on 2 hosts: these kernels need one, whose memory all GPUs reach; start ranks on one, or make a group by",
+        "ranks on 2 hosts: need one, whose memory all GPUs reach; start ranks on one",
     ):
         assert said.count(part) == 2, said
 

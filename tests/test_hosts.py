@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from test_collectives import BEGIN, EMULATED
 from test_mpi import mpiexec, needs_mpi
 from test_shared_networks import ANY
 
+from charcnn.gpu.collectives import regions
 from charcnn.gpu.collectives.hosts import messages
 from charcnn.gpu.collectives.pieces import Piece
+from charcnn.gpu.device import DeviceError
+from charcnn.runtime.exchange import Alone
 
 pytestmark = needs_mpi
 
@@ -52,16 +56,55 @@ group.close()
 @pytest.mark.parametrize(
     ("names", "sizes"),
     [
-        ("ab", (0, 1, 7, 333)),
-        ("abab", (65,)),
-        *(pytest.param(of, (0, 5, 64, 1001), marks=pytest.mark.exhaustive) for of in ("aab", "abb", "aabb", "abca")),
+        ("aab", (7,)),
+        *(
+            pytest.param(of, (0, 5, 64, 1001), marks=pytest.mark.exhaustive)
+            for of in ("ab", "aab", "abb", "aabb", "abab", "abca")
+        ),
+        pytest.param("ab", (65_537,), marks=pytest.mark.exhaustive),
     ],
 )
 def test_sums_and_copies_are_exact(names, sizes):
     """One rank a host and several, as many on each and not, side by side and in turns."""
-    done = mpiexec(len(names), "-c", ALL, names, *sizes, **EMULATED)
+    done = mpiexec(len(names), "-c", ALL, names, *sizes, timeout=1000, **EMULATED)
     link = "MPI from pinned pages" + ", host memory within a host" * (len({*names}) < len(names))
     assert done.stdout.splitlines() == [link] * len(names), done.stderr
+
+
+DIRECT = ALL.replace(
+    "group = Hosts(comm, deadline=100)",
+    """from charcnn.gpu.collectives import hosts
+hosts.GpuRegion = type("Stood", (hosts.HostRegion,), {})
+group = Hosts(comm, deadline=100, direct=comm.rank < int(sys.argv.pop(1)))""",
+)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("direct", "link"), [(2, "MPI from GPU memory"), (1, "MPI from pinned pages")])
+def test_messages_begin_and_end_in_gpu_memory_where_all_ranks_can(direct, link):
+    """Memory of the host stands in for that of GPUs."""
+    done = mpiexec(2, "-c", DIRECT, "ab", direct, 7, **EMULATED)
+    assert done.stdout.splitlines() == [link] * 2, done.stderr
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_where_a_rank_cannot_open_others_memory_none_does(refused, monkeypatch):
+    closed = []
+
+    class Region:
+        def __init__(self, nbytes):
+            pass
+
+        def shared(self, comm):
+            if refused:
+                raise DeviceError("the driver refused a handle of GPU memory")
+
+        def close(self):
+            closed.append(True)
+
+    monkeypatch.setattr(regions, "GpuRegion", Region)
+    assert regions.opens(Alone()) != refused
+    assert closed
 
 
 CALLED = """
@@ -77,20 +120,20 @@ platform.node = lambda: names[rank]
 @pytest.mark.parametrize(
     ("names", "ways"),
     [
-        ("ab", ["naive:fp32:0:channels", "winograd:fp32:9:inputs"]),
         *(
             pytest.param(*of, marks=pytest.mark.exhaustive)
             for of in (
+                ("ab", ["naive:fp32:0:channels", "winograd:fp32:9:inputs"]),
                 ("aab", ["naive:fp32:9:channels", "naive:fp32:0:inputs"]),
-                ("aabb", ["naive:fp32:0:channels", "naive:fp32:0:inputs"]),
-                ("ab", ["mma:fp16:9:channels", "mma:bf16:9:inputs", "mma:tf32:9:channels"]),
+                ("ab", ["mma:fp16:9:channels"]),
+                ("ab", ["mma:bf16:9:inputs"]),
             )
         ),
     ],
 )
 def test_a_share_of_any_network(names, ways):
     """Channels and inputs are shared unevenly: results are one GPU's to within rounding."""
-    done = mpiexec(len(names), "-c", CALLED + ANY, names, *ways, **EMULATED, PYTHONPATH="tests")
+    done = mpiexec(len(names), "-c", CALLED + ANY, names, *ways, **EMULATED, PYTHONPATH="tests", timeout=500)
     assert done.stdout.count("all right") == len(names), done.stderr
 
 
@@ -110,24 +153,26 @@ LATE = (
 import time
 from charcnn.gpu.device import DeviceError
 
+protocols.LOOKS, deadline = 16, float(sys.argv.pop(1))
+
 x, exchanged = np.full(40, 1 + comm.rank, np.float32), Hosts._exchanged
 
 def late(group, *parts, when):
     group.calls += 1
     if comm.rank == comm.size - 1 and group.calls == 2 and when == "in":
-        time.sleep(3)
+        time.sleep(4 * deadline)
     exchanged(group, *parts)
     if comm.rank == comm.size - 1 and group.calls == 2 and when == "behind":
-        time.sleep(3)
+        time.sleep(4 * deadline)
 
 for when in sys.argv[1:]:
     Hosts._exchanged = lambda group, *parts: late(group, *parts, when=when)
-    group = Hosts(comm, deadline=0.5)
+    group = Hosts(comm, deadline=deadline)
     group.calls, said = 0, set()
     group.all_reduce(x)
     comm.Barrier()
     if comm.rank == comm.size - 1 and when == "before":
-        time.sleep(3)
+        time.sleep(4 * deadline)
     for _ in range(3):
         try:
             group.all_reduce(x)
@@ -146,16 +191,20 @@ for when in sys.argv[1:]:
 @pytest.mark.parametrize(
     ("names", "phases"),
     [
-        ("ab", ("before", "in")),
-        pytest.param("ab", ("behind",), marks=pytest.mark.exhaustive),
+        ("ab", ("in",)),
+        pytest.param("ab", ("before", "behind"), marks=pytest.mark.exhaustive),
         pytest.param("aabb", ("before", "in", "behind"), marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_late_rank_ends_the_wait_on_all_hosts(names, phases):
-    done, last = mpiexec(len(names), "-c", LATE, names, *phases, **EMULATED), len(names) - 1
+    """Where kernels wait for it, another host may have given up the one that waits: these are emulated, and slow."""
+    deadline, host = 0.5 if len(names) == 2 else 2, names.index(names[-1])
+    done = mpiexec(len(names), "-c", LATE, names, deadline, *phases, **EMULATED)
     assert done.returncode == 0, done.stderr
     for when in phases:
-        assert done.stdout.count(f"{when} rank {last} did not come within 0.5 s to where rank ") == len(names), done
+        lost = re.findall(rf"^{when} rank (\d) did not come within {deadline} s to where", done.stdout, re.MULTILINE)
+        assert len(lost) == len(names), done.stdout
+        assert all(int(rank) >= host for rank in lost), done.stdout
 
 
 STRUCK = """
@@ -198,13 +247,12 @@ main(sys.argv[1], sys.argv[2:])
 @pytest.mark.parametrize(
     ("names", "words", "link"),
     [
-        pytest.param(*of, marks=pytest.mark.exhaustive)
+        pytest.param(*of, marks=pytest.mark.exhaustive if "ffn" not in of[1] else ())
         for of in (
             ("ab", "mnist --variant tiny --as naive --offload tensor --batch 1 --inputs 3", "MPI from pinned pages"),
-            ("ab", "mnist --variant tiny --as naive --offload pipeline --batch 1 --inputs 3", "messages"),
             ("aabb", "mnist --variant tiny --as naive --offload tensor --batch 2 --inputs 3",
              "MPI from pinned pages, host memory within a host"),
-            ("ab", "ffn --variant tiny --as mma --offload tensor --batch 2 --inputs 3", "MPI from pinned pages"),
+            ("ab", "ffn --variant tiny --as naive --offload tensor --batch 2 --inputs 2", "MPI from pinned pages"),
             ("ab", "bert --variant tiny --as naive --offload tensor --tokens 4 --inputs 2", "MPI from pinned pages"),
             ("ab", "bert --variant tiny --as mma --precision bf16 --offload tensor --tokens 4 --inputs 2",
              "MPI from pinned pages"),
@@ -216,3 +264,14 @@ def test_commands_on_two_hosts(names, words, link, tmp_path):
     done = mpiexec(len(names), "-c", CALLED + COMMANDS, names, *words, **EMULATED)
     assert "validated passed" in done.stdout, done.stdout + done.stderr
     assert {did["link"] for did in json.loads((tmp_path / "r.json").read_text())["parts"]} == {link}
+
+
+@pytest.mark.exhaustive
+def test_stages_on_gpus_of_two_hosts_are_refused_in_a_line():
+    words = "mnist --variant tiny --as naive --inputs 2 --offload pipeline"
+    done = mpiexec(2, "-c", CALLED + COMMANDS, "ab", *words.split(), **EMULATED)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("mnist")] == [
+        "mnist: rank 0: --offload pipeline: ranks on 2 hosts: stages on GPUs send features within a host alone; start "
+        "ranks on one, or use --offload tensor or async"
+    ]

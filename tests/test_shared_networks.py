@@ -227,32 +227,6 @@ def test_commands_on_two_gpus(mode, tmp_path):
     assert {did["link"] for did in json.loads(report.read_text())["parts"]} == {"host memory"}
 
 
-HOSTS = """
-import platform
-import sys
-from charcnn import offload
-from charcnn.networks.runner import command
-
-rank = offload.world().rank
-platform.node = lambda: f"host{rank}"
-command.main("mnist", sys.argv[1:])
-"""
-
-
-@needs_mpi
-@pytest.mark.parametrize("mode", ["tensor", "pipeline"])
-@pytest.mark.exhaustive
-def test_gpus_of_two_hosts_are_refused_in_a_line(mode):
-    words = ["--variant", "tiny", "--as", "naive", "--inputs", 2, "--offload", mode]
-    done = mpiexec(2, "-c", HOSTS, *words, **EMULATED)
-    assert done.returncode == 2, done.stdout + done.stderr
-    said = [line for line in done.stderr.splitlines() if line.startswith("mnist")]
-    assert said == [
-        "mnist: rank 0: ranks on 2 hosts: GPUs share layers on one host, whose memory all of them reach; "
-        "start ranks on one, or use --offload async"
-    ]
-
-
 @needs_mpi
 @pytest.mark.skipif(device.SIMULATED or device.gpu_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("technique", ["winograd", "mma"])

@@ -19,12 +19,13 @@ FILE = RESULTS / "designs" / "cpu-2-cores-few-rows.json"
 
 
 def few_rows(document: Path) -> str:
-    """Accuracy by set and number of rows, charcnn's, that of before where it was measured, and the linear model's."""
+    """Accuracy by set and number of rows, charcnn's, that of before where it was measured, and the linear model's; and
+    designs that were tried."""
     raw = json.loads(FILE.read_text(encoding="utf-8"))
     runs, before = _by_case(raw["runs"]), _by_case(raw.get("before", []))
     if unknown := {run["set"] for run in raw["runs"]} - SETS.keys():
         raise ReportError(f"{FILE.name}: unknown sets {', '.join(sorted(unknown))}")
-    asked = sorted({key[1:] for key in runs}, key=lambda key: (key[1], key[0]))
+    asked = sorted({key[1:] for key in runs | before}, key=lambda key: (key[1], key[0]))
     head = ["set", *(f"{count:,} rows{', 9 : 1' * rare}" for count, rare in asked)]
     rows = []
     for name, (_, _, called) in SETS.items():
@@ -35,14 +36,18 @@ def few_rows(document: Path) -> str:
     width = max(map(_half_width, runs.values()))
     seconds = [run["cpu_seconds"] for run in raw["runs"]]
     tested = [run["tested"] for run in raw["runs"]]
+    behind, where = min((_mean(found, "charcnn") - _mean(found, "linear"), key) for key, found in runs.items())
+    furthest = f"{SETS[where[0]][2]}, {where[1]:,} rows{', 9 : 1' * where[2]}"
     times = f"{min(seconds):.0f} to {max(seconds):.0f} CPU seconds, the median {median(seconds):.0f}"
     return (
         table(head, rows, right=1)
-        + "\nIn each cell: charcnn / charcnn in an earlier version / linear model, in per cent right. With 9 : 1 it is "
-        f"the mean of both recalls. Each figure is the mean of {_range(drawings, 'drawing')}, each tested on "
-        f"{_range(tested, 'other row')}. The 95 % interval of charcnn's is at most ± {width:.1f} points. "
+        + "\nIn each cell: charcnn / as it began before / linear model, in per cent right; – is not measured again. "
+        f"With 9 : 1 it is the mean of both recalls. Each figure is the mean of {_range(drawings, 'drawing')}, each "
+        f"tested on {_range(tested, 'other row')}. The 95 % interval of charcnn's is at most ± {width:.1f} points. "
+        f"It is furthest behind, by {-behind:.1f} points, in {furthest}. "
         f"{machine_called(raw['machine'])}: a training took {times}. "
-        f"[Raw result]({os.path.relpath(FILE, document.parent)}).\n"
+        f"[Raw result]({os.path.relpath(FILE, document.parent)}).\n\n"
+        + table(["design", "predicted", "measured, in points", "so"], raw.get("designs", []), right=4)
     )
 
 
@@ -73,10 +78,10 @@ def _by_case(runs: list[dict[str, Any]]) -> dict[tuple[str, int, bool], list[dic
 
 
 def _cell(own: list[dict[str, Any]], before: list[dict[str, Any]]) -> str:
-    if not own:
+    if not own and not before:
         return ""
-    paired = {run["seed"] for run in own} == {run["seed"] for run in before}
-    parts = [(own, "charcnn"), (before if paired else [], "charcnn"), (own, "linear")]
+    paired = not own or {run["seed"] for run in own} == {run["seed"] for run in before}
+    parts = [(own, "charcnn"), (before if paired else [], "charcnn"), (own or before, "linear")]
     return " / ".join(f"{_mean(runs, which):.1f}" if runs else "–" for runs, which in parts)
 
 

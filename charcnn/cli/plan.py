@@ -199,7 +199,7 @@ def _parts(options: argparse.Namespace, machine: Machine, work: Work, links_foun
         f"{machine.gpu_rate * network.flops / 1e12:,.1f} TFLOP/s"
     )
     _say(links_found)
-    print("  GPUs  parallel        inputs/s   us a batch     bytes sent   parameter bytes a GPU  by")
+    print("  GPUs  parallel        inputs/s   us a batch     bytes sent   parameter bytes a GPU  link")
     for row in rows:
         print(
             f"{row.ranks:>6}  {row.way:<9}{row.inputs_per_second:>15,.0f}{1e6 * row.seconds:>13,.1f}{row.sent:>15,.0f}"

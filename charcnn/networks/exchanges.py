@@ -56,7 +56,7 @@ class Exchanges:
         self, x: int, x_row: int, ys: Sequence[int], y_rows: Sequence[int], pieces: Sequence[Sequence[Piece]],
         rows: int, stream: Stream,
     ) -> None:  # fmt: skip
-        """Send pieces of rows by `launch_pieces`, or between hosts."""
+        """Start to bring every rank the other ranks' pieces of all rows; arguments as of `launch_pieces`."""
         if isinstance(self.group, Hosts):
             self.group.pieces(x, x_row, ys, y_rows, pieces, rows, stream)
         else:

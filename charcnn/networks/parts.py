@@ -194,8 +194,10 @@ def shared(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
 def relayed(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
     """A network's `build` for GPUs, each of which has a stage of layers, of equal time as measured on the root's GPU.
 
-    Takes `place`, (rank, ranks), too. All ranks of mpiexec call it. It gives what `offload.pipeline` runs: on
-    several hosts stages of equal FLOP, which send messages.
+    Takes `place`, (rank, ranks), too. All ranks of mpiexec call it. It gives what `offload.pipeline` runs.
+
+    Raises:
+        ValueError: there are ranks on several hosts.
     """
 
     @wraps(build)
@@ -203,12 +205,16 @@ def relayed(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
         params: Mapping[str, np.ndarray], config: Architecture, *, place: tuple[int, int], monitor: Monitor,
         gpus: Sequence[int], batch: int | None = None, precision: str | None = None, **how: Argument,
     ) -> offload.Stage | Relay:  # fmt: skip
-        comm = offload.world()
-        if place[1] == 1 or any(hosts(comm)):
-            return parted("pipeline", build)(
-                params, config, place=place, monitor=monitor, gpus=gpus, batch=batch, precision=precision, **how
+        comm, batch = offload.world(), batch or inspect.signature(build).parameters["batch"].default
+        if place[1] == 1:
+            how |= {"batch": batch, "gpus": gpus, **technique.build_options(precision)}
+            stage: offload.Stage = parted("pipeline", build)(params, config, place=place, monitor=monitor, **how)
+            return stage
+        if any(found := hosts(comm)):
+            raise ValueError(
+                f"--offload pipeline: ranks on {len(set(found))} hosts: stages on GPUs send features within a host "
+                "alone; start ranks on one, or use --offload tensor or async"
             )
-        batch = batch or inspect.signature(build).parameters["batch"].default
         with cuda.gpus[gpus[0]]:
             return stage_on(comm, Group(comm), technique, params, config, batch, precision, gpus[0], monitor)
 

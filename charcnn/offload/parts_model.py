@@ -88,7 +88,7 @@ def pipeline(network: Network, rank: Rank, machine: Machine, work: Work) -> Para
     alone = sum(times) + sum(rank.message(width, n) for width in widths)
     rate = work.inputs / (alone + (-(-work.inputs // n) - 1) * period)
     held = max(sum(_parameters(node) for node in stage) for stage in stages)
-    link = _link(machine, "messages")
+    link = _link(machine, "messages of CPUs")
     return Parallel("pipeline", ranks, rate, alone, n * FLOAT * max(widths, default=0), FLOAT * held, link)
 
 

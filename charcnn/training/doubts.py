@@ -31,11 +31,13 @@ MOST_COMPARED = 5_000
 
 def nothing_learned(part: str, measured: Measured | MultiLabelMeasured, classes: Sequence[str]) -> str:
     """A warning, with what naming the most frequent class would have brought."""
-    always = ""
+    always, few = "", ""
     if isinstance(measured, Measured):
         always = f"; always naming {_largest(measured, classes)[1]}"
+        count = int(measured.confusion.sum())
+        few = f", or {count} {part} rows are too few to tell" * (count < FEW)
     return (
-        f"nothing was learned: {100 * measured.accuracy:.2f} % of the {part} rows are right, no "
+        f"nothing was learned{few}: {100 * measured.accuracy:.2f} % of the {part} rows are right, no "
         f"more than by chance{always}. Few or short rows may need other options: {TRY}"
     )
 

@@ -36,7 +36,7 @@ ALL, FOUR, LONG = (2, 3, 4, 5), (4,), 120
 channels are few: of long texts those of one size say most, but in bytes, of which a character may have several."""
 
 INVERSE_PENALTIES = 10.0, 3.0
-"""Of logistic regression: the inverse of what squared weights cost, twice."""
+"""Of logistic regression: the inverse of what squared weights cost; the first is usual."""
 
 STEPS, HISTORY, FINEST = 60, 8, 1e-7
 """Of L-BFGS: steps, at most; those that tell the curvature; and what is too little: a gain, as a share of the value, or
@@ -216,7 +216,7 @@ def _least(loss: Callable[[np.ndarray], tuple[float, np.ndarray]], found: np.nda
 
 
 def _judge(tables: Mapping[Way, _Table], wanted: np.ndarray, weights: np.ndarray, most: int, seed: int) -> Choice:
-    """The way that is right for most rows not learned from, by cross-validation. The first table and the smallest of
+    """The way that is right for most rows not learned from, by cross-validation. The first table and the first of
     INVERSE_PENALTIES stay unless another way is better by more than a standard error."""
     rng, classes, labels = np.random.default_rng(seed), wanted.shape[1], wanted.argmax(1)
     fold = np.full(len(labels), -1)
@@ -253,7 +253,8 @@ def weights(
     conv1 has a channel for each n-gram, which is 1 where it stands. conv2 adds up what they say for each class in a
     window, and the same with the other sign. A bias keeps both above 0, so that pooling gives the largest and the
     smallest of three windows. conv3 takes the middle of these. conv6 does the same once more, and fc1 adds up all
-    positions. So the network is near the linear model, and differs by what stands at borders of windows.
+    positions. So the network is near the linear model, and differs by what stands at borders of windows. A linear model
+    of damped counts is learned; the network counts what stands there twice as two.
 
     Args:
         examples: rows to learn from, of one label each.

@@ -76,8 +76,8 @@ class Group:
         gpu = None if SIMULATED else device.pci_address(self._gpu)
         if any(found := hosts(comm)):
             raise ValueError(
-                f"ranks on {len(set(found))} hosts: these kernels need one, whose memory all GPUs reach; start ranks "
-                "on one, or make a group by `Hosts`"
+                f"ranks on {len(set(found))} hosts: need one, whose memory all GPUs reach; start ranks on one "
+                "(what takes a group of `Hosts` runs on several)"
             )
         gpus, multiprocessors = zip(*comm.allgather((gpu, device.multiprocessors())), strict=True)
         peers = not SIMULATED and len(set(gpus)) == len(gpus) and all(comm.allgather(_all_reach(gpus))) and opens(comm)

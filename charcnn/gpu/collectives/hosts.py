@@ -124,11 +124,16 @@ class Hosts(Group):
         self._wide = most > 1
         """Whether sums of a host travel, which are float32."""
         self.nbytes = self.near.nbytes
-        self._pages, self._half, self._lost = list[Pages](), 0, -1
+        self._pages, self._half = list[Pages](), 0
+        self._lost: tuple[int, int] | None = None
+        """The rank that was given up, and the one that waited for it."""
         self._said = list["MPI.Request"]()
 
     def share(self, nbytes: int) -> list[int]:
-        """Each rank's address of memory that all may write, as `Group.share` gives it; 0 for ranks of other hosts."""
+        """Zeros of so many bytes on every rank, which those of its host can write to: by rank, their addresses here.
+
+        All ranks call it together. A rank of another host has the address 0.
+        """
         addresses = dict(zip(self._here, self.near.share(nbytes), strict=True))
         self.nbytes = self.near.nbytes
         return [addresses.get(rank, 0) for rank in range(self.ranks)]
@@ -139,10 +144,21 @@ class Hosts(Group):
         self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None,
         shots: int | None = None, epilogue: Kernel | None = None,
     ) -> Array:  # fmt: skip
-        """Sum of all ranks' x, by `Group.all_reduce` within a host, which `protocol` and `shots` are for.
+        """The sum of all ranks' x, on every rank.
 
         A host's ranks add up their x. Each of them sends a part of the sum to the other hosts, where every GPU adds up
         what came.
+
+        Args:
+            x, out, stream, epilogue: as of `Group.all_reduce`.
+            protocol, shots: of the sum within a host, as there.
+
+        Returns:
+            out.
+
+        Raises:
+            ValueError: as of `Group.all_reduce`, or the sum has more bytes than MOST.
+            DeviceError: a rank did not come within the deadline.
         """
         x = array_of(x, stream)
         of, wire = ptx_type_of(x), "f32" if self._wide else ptx_type_of(x)
@@ -175,7 +191,19 @@ class Hosts(Group):
         return call.result()
 
     def reduce_scatter(self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None) -> Array:
-        """This rank's part of the sum, as `Group.reduce_scatter`: an all-reduce, of which it keeps its part."""
+        """Of the sum of all ranks' x, this rank's part: it sends as much as an all-reduce.
+
+        Args:
+            x: (ranks, ...), of a dtype that `Group.all_reduce` takes.
+            out: x.shape[1:].
+            stream, protocol: as of `Group.all_reduce`.
+
+        Returns:
+            out, the sum's element `rank` along the first axis.
+
+        Raises:
+            ValueError, DeviceError: as of `all_reduce`, or x's first axis does not have the ranks.
+        """
         x = array_of(x, stream)
         shape = self.scattered(x)
         call = Call(out, stream, shape, x.dtype, {"x": x.dtype}, x=x)
@@ -186,7 +214,19 @@ class Hosts(Group):
         return call.result()
 
     def all_gather(self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None) -> Array:
-        """All ranks' x, as `Group.all_gather`; each x goes to another host once."""
+        """All ranks' x, on every rank; each goes to another host once.
+
+        Args:
+            x: of a dtype that `Group.all_reduce` takes, of the same shape on all ranks.
+            out: (ranks, *x.shape).
+            stream, protocol: as of `Group.all_reduce`.
+
+        Returns:
+            out, in the order of ranks.
+
+        Raises:
+            ValueError, DeviceError: as of `all_reduce`.
+        """
         x = array_of(x, stream)
         ptx_type_of(x)
         call = Call(out, stream, (self.ranks, *x.shape), x.dtype, {"x": x.dtype}, x=x)
@@ -288,27 +328,28 @@ class Hosts(Group):
 
     def _give_up(self, lost: int) -> None:
         """Say on all ranks that one is lost."""
-        self._lost, said = lost, np.array([lost], np.int64)
+        self._lost, said = (lost, self.rank), np.array([lost, self.rank], np.int64)
         for rank in range(self.ranks):
             if rank != self.rank:
                 with suppress(Exception):  # the rank that has died
                     self._said.append(self._comm.Isend(said, rank, LOST))
-        raise late(lost, self.rank, self.deadline)
+        self.check()
 
     def check(self) -> None:
-        """Raise where a rank did not come within the deadline, as `Group.check` does."""
-        if self._lost < 0 and (lost := self.near.lost) is not None:
+        """Raise DeviceError if a rank did not come within the deadline, here or to another one that has said so."""
+        if not self._lost and (lost := self.near.lost) is not None:
             self._give_up(lost)
-        if self._lost < 0 and self._comm.Iprobe(tag=LOST):
-            said = np.empty(1, np.int64)
+        if not self._lost and self._comm.Iprobe(tag=LOST):
+            said = np.empty(2, np.int64)
             self._comm.Recv(said, tag=LOST)
-            self._lost = int(said[0])
-        if self._lost >= 0:
-            raise late(self._lost, self.rank, self.deadline)
+            self._lost = int(said[0]), int(said[1])
+        if self._lost:
+            raise late(*self._lost, self.deadline)
 
     def close(self) -> None:
-        """Let go of the other ranks' memory and of the pages."""
+        """Let go of the other ranks' memory; all ranks call it, once none computes any more."""
         for region, _ in self._pages:
             region.close()
+        self._near.Barrier()  # a rank may free its memory once no other one has it open
         self._pages.clear()
         self.near.close()

@@ -131,11 +131,15 @@ class PreparedEncoder:
         def in_float(batch: PackedBatch, tokens: Array, places: Array) -> Array:
             # Each row by itself has position 0, and its position's row stands where a type's does.
             out, apart = batch.kept(units, np.float32), (batch.sizes.rows, 1)
-            y = batch.wide(units, np.float32).reshape((*apart, units))
             ids, kind = (one.reshape(apart) for one in (tokens, places))
-            ops.embedding_naive(ids, words, kinds[:1], positions, kind, out=y, stream=batch.stream)
-            norm = ops.rownorm_naive if self.technique == "naive" else ops.rownorm_vectorized
-            norm(y.reshape(out.shape), gamma, beta, eps=eps, out=out, stream=batch.stream)
+            if self.technique == "naive":
+                y = batch.wide(units, np.float32).reshape((*apart, units))
+                ops.embedding_naive(ids, words, kinds[:1], positions, kind, out=y, stream=batch.stream)
+                ops.rownorm_naive(y.reshape(out.shape), gamma, beta, eps=eps, out=out, stream=batch.stream)
+                return out
+            tables, y = (words, kinds[:1], positions), out.reshape((*apart, units))
+            norm = {"eps": eps, "out": y, "stream": batch.stream}
+            ops.embedding_rownorm_vectorized(ids, *tables, gamma, beta, kind, **norm)
             return out
 
         return in_float if of is FP32 else in_16_bits

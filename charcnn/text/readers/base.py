@@ -236,7 +236,8 @@ class Reader(ABC):
 
     def _no_labels(self) -> ValueError:
         has = listed(self.taken) if self.taken else self.said or "no header"
-        return ValueError(f"no column is called {' or '.join(LABEL_COLUMNS)}; name the column of labels: it has {has}")
+        called = " or ".join(LABEL_COLUMNS)
+        return ValueError(f"no column is called {called}; name the column of labels (--label-column): it has {has}")
 
     @staticmethod
     def _columns_said(texts: Sequence[str], label: str | None) -> str:
