@@ -249,6 +249,16 @@ def test_a_calls_own_arrays_are_others_each_time(gpu, monkeypatch):
         assert not held  # given back once all was started
 
 
+def test_a_call_with_arrays_of_its_own_is_kept_on_the_default_stream_alone(gpu):
+    known = replay.Replay()
+    x, weight, y = arrays(BEGIN)
+    for stream in (9, 0):
+        call = Called(y, (Recorder({0}), [x.begin]), own=[OnGpu((16,), BEGIN + (1 << 30))])
+        call.stream = stream
+        known.keep(call, (x, weight), (), y)
+        assert bool(known._known) is (stream == 0)
+
+
 def test_arrays_that_overlap_are_not_kept_as_an_address_would_be_of_either(gpu):
     known = replay.Replay()
     x, _, y = arrays(BEGIN)

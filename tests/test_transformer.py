@@ -9,6 +9,7 @@ import pytest
 from operator_rows import VARIANTS, each, example
 
 from charcnn import ops
+from charcnn.ops.common import group_rows
 
 
 def zeros(*shape):
@@ -83,6 +84,9 @@ def test_rownorm_names_what_does_not_fit():
     wide = zeros(1, 2049)
     with pytest.raises(ValueError, match=r"^x has shape \(1, 2049\): need at most 2048 values a row, or .* naive$"):
         ops.rownorm_vectorized(wide, wide[0], wide[0])
+    assert group_rows.blocks_of(1 << 31, 1) == (1 << 31) // group_rows.THREADS
+    with pytest.raises(ValueError, match=r"^4,294,967,296 rows: need at most 4,294,967,"):
+        group_rows.blocks_of(1 << 32, 1)
 
 
 def test_argmax_and_linear_need_two_axes():

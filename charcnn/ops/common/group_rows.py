@@ -30,7 +30,13 @@ def quads_of(size: int) -> int:
 
 
 def blocks_of(rows: int, size: int) -> int:
-    """Of THREADS, for so many rows of so many values."""
+    """Of THREADS, for so many rows of so many values.
+
+    Raises:
+        ValueError: kernels, which count rows in 32 bits, would begin anew.
+    """
+    if rows > (most := (1 << 32) - THREADS):
+        raise ValueError(f"{rows:,} rows: need at most {most:,}, a smaller batch")
     return -(-rows // (THREADS // lanes_of(size)))
 
 
