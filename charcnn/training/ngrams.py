@@ -298,7 +298,7 @@ def weights(
     said = (said - said.mean(axis=1, keepdims=True)).T
     said /= max(float(np.abs(said).max()), 1e-9)  # fp16 holds it, and sums of it
     both, own = np.arange(2 * classes), np.arange(classes)  # each class, then the same with the other sign
-    taps = np.float32(WINDOW)
+    taps = np.array(WINDOW, np.float32)
     arrays["conv2.weight"][both, : len(chosen), : len(taps)] = np.concatenate([said, -said])[..., None] * taps
     bias = HEADROOM * _largest(examples.ids[:SHOWN], table.codes[chosen], said)
     sign = np.kron([[1, -1], [-1, 1]], np.eye(classes)) / 2
@@ -336,7 +336,7 @@ def _largest(ids: np.ndarray, codes: np.ndarray, said: np.ndarray) -> float:
     evidence = np.zeros((len(ids) * windows, len(said)), np.float32)
     np.add.at(evidence, window, said.T[gram])
     views = np.lib.stride_tricks.sliding_window_view(evidence.reshape(len(ids), windows, -1), len(WINDOW), axis=1)
-    sums = views @ np.float32(WINDOW)
+    sums = views @ np.array(WINDOW, np.float32)
     last = (windows - NGRAM_KERNELS[1] + 1) // POOL_SIZE * POOL_SIZE
     return float(np.abs(sums[:, :last]).max(initial=0))
 
