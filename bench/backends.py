@@ -4,7 +4,8 @@ CHARCNN_BACKEND=numba-cuda-mlir python bench/backends.py --capability sm_90a --s
 
 It adds what it finds to bench/results/designs/backends.json, by capability, variant and function: the most registers,
 and bytes spilled, of local memory and of machine code. Or it says why a kernel does not compile. `--cubins` keeps the
-kernels for bench/backends_gpu.py, which launches them on a GPU beside numba-cuda's.
+kernels for bench/backends_gpu.py, which launches them on a GPU beside numba-cuda's. A function is added once all of its
+kernels are done, so with `--missing` a run that was ended resumes.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
+from functools import cache
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,14 +35,16 @@ import operator_cases
 import source_digest
 from kernel_costs import title
 from offline_build import sizes_of
+from test_offline import BESIDE, CUDA, FEW_PORTABLE, FOR_ADA, LADDERS, RECORD, TILES
 
 from charcnn import catalog
 from charcnn.aliases import Kernel, NumbaType, Record, Value
 from charcnn.compiling import cubin
 from charcnn.compiling.layers import linked
 from charcnn.compiling.stand_in import Target, compiling_for
-from charcnn.gpu import backend
+from charcnn.gpu import backend, device
 from charcnn.host.arguments import HelpFormatter
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 
 FILE = Path(__file__).parent / "results" / "designs" / "backends.json"
 
@@ -56,6 +61,29 @@ def many(row: catalog.Variant) -> list[Record]:
 def cases(row: catalog.Variant) -> list[Value]:
     """A variant's arguments at these sizes."""
     return [operator_cases.CASES[row.operator].build(sizes) for sizes in many(row)]
+
+
+def of_target(target: Target) -> list[str]:
+    """All that such a GPU may launch: variants, ladders, what levels launch beside them; on Hopper other tiles, too."""
+    if target.has_tensor_cores(hopper=True):
+        return [*(row.name for row in CUDA), *TILES, *BESIDE, *LADDERS]
+    needs = {name: of.capability for name, of in TENSOR_PRECISIONS.items()}
+    portable = [row for row in CUDA if row.ampere or not row.tensor_cores]
+    fit = [row.name for row in portable if needs.get(row.precision or "", device.AMPERE) <= target.capability]
+    return [*fit, FEW_PORTABLE, "mma steps", *([FOR_ADA] if target.capability >= (8, 9) else [])]
+
+
+def launched(names: list[str], target: Target) -> list[offline_build.Launch]:
+    """What these launch. What a GPU other than Hopper has too little memory for is named, and left out."""
+    if target.has_tensor_cores(hopper=True):
+        return list(offline_build.launched(names, target).values())
+    found: list[offline_build.Launch] = []
+    for name in names:
+        try:
+            found += offline_build.launched([name], target).values()
+        except ValueError as error:
+            print(f"{name} refuses {target}: {error}", file=sys.stderr)
+    return found
 
 
 _launches: list[offline_build.Launch] = []
@@ -78,6 +106,19 @@ def reason(error: BaseException) -> str:
     said = [line for line in lines if re.search("[Cc]annot|[Nn]o |not |[Ii]nvalid|[Uu]n", line)]
     line = (found[-1:] or said or lines or [""])[0]
     return re.sub(r"0x[0-9a-f]+|[\w$.]*\$[\w$.]*", "...", line)[:160] or type(error).__name__
+
+
+@cache
+def recorded() -> Record:
+    """What numba-cuda's kernels cost, by variant and function."""
+    found: Record = json.loads(RECORD.read_text())
+    return found
+
+
+def code_bytes(launch: offline_build.Launch) -> int:
+    """Bytes of machine code by numba-cuda, where they are recorded: long kernels compile for minutes, and come last."""
+    variant, function = launch.entry
+    return int(recorded().get(variant, {}).get(function, (0, 0))[1])
 
 
 def compiled(number: int) -> tuple[int, Record, bytes, str]:
@@ -111,6 +152,8 @@ def main() -> None:
     parser.add_argument("--cubins", type=Path, metavar="FOLDER", help="keep the compiled kernels there")
     parser.add_argument("--out", type=Path, default=FILE, metavar="FILE", help="add to this result (default: ours)")
     parser.add_argument("--many", action="store_true", help="at the sizes of bench/backends_gpu.py; no result is kept")
+    missing = "only functions that the result does not have yet"
+    parser.add_argument("--missing", action="store_true", help=missing)
     of = "only this part of the functions: each is in one of 0 to N - 1"
     parser.add_argument("--share", type=offline_build.share, default=(0, 1), metavar="K/N", help=of)
     arguments = parser.parse_args()
@@ -118,21 +161,22 @@ def main() -> None:
         raise SystemExit(f"backends: set {backend.VARIABLE}={backend.MLIR}: numba-cuda's costs are recorded")
     target, (part, parts), out = Target.named(arguments.capability), arguments.share, arguments.out
     with mock.patch.object(offline_build, "sizes_of", many) if arguments.many else nullcontext():
-        launches = offline_build.launched(arguments.variants, target)
-    own = {
-        (launch.kernel, launch.kinds): launch
-        for launch in launches.values()
-        if int(source_digest.short("".join(launch.entry)), 16) % parts == part
-    }
-    _launches[:], _target[:] = own.values(), [target]
+        launches = launched(arguments.variants or of_target(target), target)
     found: Record = json.loads(out.read_text()) if out.exists() else {"schema": "backends", "capabilities": {}}
     report = found | {"versions": {name: version(name) for name in (backend.NUMBA_CUDA, backend.MLIR, "numba")}}
     rows = report["capabilities"].setdefault(str(target), {})
-    for launch in _launches:  # what was found before is found anew
-        rows.get(launch.variant, {}).pop(launch.entry[1], None)
+    own = {
+        (launch.kernel, launch.kinds): launch
+        for launch in launches
+        if int(source_digest.short("".join(launch.entry)), 16) % parts == part
+        and not (arguments.missing and launch.entry[1] in rows.get(launch.variant, {}))
+    }
+    _launches[:], _target[:] = sorted(own.values(), key=code_bytes), [target]
+    left = Counter(launch.entry for launch in _launches)
+    made: dict[tuple[str, str], Record] = {}
     for number, row, code, entry in all_compiled(arguments.jobs):
         launch = _launches[number]
-        most = rows.setdefault(launch.variant, {}).setdefault(launch.entry[1], {"kernels": 0, "compiled": 0})
+        most = made.setdefault(launch.entry, {"kernels": 0, "compiled": 0})
         most["kernels"] += 1
         most["compiled"] += "failed" not in row
         for name, value in row.items():
@@ -143,7 +187,9 @@ def main() -> None:
             (arguments.cubins / f"{name}.cubin").write_bytes(code)
             (arguments.cubins / f"{name}.txt").write_text(entry)
         print(f"{launch.variant} {launch.entry[1]} {row}", file=sys.stderr, flush=True)
-        if not arguments.many:
+        left[launch.entry] -= 1
+        if not arguments.many and not left[launch.entry]:
+            rows.setdefault(launch.variant, {})[launch.entry[1]] = most
             out.write_text(json.dumps(report, indent=1, sort_keys=True) + "\n")
 
 

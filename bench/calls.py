@@ -35,7 +35,7 @@ from charcnn.layers import Conv1d, Linear
 from charcnn.model import params
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.layers import LAYERS
-from charcnn.ops.table import loaded
+from charcnn.ops.operator_row import loaded
 
 OPERATORS = (
     "relu_naive", "tanh_naive", "softmax_naive", "argmax_naive", "maxpool1d_naive", "layernorm_naive",

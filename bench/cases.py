@@ -117,10 +117,11 @@ class Draw:
         """What fc1 reads."""
         return Case((self.floats(self.n, self.config.channels, self.config.block_lengths[-1]),))
 
-    def text(self) -> Case:
-        """Token ids of texts of 128 tokens, and BERT-base's tables."""
+    def text(self, normalised: bool = False) -> Case:
+        """Token ids of texts of 128 tokens, and BERT-base's tables, with its LayerNorm's parameters if `normalised`."""
         tokens = self._random.integers(0, 30_522, (self.n, 128), np.int32)
-        return Case((tokens, self.floats(30_522, 768), self.floats(512, 768), self.floats(2, 768)))
+        tables = [self.floats(rows, 768) for rows in (30_522, 512, 2)]
+        return Case((tokens, *tables, *(self.floats(768) for _ in range(2 * normalised))))
 
     def text_backward(self) -> Case:
         """The gradient of what they give, too."""
@@ -137,6 +138,12 @@ class Draw:
         shape = _, heads, positions, depth = self.n, 12, 128, 64
         flops = 4 * self.n * heads * positions * positions * depth
         return Case((self.floats(*shape), self.floats(*shape), self.floats(*shape)), batched=3, flops=flops)
+
+    def packed_rows(self) -> Case:
+        """BERT-base's heads as rows of a projection, texts one behind another."""
+        offsets = np.arange(self.n + 1, dtype=np.int32) * 128
+        rows = self.floats(self.n * 128, 3 * 768)
+        return Case((rows, offsets), (12,), batched=0, flops=self.heads().flops)
 
     def backward(self, case: Case, result: tuple[int, ...], flops: int = 2) -> Case:
         """Arguments of a layer's gradient from those of the layer: dy of an input's result, what it read, and a weight.
@@ -230,11 +237,13 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "softmax": (Layer("logits", Draw.logits),),
     "argmax": (Layer("logits", Draw.logits),),
     "embedding": (Layer("BERT-base's", Draw.text),),
+    "embedding_rownorm": (Layer("BERT-base's", lambda d: d.text(normalised=True)),),
     "rownorm": (Layer("BERT-base's", Draw.tokens_features),),
     "add_rownorm": (Layer("BERT-base's", lambda d: d.tokens_features(added=True)),),
     "heads_apart": (Layer("BERT-base's", lambda d: Case((d.floats(d.n, 128, 12, 64),))),),
     "add": (Layer("BERT-base's", lambda d: Case(d.tokens_features(added=True).args[:2], batched=2)),),
     "attention": (Layer("BERT-base's", Draw.heads),),
+    "packed_attention": (Layer("BERT-base's", Draw.packed_rows),),
     **{
         f"{before}{of}_backward{axes}": _blocks(kind, draw, *blocks)
         for before in ("", "relu_")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import energy
 import pytest
@@ -23,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("charcnn")
     group.addoption("--tiny", action="store_true", help="only show that it runs, with the smallest network")
     group.addoption("--levels", metavar="NAMES", help="time only these levels, and no operators, as l0,l2,l11")
+    group.addoption("--share", metavar="I/N", help="only one of N parts of the rows, by their names")
     group.addoption("--gpus", type=int, default=1, metavar="G", help="time only levels, on so many GPUs (default 1)")
     energy.add_option(group.addoption)
     group.addoption("--results-dir", type=Path, metavar="DIR", help="for the raw result (default: bench/results)")
@@ -127,13 +129,17 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep what --levels names, and leave out, with the reason, what this machine cannot run."""
+    """Keep what --levels and --share name, and leave out, with the reason, what this machine cannot run."""
     plan = config.charcnn_plan
+    share, _, shares = (config.getoption("share") or "0/1").partition("/")
+    others = [item for item in items if crc32(item.nodeid.encode()) % int(shares) != int(share)]
     if plan.levels is not None:
-        others = [item for item in items if getattr(item.callspec.params.get("level"), "name", None) not in plan.levels]
+        others += [
+            item for item in items if getattr(item.callspec.params.get("level"), "name", None) not in plan.levels
+        ]
+    if others:
         items[:] = [item for item in items if item not in others]
-        if others:
-            config.hook.pytest_deselected(items=others)
+        config.hook.pytest_deselected(items=others)
     for item in items:
         variant = item.callspec.params.get("variant")
         row = variant or item.callspec.params.get("level")

@@ -95,6 +95,16 @@ def _linear(c_out: int, *features: int) -> Callable[[Draw], Case]:
     return draw
 
 
+def _packed(draw: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
+    """What draws a linear layer's case, with weights as channels-last operators take them."""
+
+    def turned(d: Draw) -> Case:
+        case = draw(d)
+        return replace(case, args=(case.args[0], *(pack(one) if one.ndim > 1 else one for one in case.args[1:])))
+
+    return turned
+
+
 def _two_linears(middle: int, width: int) -> Callable[[Draw], Case]:
     def draw(d: Draw) -> Case:
         first = _linear(middle, width)(d)
@@ -202,6 +212,8 @@ IMAGE_LAYERS: dict[str, tuple[Layer, ...]] = {
     "linear_leaky_relu": (Layer("ffn, H 1024", _linear(4096, 1024)),),
     "linear_maxout": (Layer("ffn, H 1024, 2 pieces", _linear(4096, 1024)),),
     "linear_gelu_linear": (Layer("ffn, H 1024", _two_linears(4096, 1024)),),
+    "linear_gelu_nlc": (Layer("ffn, H 1024", _packed(_linear(4096, 1024))),),
+    "linear_gelu_linear_nlc": (Layer("ffn, H 1024", _packed(_two_linears(4096, 1024))),),
     "linear_softmax": ANSWERS,
     "linear_argmax": ANSWERS,
     "collapse_linear": (Layer("ece408 fc1", _linear(140, 16, 26, 26)),),

@@ -43,7 +43,7 @@ def test_operator(variant: catalog.Variant, layer: str, plan: Any, benchmark: An
     if variant.sparse:
         x, weight, *rest = case.args
         case = replace(case, args=(x, pruned(weight, -2), *rest))
-    summed = bool(operator.results)  # over the inputs: gradients of parameters
+    summed = bool(operator.results) or not case.batched  # gradients of parameters, over the inputs; packed inputs
     sample = range(batch) if summed else sorted({0, batch // 2, batch - 1})
     exact = [array.astype(np.float64) if array.dtype == np.float32 else array for array in case.args]
     exact = [array[sample] if i < case.batched else array for i, array in enumerate(exact)]

@@ -17,6 +17,9 @@ DType: TypeAlias = Any
 Stream: TypeAlias = Any
 """A CUDA stream: Numba's; of users also CuPy's, PyTorch's, cuda.core's, an address, or None."""
 
+DeviceMemory: TypeAlias = Any
+"""Numba's owner of memory on a GPU, a `MemoryPointer`."""
+
 Event: TypeAlias = Any
 """A CUDA event of Numba's."""
 

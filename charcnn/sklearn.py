@@ -35,20 +35,20 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
         model.predict(["Another text."])
 
     X is a column of texts: a list, a NumPy array, a pandas, polars or Arrow column; or a table with `text_columns`.
-    A fitted one can be pickled, also by joblib, and needs no GPU to predict.
+    A fitted estimator can be pickled, also by joblib, and needs no GPU to predict.
 
     Args:
-        preset: "laptop", "balanced" or "best", as of `charcnn.train`; None for balanced.
+        preset: "laptop", "balanced" or "best", as for `charcnn.train`; None for balanced.
         encoding: how texts become token ids: "forward", "crepe", or "bytes" for any language; or an Encoding.
         config: the network's sizes, a `charcnn.Config`; None for those that follow from the rows.
         recipe: fields of `charcnn.training.recipe.Recipe` by name, as {"epochs": 20}; None for the defaults.
-        minutes: wall time of a fit, in place of the recipe's epochs, as of `charcnn.train`; None for no limit.
-        init: a model whose convolutions the network begins with, as of `charcnn.train`; None for none.
+        minutes: wall time of a fit, in place of the recipe's epochs, as for `charcnn.train`; None for no limit.
+        init: a model whose convolutions the network begins with, as for `charcnn.train`; None for none.
         valid: share of each class that `fit` holds out to choose an epoch and to calibrate probabilities; 0 for none;
             None for a tenth, or a row of the rarest class.
         text_columns: names of a table's columns of text, or their numbers from 0, which are joined with a space; None
             where X is one column.
-        engine: what trains: "own", "torch" or "auto", as of `charcnn.train`.
+        engine: what trains: "own", "torch" or "auto", as for `charcnn.train`.
         device: "cpu", "cuda", or "auto" for a GPU where there is one that can be used.
         precision: of predictions: one of charcnn.catalog.PRECISIONS; None for fp32, or fp16 on a GPU.
         class_weight: "balanced", weights by class, or None for all alike.
@@ -107,11 +107,11 @@ class CharCNNClassifier(ClassifierMixin, BaseEstimator):
             y: their classes (N,), of any type that scikit-learn takes.
             sample_weight: how much each text counts in the loss (N,), 0 or more; None for all alike.
             teacher_probabilities: what a teacher answers to the texts (N, C), columns in the order of `classes_`, or a
-                table or mapping with a column for each class, as of `charcnn.train`; None for no teacher.
+                table or mapping with a column for each class, as for `charcnn.train`; None for no teacher.
             teacher_name, teacher_license: of the teacher: `classifier_.metadata` keeps them.
 
         Raises:
-            ValueError: X, y or a parameter does not fit, as of `charcnn.train`.
+            ValueError: X, y or a parameter does not fit, as for `charcnn.train`.
         """
         texts = self._texts(X)
         y = column_or_1d(y, warn=True)

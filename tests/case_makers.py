@@ -83,7 +83,7 @@ def channels_last(make):
         case = make(*arguments, **sizes)
         axes = {"x": (0, 2, 1), "gamma": (1, 0), "beta": (1, 0)}
         for name, array in case.inputs.items():
-            if name == "weight":
+            if name.startswith("weight"):
                 case.inputs[name] = pack(array)
             elif name in axes and array.ndim == len(axes[name]):
                 case.inputs[name] = np.ascontiguousarray(array.transpose(axes[name]))
@@ -149,6 +149,13 @@ def embedding(rng, normal, n, s, h, vocabulary, types, given=0):
     return Case(inputs)
 
 
+def embedding_rownorm(rng, normal, n, s, h, **sizes):
+    inputs = embedding(rng, normal, n, s, h, **sizes).inputs
+    kinds = {"type_ids": inputs.pop("type_ids")} if "type_ids" in inputs else {}
+    inputs["positions"] += 4 * (np.arange(h, dtype=np.float32) % 2)  # never all nearly equal
+    return Case(inputs | dict(zip(("gamma", "beta"), values(rng, 2, h, normal=normal), strict=True)) | kinds)
+
+
 def attention(rng, normal, n, heads, s, d, given=0, causal=0):
     """With lengths where they are `given`: the first 0, the second s, the third 1, others between."""
     inputs = {"q": values(rng, n, heads, s, d, normal=True), "k": values(rng, n, heads, s, d, normal=True)}
@@ -158,6 +165,27 @@ def attention(rng, normal, n, heads, s, d, given=0, causal=0):
         lengths[:3] = (0, s, 1)[:n]
         inputs["lengths"] = lengths
     return Case(inputs, {"causal": bool(causal)})
+
+
+def packed_attention(rng, normal, n, heads, s, d, causal=0):
+    """Of up to s rows each: the first none, the second s, the third one."""
+    counts = rng.integers(0, s + 1, n, np.int32)
+    counts[:3] = (0, s, 1)[:n]
+    offsets = np.concatenate([[0], counts.cumsum()]).astype(np.int32)
+    qkv = values(rng, offsets[-1], 3 * heads * d, normal=True)
+    qkv[:, 2 * heads * d :] = values(rng, offsets[-1], heads * d, normal=normal)
+    return Case({"qkv": qkv, "offsets": offsets}, {"heads": heads, "causal": bool(causal)})
+
+
+def of_each(of, qkv, offsets, heads, causal=False):
+    """Attention by `of` of each input's rows, with heads apart, in NumPy."""
+    qkv = np.asarray(qkv)
+    found = [qkv[:0, : qkv.shape[1] // 3]]
+    for rows in np.split(qkv, np.asarray(offsets)[1:-1]):
+        parts = [one.reshape(1, len(one), heads, -1).swapaxes(1, 2) for one in np.split(rows, 3, axis=1) if len(one)]
+        if parts:
+            found.append(np.asarray(of(*parts, causal=causal))[0].swapaxes(0, 1).reshape(len(rows), -1))
+    return np.concatenate(found)
 
 
 def argmax(rng, normal, n, c):

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +83,27 @@ def below(folder):
     """Names of all files below a folder, but hidden ones, as lists of what is done are."""
     found = (path for path in Path(folder).rglob("*") if path.is_file() and path.name[0] != ".")
     return sorted(str(path.relative_to(folder)) for path in found)
+
+
+@pytest.fixture
+def ended(capsys):
+    """Call what ends a process, such as a command's `main`: its status and what it said, as of a process."""
+
+    def call(main, *arguments):
+        with pytest.raises(SystemExit) as end:
+            main(*arguments)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, end.value.code, said.out, said.err)
+
+    return call
+
+
+@pytest.fixture
+def as_module(ended, monkeypatch):
+    """Run a package's module in this process as `python -m` does: its status and what it said, as of a process."""
+
+    def call(package, name, *options):
+        monkeypatch.setattr(sys, "argv", [name, *map(str, options)])
+        return ended(runpy.run_module, f"{package}.{name}", None, "__main__", True)
+
+    return call

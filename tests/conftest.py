@@ -6,13 +6,13 @@ import gc
 import inspect
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
-from importlib import metadata
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import charcnn.levels
 
 charcnn.levels.prepare()  # stands before the first import of numba.cuda
 
-from commands import interrupted  # noqa: E402, F401 - a fixture
+from commands import as_module, ended, interrupted  # noqa: E402, F401 - fixtures
 
 from charcnn.catalog import LEVELS, VARIANTS, Level, Variant  # noqa: E402
 from charcnn.compiling.workers import SELDOM  # noqa: E402
@@ -84,7 +84,9 @@ def row_scope(nodeid: str) -> str | None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--all, and --turns."""
     parser.addoption("--all", action="store_true", help="also run the exhaustive tests")
-    parser.addoption("--turns", action="store_true", help="with -m exhaustive: run one in eleven, chosen by the commit")
+    parser.addoption(
+        "--turns", action="store_true", help=f"with -m exhaustive: run one in {TURNS}, chosen by the commit"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -96,16 +98,17 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin take the cores from other processes
         os.environ.setdefault("CHARCNN_JOBS", "1")  # else each first start on a GPU has as many compile as cores
     config.addinivalue_line(
-        "markers", "exhaustive: more cases of what others show; runs with --all, or where it is named"
+        "markers", "exhaustive(turns): more cases of what others show; runs with --all, or where it is named"
     )
     config.addinivalue_line("markers", "sample: a few of what an exhaustive case of the same test has; not with --all")
     config.addinivalue_line("markers", "quick(case, everywhere): which cases are not exhaustive; see `quick`")
 
 
-def quick(case: Callable[..., bool], everywhere: bool = False) -> pytest.MarkDecorator:
+def quick(case: Callable[..., bool], everywhere: bool = True) -> pytest.MarkDecorator:
     """A mark: of a test's cases, those are exhaustive of which `case`, of parameters by their names, is false.
 
-    On a GPU alone, which compiles kernels for each of them, for seconds; unless `everywhere`.
+    A GPU compiles kernels for each of them, for seconds, and the simulator takes as long to run them. Not `everywhere`:
+    on a GPU alone, where the simulator's are quick, or alone show something.
     """
     return pytest.mark.quick(case=case, everywhere=everywhere)
 
@@ -125,13 +128,26 @@ def repeats(item: pytest.Item) -> bool:
     )
 
 
-MARKS = re.compile(r"exhaustive|quick\(|sampled\(|operator_rows|each_tile")  # of files with exhaustive tests
+MARKS = re.compile(r"exhaustive|by_turns|quick\(|sampled\(|operator_rows|each_tile")  # of files with exhaustive tests
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With -m exhaustive, files that have none of these tests: each process would import them."""
     searched = config.getoption("-m") == "exhaustive" and collection_path.match("test_*.py")
     return True if searched and not MARKS.search(collection_path.read_text(encoding="utf-8")) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Of processes that import all files at once each begins elsewhere: one writes what pytest makes of a file."""
+    config, given = session.config, getattr(session.config, "workerinput", None)
+    if given is None or config.args != config.getini("testpaths") or config.getoption("-m"):
+        return
+    files = sorted(path.stem for path in Path(__file__).parent.glob("test_*.py"))
+    begin = len(files) * int(given["workerid"].removeprefix("gw")) // given["workercount"]
+    for name in files[begin:] + files[:begin]:
+        with suppress(Exception, pytest.skip.Exception):  # the collection tells of it
+            import_module(name)
 
 
 @cache
@@ -149,17 +165,18 @@ def part(parts: int) -> int:
 
 def waits(item: pytest.Item) -> bool:
     """Whether this is an exhaustive test, or a case of one, that has its turn with another commit."""
-    kept = item.path.name in ALWAYS or not item.get_closest_marker("exhaustive")
-    return not kept and crc32(item.nodeid.encode()) % TURNS != part(TURNS)
+    turns = max((mark.kwargs.get("turns", TURNS) for mark in item.iter_markers("exhaustive")), default=1)
+    return item.path.name not in ALWAYS and crc32(item.nodeid.encode()) % turns != part(turns)
 
 
-TURNS = 11
+TURNS = 37
 """Of exhaustive tests and their cases, one in so many runs with --turns: those that a commit's hash chooses."""
 
-ALWAYS = (
-    "test_emulator_levels.py", "test_notebooks.py", "test_offline.py",
-)  # fmt: skip
-"""Files whose tests take turns in their own way, or are to run for every commit."""
+by_turns = pytest.mark.exhaustive(turns=6)
+"""Of a test that takes seconds, and that no other shows: with --turns it runs for one commit in six."""
+
+ALWAYS = "test_emulator_levels.py", "test_offline.py"
+"""Files whose tests take turns in their own way."""
 
 LONGEST = (
     "test_chain.py", "test_direct.py", "test_compile_networks.py", "test_packaging.py", "test_peers.py",
@@ -374,27 +391,3 @@ def tile_cache(tmp_path, monkeypatch):
     tile_choice.forget()
     yield tmp_path / "cache"
     tile_choice.forget()
-
-
-@pytest.fixture
-def ended(capsys):
-    """Call what ends a process, such as a command's `main`: its status and what it said, as of a process."""
-
-    def call(main, *arguments):
-        with pytest.raises(SystemExit) as end:
-            main(*arguments)
-        said = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, end.value.code, said.out, said.err)
-
-    return call
-
-
-@pytest.fixture
-def as_module(ended, monkeypatch):
-    """Run a package's module in this process as `python -m` does: its status and what it said, as of a process."""
-
-    def call(package, name, *options):
-        monkeypatch.setattr(sys, "argv", [name, *map(str, options)])
-        return ended(runpy.run_module, f"{package}.{name}", None, "__main__", True)
-
-    return call

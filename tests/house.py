@@ -29,6 +29,12 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
+def parsed(code: str) -> ast.Module:
+    """A file's tree, which several counts read."""
+    return ast.parse(code)
+
+
 def lines_of_files() -> dict[str, int]:
     return {name_of(path): len(path.read_text().splitlines()) for path in SOURCES}
 
@@ -63,7 +69,7 @@ def kernels_and_others() -> tuple[dict[str, int], dict[str, int]]:
     """Lines of functions: of those that are no kernels, and of kernels."""
     found: tuple[dict[str, int], dict[str, int]] = ({}, {})
     for path in OURS:
-        for name, function in functions(ast.parse(path.read_text())):
+        for name, function in functions(parsed(path.read_text())):
             found[is_kernel(function)][f"{name_of(path)} {name}"] = own_lines(function)
     return found
 
@@ -78,7 +84,7 @@ def lines_of_levels() -> dict[str, int]:
 
 def lines_of_docstrings() -> dict[str, int]:
     """Of modules that are not tests: what is longer belongs in a README.md."""
-    modules = {name_of(path): ast.parse(path.read_text()) for path in SOURCES if ROOT / "tests" not in path.parents}
+    modules = {name_of(path): parsed(path.read_text()) for path in SOURCES if ROOT / "tests" not in path.parents}
     return {name: len((ast.get_docstring(module) or "").splitlines()) for name, module in modules.items()}
 
 
@@ -91,7 +97,7 @@ def vague_docstrings() -> dict[str, int]:
     found: Counter[str] = Counter()
     for path in SOURCES:
         room, text = "/".join(name_of(path).split("/")[:2]), path.read_text()
-        for node in ast.walk(ast.parse(text)) if re.search(f"[\"']{VAGUE.pattern}", text) else ():
+        for node in ast.walk(parsed(text)) if re.search(f"[\"']{VAGUE.pattern}", text) else ():
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 found[room] += bool(VAGUE.match(str(node.value.value)))
     return dict(found)
@@ -101,7 +107,7 @@ def ifs_of_levels() -> dict[str, int]:
     """Conditions in `build` and the functions within, those of expressions and comprehensions too."""
     found = {}
     for name, path in levels().items():
-        build = dict(functions(ast.parse(path.read_text())))["build"]
+        build = dict(functions(parsed(path.read_text())))["build"]
         found[name] = sum(
             isinstance(node, (ast.If, ast.IfExp)) + len(getattr(node, "ifs", ())) for node in ast.walk(build)
         )
@@ -110,7 +116,7 @@ def ifs_of_levels() -> dict[str, int]:
 
 def exported() -> list[str]:
     """The operators' names: what the stub shows."""
-    stub = ast.parse((PACKAGE / "ops" / "__init__.pyi").read_text())
+    stub = parsed((PACKAGE / "ops" / "__init__.pyi").read_text())
     return [node.name for node in stub.body if isinstance(node, ast.FunctionDef)]
 
 
@@ -194,7 +200,7 @@ def private_names(tree: ast.AST) -> tuple[set[str], list[str]]:
 
 def private_names_of_others() -> dict[str, int]:
     """By file, uses of names that begin with _ and that another file of the package defines, and this one does not."""
-    found = {name_of(path): private_names(ast.parse(path.read_text())) for path in OURS}
+    found = {name_of(path): private_names(parsed(path.read_text())) for path in OURS}
     every = {name for defined, _ in found.values() for name in defined} - NUMBAS
     return {file: sum(name in every - defined for name in taken) for file, (defined, taken) in found.items()}
 
@@ -204,7 +210,7 @@ def anys_of_rooms() -> dict[str, int]:
     found: Counter[str] = Counter()
     for path in OURS:
         if path.name != "aliases.py" and "Any" in (text := path.read_text()):
-            nodes = ast.walk(ast.parse(text))
+            nodes = ast.walk(parsed(text))
             found["/".join(path.relative_to(ROOT).parts[:2])] += sum(
                 isinstance(node, ast.Name) and node.id == "Any" for node in nodes
             )
@@ -246,7 +252,7 @@ charcnn/cli, and `test_help_is_quick` holds that it helps."""
 
 def classes_of_one_name() -> dict[str, int]:
     """How many public classes of the package have a name."""
-    trees = (ast.parse(path.read_text()) for path in OURS)
+    trees = (parsed(path.read_text()) for path in OURS)
     return dict(
         Counter(
             node.name
@@ -263,7 +269,7 @@ def late_imports(code: str) -> list[str]:
     found: list[str] = []
     if not re.search(r"(?m)^\s+(from|import) |\b(import_module|__import__)\b", code):  # most files: not to be walked
         return found
-    tree, by_name = ast.parse(code), ("import_module", "__import__")
+    tree, by_name = parsed(code), ("import_module", "__import__")
     for node in ast.walk(tree) if any(name in code for name in by_name) else ():
         if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in by_name:
             found.append(ast.unparse(node))
@@ -285,11 +291,11 @@ def late_imports_of_files() -> dict[str, int]:
 def internals(code: str) -> list[str]:
     """What is imported of numba.cuda and its successor beyond their public names: `numba.cuda` and its `types`."""
     found = []
-    for node in ast.walk(ast.parse(code)):
+    for node in ast.walk(parsed(code)):
         names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
         whole = [f"{node.module}.{name}" for name in names] if isinstance(node, ast.ImportFrom) else names
         found += [name for name in whole if re.match(r"numba\.cuda\.(?!types$)|numba_cuda", name)]
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "cuda" and node.attr in INTERNAL:
+        if isinstance(node, ast.Attribute) and node.attr in INTERNAL and ast.unparse(node.value) == "cuda":
             found.append(f"cuda.{node.attr}")
     return found
 

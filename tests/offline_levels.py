@@ -18,7 +18,7 @@ from charcnn.compiling.networks import BuiltEncoder, BuiltLevel, record, runnabl
 from charcnn.compiling.stand_in import Target, kind
 from charcnn.config import SMALL
 from charcnn.gpu import copy_kernel
-from charcnn.gpu.collectives import PROTOCOLS, kernels, pieces, signals
+from charcnn.gpu.collectives import PROTOCOLS, kernels, pieces, signals, sums
 from charcnn.gpu.launch import Grid, title
 from charcnn.ops import adamw, maxpool1d_training, moving_average, pushed_sums, shared_norm, shared_softmax
 from charcnn.ops.common import columns
@@ -63,21 +63,26 @@ def of_level(name: str, target: Target, recorder: Recorder) -> None:
 ENCODERS = {"encoder fp32": "naive", "encoder fp16": "mma", "encoder bf16": "wgmma", "encoder fp8": "wgmma"}
 """The kernels of `charcnn.ops.encoder` in each precision, by a technique that launches them."""
 
+PERSISTENT = "encoder persistent"
+"""The kernel of all blocks of one text, at MiniLM's sizes, in fp16."""
+
 IN_EIGHTHS = "attention.", "conv1d.wgmma.matmul"
 """Of fp8 also those that no variant launches: results are e4m3."""
 
 
 def of_encoder(name: str, target: Target, recorder: Recorder) -> None:
-    """Hand over what one of ENCODERS launches."""
-    recorder.variant, precision = name, name.split()[1]
-    wanted = ("encoder.", *(IN_EIGHTHS if precision == "fp8" else ()))
+    """Hand over what one of ENCODERS launches, or PERSISTENT."""
+    recorder.variant, precision, technique = name, name.split()[1], ENCODERS.get(name, "persistent")
+    wanted: tuple[str, ...] = ("encoder.", *(IN_EIGHTHS if precision == "fp8" else ()))
+    sizes = [3, 256] if precision == "fp8" else [3]
+    if name == PERSISTENT:
+        precision, wanted, sizes = "fp16", ("encoder.persistent.",), [1]
 
     def launched(kernel: Kernel, kinds: tuple[NumbaType, ...]) -> None:
         if title(kernel).startswith(wanted):
             recorder.launch(kernel, kinds)
 
-    sizes = [3, 256] if precision == "fp8" else [3]
-    record(BuiltEncoder("bert", ENCODERS[name], precision), target, launched, sizes)
+    record(BuiltEncoder("bert", technique, precision), target, launched, sizes)
 
 
 COLLECTIVES = "collectives"
@@ -110,6 +115,8 @@ def of_collectives(name: str, target: Target, recorder: Recorder) -> None:
     recorder.launch(norm, (u64, u64, regions, *[words] * 3, *[u32] * 10, *factors, regions, u32, u64, u64))
     relu = inlined("relu")
     recorder.launch(kernels.make_exchange("all_reduce", "f16", 2, "lines", True, relu), kinds)
+    for of, to in (("f32", "f32"), ("bf16", "f32"), ("f32", "f16"), ("bf16", "bf16")):
+        recorder.launch(sums.make_kernel(of, to, 2, True), (u64, regions, u32))
     recorder.launch(shared_softmax.make_kernel(2, True), (u64, u64, regions, u32, u32, u32, u64, u64))
     recorder.launch(signals.signal_kernel, (u64, u32))
     recorder.launch(signals.wait_kernel, (u64, u32, regions, u32, u64, u64))
@@ -123,8 +130,8 @@ def of_adamw(name: str, target: Target, recorder: Recorder) -> None:
     """Hand over ADAMW's."""
     recorder.variant, weights = name, np.zeros(4, np.float32)
     with started(recorder, adamw):
-        for shadow in (None, np.zeros(4, np.uint16)):
-            adamw.AdamW(weights, [adamw.ParameterGroup(4)], clip=1.0, shadow=shadow).step(weights)
+        for how in ({}, {"shadow": np.zeros(4, np.uint16)}, {"shadow": np.zeros(4, np.uint16), "ptx_type": "f16"}):
+            adamw.AdamW(weights, [adamw.ParameterGroup(4)], clip=1.0, **how).step(weights)
 
 
 STARTING = columns, products, maxpool1d_training, training, training_backward
@@ -156,7 +163,7 @@ def of_pushed_sums(name: str, target: Target, recorder: Recorder) -> None:
     recorder.variant = name
     number, table, partial = np.zeros(1, np.uint32), np.zeros((1, 5), np.uint64), np.zeros((1, 1), np.float32)
     at, rank, limit = np.uint64(0), np.uint32(0), np.float32(1)
-    norm = partial, number, table[0], rank, limit, limit, partial[0], at, at
+    norm = partial, number, table[0], rank, limit, (limit,) * 3, partial[0], partial[0], at, at
     for kernel, args in (
         (pushed_sums.begin_kernel, (number, at, rank, rank, at, at)),
         (pushed_sums.arrived_kernel, (number, at, rank, rank, at, at)),
@@ -171,8 +178,13 @@ BETWEEN_PRODUCTS = "between products"
 
 
 def of_training(name: str, target: Target, recorder: Recorder) -> None:
-    """Hand over BETWEEN_PRODUCTS."""
+    """Hand over BETWEEN_PRODUCTS, in both formats."""
     recorder.variant = name
+    for ptx_type in ("bf16", "f16"):
+        _between_products(recorder, {"ptx_type": ptx_type})
+
+
+def _between_products(recorder: Recorder, of: dict[str, str]) -> None:
 
     def zeros(*shape: int, dtype: DType = np.float32) -> Array:
         return np.zeros(shape, dtype)
@@ -187,25 +199,25 @@ def of_training(name: str, target: Target, recorder: Recorder) -> None:
             zeros(2, 110, 256, dtype=np.uint8),
             zeros(3, 256),
         )
-        maxpool1d_training.pool_forward(y, 330, pooled, place)
+        maxpool1d_training.pool_forward(y, 330, pooled, place, **of)
         factors = zeros(2)
-        maxpool1d_training.pool_backward(pooled, place, factors, y, part)
-        columns.column_sums(y, part)
+        maxpool1d_training.pool_backward(pooled, place, factors, y, part, **of)
+        columns.column_sums(y, part, **of)
         moving_average.follow(part[0], part[1], 0.5)
         columns.Sums([(part, zeros(256))]).start()
         y, pooled, place = features(2, 104, 256), features(2, 34, 256), zeros(2, 34, 256, dtype=np.uint8)
         gamma, pair = zeros(102, 256), zeros(2, 2)
-        training.norm_pool_forward(y, gamma, gamma, factors, pooled, place, pooled, pair, 1e-5)
+        training.norm_pool_forward(y, gamma, gamma, factors, pooled, place, pooled, pair, 1e-5, **of)
         partial, inputs = (zeros(*shape) for shape in training_backward.columns_shapes(2, 102, 256))
-        training_backward.norm_columns(pooled, place, factors, pooled, gamma, inputs, partial, pair)
+        training_backward.norm_columns(pooled, place, factors, pooled, gamma, inputs, partial, pair, **of)
         parts = zeros(training_backward.backward_parts(2, 104, 256), 256)
-        training_backward.norm_pool_backward(pooled, place, factors, y, pair, pair, gamma, y, parts)
+        training_backward.norm_pool_backward(pooled, place, factors, y, pair, pair, gamma, y, parts, **of)
         for classes in (4, 14, 63):
             h, logits, vector = features(2, 1024), zeros(2, classes), zeros(2)
             weights = zeros(1, 1024, classes), zeros(1, classes)
-            given = h, weights[0][0], weights[1][0], logits, vector, vector[:1], factors
+            given = h, weights[0][0], weights[1][0], logits, vector, vector[:1], vector[:1], factors
             for several in (False, True):
-                head.head(*given, vector, logits, h, logits, *weights, multi_label=several)
+                head.head(*given, vector, logits, h, logits, *weights, multi_label=several, **of)
 
 
 SPARSE = "sparse weights of l22"
@@ -226,8 +238,9 @@ def of_sparse(name: str, target: Target, recorder: Recorder) -> None:
 
 
 LAUNCHED = {
-    **dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys(ENCODERS, of_encoder), COLLECTIVES: of_collectives,
-    ADAMW: of_adamw, PUSHED_SUMS: of_pushed_sums, BETWEEN_PRODUCTS: of_training, SPARSE: of_sparse,
+    **dict.fromkeys(OF_LEVELS, of_level), **dict.fromkeys((*ENCODERS, PERSISTENT), of_encoder),
+    COLLECTIVES: of_collectives, ADAMW: of_adamw, PUSHED_SUMS: of_pushed_sums, BETWEEN_PRODUCTS: of_training,
+    SPARSE: of_sparse,
 }  # fmt: skip
 """What hands over each of these."""
 

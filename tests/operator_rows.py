@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from case_kinds import Case, built
-from conftest import runs_here
+from conftest import by_turns, runs_here
 from operator_cases import CASES, takes
 
 from charcnn.catalog import CHAIN, IMAGE_CHAIN, OPERATORS, operator
@@ -71,6 +71,8 @@ def more_of(row, drawn=False):
     """
     many = row.technique in ("direct", "direct_mma") and drawn and compiled(row)
     many = many or (drawn and (row.name == "conv2d_relu_winograd_rows_cpu" or bool(repeats(row) and pointwise(row))))
+    if drawn and row.name == "conv2d_winograd_rows_cpu":
+        return [by_turns]
     return [pytest.mark.exhaustive] if many or (row.tensor_cores and row.label.endswith("bf16")) else []
 
 

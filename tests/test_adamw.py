@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from charcnn.ops.adamw import PART, AdamW, LossScale, ParameterGroup
+from charcnn.ops.adamw import AdamW, LossScale, ParameterGroup
+from charcnn.ops.adamw_cpu import PART
 
 GROUPS = (
     ParameterGroup(70, weight_decay=0.3, lr=2e-3),
@@ -53,7 +54,7 @@ def test_as_pytorch(put, clip):
     rates = np.linspace(1, 0.1, len(gradients))
     optimiser = AdamW(put(weights), GROUPS, clip=clip)
     for rate, gradient in zip(rates, gradients, strict=True):
-        assert optimiser.step(put(gradient), rate)
+        optimiser.step(put(gradient), rate)
     found, exact = fetched(optimiser.weights), of_pytorch(weights, gradients, rates, clip)
     moved = np.linalg.norm(exact - weights)
     assert np.linalg.norm(found - exact) <= 2e-6 * moved + 2e-7 * np.linalg.norm(weights)
@@ -63,19 +64,32 @@ def test_as_pytorch(put, clip):
 
 @ON
 def test_a_loss_scale_leaves_out_what_is_not_finite(put):
+    """Scales and weights are those of PyTorch's GradScaler."""
     weights, gradients = drawn()
-    scale = LossScale(scale=1024.0, interval=3)
-    optimiser, said = AdamW(put(weights), GROUPS, clip=2.0, loss_scale=scale), []
+    how = {"scale": 1024.0, "interval": 3}
+    optimiser, scales, before = AdamW(put(weights), GROUPS, clip=2.0, loss_scale=LossScale(**how)), [1024.0], []
     for number, gradient in enumerate(gradients):
-        scaled, given = scale.scale, gradient.copy()
+        given = gradient * np.float32(scales[-1])
         if number in (1, 5):
             given[number] = (np.nan, np.inf)[number == 5]
-        said.append((optimiser.step(put(given * np.float32(scaled))), scaled, scale.scale))
-    made = [number for number, (done, *_) in enumerate(said) if done]
-    assert made == [0, 2, 3, 4, 6, 7]
-    assert [after for *_, after in said] == [1024, 512, 512, 512, 1024, 512, 512, 512]
+        before.append((fetched(optimiser.weights).tobytes(), optimiser.steps))
+        optimiser.step(put(given))
+        scales.append(optimiser.loss_scale.scale)
+    made = [0, 2, 3, 4, 6, 7]
+    assert [number for number in range(7) if before[number] != before[number + 1]] == made[:-1]
+    assert optimiser.steps == len(made)
+    assert optimiser.loss_scale.left_out == 2
+    assert scales == [1024, 1024, 512, 512, 512, 1024, 512, 512, 512]
     exact = of_pytorch(weights, gradients[made], np.ones(len(made)), 2.0)
     np.testing.assert_allclose(fetched(optimiser.weights), exact, rtol=4e-6, atol=1e-7)
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: nothing to compare with")
+    other = torch.amp.GradScaler("cpu", init_scale=how["scale"], growth_interval=how["interval"])
+    one = torch.nn.Parameter(torch.zeros(1))
+    for number, scale in enumerate(scales[:-1]):
+        assert other.get_scale() == scale
+        one.grad = other.scale(torch.full((1,), torch.nan if number in (1, 5) else 1.0))
+        other.step(torch.optim.SGD([one]))
+        other.update()
 
 
 @ON

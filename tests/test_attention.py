@@ -32,8 +32,10 @@ HEADS, S, D = (1, 3, 12), (1, 7, 64, 129), (32, 64, 128)
 
 @each(ROWS)
 @quick(
-    lambda heads, s, d: (HEADS.index(heads) + S.index(s) + D.index(d)) % 3 == 0 or (s == 7 and heads * d <= 73),
-    everywhere=True,
+    lambda heads, s, d: (
+        ((HEADS.index(heads) + S.index(s) + D.index(d)) % 3 == 0 or (s == 7 and heads * d <= 73))
+        and (not device.SIMULATED or heads * s * d <= 256)
+    ),
 )  # each pair once, and what the simulator can run
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("s", S)
@@ -51,6 +53,7 @@ def test_sizes_of_transformers(variant, heads, s, d):
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["q", "k", "v"])
+@quick(lambda name, value, causal: np.isnan(value) == (causal == (name == "v")))  # of all with causal by turns
 def test_what_is_not_finite(variant, name, value, causal):
     inputs, options = drawn(causal=causal)
     inputs["lengths"][...] = 9, 5, 0

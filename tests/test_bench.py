@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import raw
+from conftest import by_turns
 
 from charcnn import catalog
 from charcnn.config import TINY
@@ -79,7 +80,12 @@ def test_levels_are_chosen_by_their_whole_names():
     assert f"--levels l2,l99: there is no level 'l99': need some of {known}" in done.stderr
 
 
-@pytest.mark.parametrize("options", [("-n", 2), ("--dist", "load")], ids=lambda options: options[0])
+@by_turns
+@pytest.mark.parametrize(
+    "options",
+    [("-n", 2), pytest.param(("--dist", "load"), marks=pytest.mark.exhaustive)],
+    ids=lambda options: options[0],
+)
 def test_several_processes_are_refused(tmp_path, options):
     done = bench("--results-dir", tmp_path, *options)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
@@ -87,6 +93,7 @@ def test_several_processes_are_refused(tmp_path, options):
     assert not list(tmp_path.iterdir())
 
 
+@by_turns
 def test_prepared_layers_are_checked_and_timed(monkeypatch):
     import layers
     import turns

@@ -8,6 +8,7 @@ import attention
 import numpy as np
 import pytest
 import turns
+from conftest import by_turns
 from report import attention as block
 from report.schema import Results
 from small_gpu import one_multiprocessor
@@ -38,6 +39,7 @@ def small(monkeypatch):
     monkeypatch.setattr(device, "has_capability", lambda least: True)
 
 
+@by_turns
 @pytest.mark.parametrize("precisions", ["fp16", pytest.param("fp16,bf16", marks=pytest.mark.exhaustive)])
 def test_every_technique_is_checked_timed_and_shown(precisions, small, monkeypatch, tmp_path):
     words = ["--shapes", "1", "--precisions", precisions, "--joules", "0", "--results-dir", str(tmp_path)]

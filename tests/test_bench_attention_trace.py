@@ -7,6 +7,7 @@ from collections import Counter
 import attention_trace
 import numpy as np
 import pytest
+from conftest import by_turns
 from report.pictures.attention_trace import spans
 from small_gpu import one_multiprocessor
 
@@ -14,6 +15,7 @@ from charcnn.gpu import device
 from charcnn.ops.attention import wgmma_tile
 
 
+@by_turns
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to emulate")
 def test_each_wait_is_noted_once(monkeypatch):
     one_multiprocessor(monkeypatch)

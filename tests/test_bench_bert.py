@@ -13,6 +13,7 @@ import bert_cpu
 import numpy as np
 import pytest
 from bert_folder import written
+from conftest import by_turns
 from report import bert as block
 from report.schema import Results
 from small_gpu import fresh_kernels
@@ -109,6 +110,7 @@ def timed(ready, **_):
     return [{**one.row, **rates, "microseconds": float(n)} for n, one in enumerate(ready, 1)]
 
 
+@by_turns
 def test_every_technique_is_checked_timed_and_shown(small, monkeypatch, tmp_path):
     monkeypatch.setattr(bert, "by_turns", timed)
     assert bert.main(["--precisions", "fp16", "--modes", "eager", "--results-dir", str(tmp_path)]) == 0

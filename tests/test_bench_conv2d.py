@@ -24,7 +24,7 @@ def few_threads(self, x):
 
 
 # Others than these take float32, or have one of these layers' kernels.
-@quick(lambda precision, name: (precision, name[:3]) in {("fp8", "Wgm"), ("fp16x3", "Mma")}, everywhere=True)
+@quick(lambda precision, name: (precision, name[:3]) in {("fp8", "Wgm"), ("fp16x3", "Mma")})
 @pytest.mark.parametrize(
     ("precision", "name"), [(precision, name) for precision, names in conv2d.OWN.items() for name in names]
 )

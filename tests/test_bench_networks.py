@@ -17,7 +17,7 @@ import networks
 import numpy as np
 import op_times
 import pytest
-from conftest import compiler_installed
+from conftest import by_turns, compiler_installed
 from small_gpu import fresh_kernels
 
 from charcnn import catalog, layers
@@ -238,6 +238,7 @@ def test_fused_alexnet(capsys, monkeypatch):
     assert "there is no GPU" in capsys.readouterr().err
 
 
+@by_turns
 def test_the_front_of_alexnet_is_its_first_two_layers():
     for variant, count in (("2012", 9), ("torchvision", 7)):
         nodes = fused_alexnet.front_nodes(fused_alexnet.given(variant)[0])

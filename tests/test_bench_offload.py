@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import by_turns
 from report import documents, schema
 from test_mpi import ROOT, mpiexec, needs_mpi
 
@@ -37,6 +38,7 @@ def test_a_slowed_rank_keeps_to_its_rate(tmp_path):
     assert found["farm"]["ranks"][1]["inputs_per_second"] < 44
 
 
+@by_turns
 def test_the_farms_overhead_is_measured(tmp_path):
     file = tmp_path / "overhead.json"
     command = [sys.executable, "bench/offload.py", "overhead", "--chunks", "1", "--pairs", "3", "--json", str(file)]

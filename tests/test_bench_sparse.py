@@ -10,6 +10,7 @@ import pytest
 import raw
 import sparse_weights
 import tensor_energy
+from conftest import by_turns
 from report import sparse as report_sparse
 
 from charcnn.model import params
@@ -70,6 +71,7 @@ def test_parts_of_a_result_come_one_by_one(tmp_path):
     assert json.loads((tmp_path / "a.json").read_text()) == {"schema": "sparse", "products": 3, "weights": 2}
 
 
+@by_turns
 def test_models_are_sparse(tmp_path):
     found = sparse_weights.models([])
     name = "conv3.weight"

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import training
 import training_work as work
+from conftest import by_turns
 from libraries.training import build, draw
 from processes import Ended, Process
 from report import training as block
@@ -39,6 +40,7 @@ def contender(kind, *arguments, precision="bf16"):
     return work.Contender("one", "One", kind, precision, arguments)
 
 
+@by_turns
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, where it measures")
 def test_a_level_and_a_peer_in_the_simulator(tmp_path, monkeypatch):
     """The whole command, and its result on a page."""
@@ -87,6 +89,7 @@ def test_levels_of_two_ranks(tmp_path, monkeypatch):
         assert row["error"] < work.TOLERANCES["fp32"].error
 
 
+@by_turns
 @pytest.mark.parametrize("form", work.FORMS)
 def test_every_form_has_the_networks_gradients(form, job):
     pytest.importorskip("torch", reason="it measures beside PyTorch")

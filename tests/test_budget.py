@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import by_turns
 from test_training import QUICK, engine, examples, run, write_rows
 
 import charcnn
@@ -90,6 +91,7 @@ def test_less_than_an_epoch_is_split_and_measured(clock, monkeypatch):
         trained(clock, 0.1)
 
 
+@by_turns
 def test_a_training_by_budget_resumes_with_what_was_left(clock, tmp_path):
     path = tmp_path / "checkpoint"
 

@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from operator_cases import CASES
+from report import matrix
+from report.matrix import MATRIX, STRONG
+from report.schema import ReportError
 
 import charcnn
 from charcnn import catalog, ops
 from charcnn.catalog import (
-    CHAIN,
-    IMAGE_CHAIN,
     LAYERS,
     LEVELS,
     NETWORK_TECHNIQUES,
@@ -45,48 +46,6 @@ MOVES, SEQUENCES = ("stride", "padding", "dilation"), ("conv1d_nlc", "conv1d_rel
 
 GRADIENTS = ("gradients", "gradients_images", "gradients_transformer")
 REFERENCES = [f"charcnn.ops.reference.{name}" for name in ("values", "sequences", "images", *GRADIENTS)]
-
-STRONG = {
-    "one_hot_conv1d": {"cpu_gather"},
-    CHAIN: {"whole", "pairs"},
-    IMAGE_CHAIN: {"whole", "tiles", "rolling"},
-    "layernorm_relu_maxpool1d": {"naive"},
-    "linear_relu_linear": {"naive"},
-    "linear_gelu_linear": {"naive"},
-    "linear_softmax": {"naive"},
-    "linear_argmax": {"naive"},
-}
-MATRIX = {  # operator that others are fused of: its weak fusions, its strong ones
-    "conv1d": (["conv1d_relu", "conv1d_stat", "conv1d_relu_maxpool1d"], [CHAIN, "one_hot_conv1d"]),
-    "layernorm": (["layernorm_relu"], ["layernorm_relu_maxpool1d"]),
-    "relu": (
-        ["conv1d_relu", "linear_relu", "layernorm_relu", "relu_maxpool1d", "conv2d_relu", "batchnorm2d_relu"],
-        [name for name in STRONG if "relu" in name],
-    ),
-    "maxpool1d": (["relu_maxpool1d", "conv1d_relu_maxpool1d"], ["layernorm_relu_maxpool1d"]),
-    "linear": (
-        ["collapse_linear", *(f"linear_{of}" for of in ("relu", "tanh", "gelu", "sigmoid", "leaky_relu", "maxout"))],
-        ["linear_relu_linear", "linear_gelu_linear"],
-    ),
-    "one_hot": ([], ["one_hot_conv1d"]),
-    "collapse": (["collapse_linear"], []),
-    "softmax": ([], ["linear_softmax"]),
-    "rownorm": (["add_rownorm"], []),
-    **{f"{name}_backward": ([f"relu_{name}_backward"], []) for name in ("conv1d", "linear", "maxpool1d")},
-    "argmax": ([], ["linear_argmax"]),
-    "conv2d": (
-        [f"conv2d_{of}" for of in ("relu", "tanh", "sigmoid", "leaky_relu", "relu_maxpool2d", "relu_global_avgpool2d")],
-        [IMAGE_CHAIN],
-    ),
-    "tanh": (["conv2d_tanh", "linear_tanh", "conv2d_tanh_maxpool2d"], []),
-    "gelu": (["linear_gelu"], ["linear_gelu_linear"]),
-    "sigmoid": (["conv2d_sigmoid", "linear_sigmoid"], []),
-    "leaky_relu": (["conv2d_leaky_relu", "linear_leaky_relu"], []),
-    "maxout": (["linear_maxout"], []),
-    "batchnorm2d": (["batchnorm2d_relu"], []),
-    "maxpool2d": (["conv2d_relu_maxpool2d", "conv2d_tanh_maxpool2d"], [IMAGE_CHAIN]),
-    "global_avgpool2d": (["conv2d_relu_global_avgpool2d"], []),
-}
 
 
 def defined_in(module):
@@ -143,6 +102,15 @@ def test_matrix():
             assert {f"{strong}_{technique}" for technique in STRONG[strong]} <= names
         assert all(f"_{name}_" in f"_{chain}_" for chain in (*fused[0], *fused[1])), "a fused name spells its chain"
     assert MATRIX.keys() <= channels_first - fusions
+
+
+def test_no_cell_of_the_matrix_is_blank(monkeypatch):
+    assert all(cell.strip() for row in matrix.matrix(PACKAGE).splitlines() for cell in row.strip("|").split("|"))
+    beside = {**matrix.NOTES, ("rownorm", "naive"): "none"}
+    for notes, message in (({}, "weak: nothing, and no note"), (beside, "a note beside `rownorm_naive`")):
+        monkeypatch.setattr(matrix, "NOTES", notes)
+        with pytest.raises(ReportError, match=message):
+            matrix.matrix(PACKAGE)
 
 
 def test_channels_last():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from commands import SLOW, TEXTS, command, left, rows, tree
-from conftest import CPU_LEVELS
+from conftest import CPU_LEVELS, by_turns
 
 from charcnn import files
 from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE
@@ -71,6 +71,7 @@ def test_standard_input_is_streamed(weights):
     assert process.wait() == DONE
 
 
+@by_turns
 def test_standard_input_of_other_kinds(weights, tmp_path):
     given = b"text,n\nabc,1\n"
     process = command(
@@ -86,6 +87,7 @@ def test_standard_input_of_other_kinds(weights, tmp_path):
         format_of("-", "parquet")
 
 
+@by_turns
 def test_standard_input_from_a_file_is_begun_anew(weights, tmp_path):
     out = tmp_path / "out.txt"
     for given in ("text\n" * 20_000, "other\n" * 2):
@@ -119,6 +121,7 @@ def test_memory_does_not_grow_with_the_file(weights, tmp_path):
     assert peaks[1] < peaks[0] + 30e6, "the file alone grows by 90 MB or more"
 
 
+@by_turns
 def test_a_reader_that_has_seen_enough(weights, tmp_path):
     source = tmp_path / "in.txt"
     source.write_text("line\n" * 20_000)
@@ -129,6 +132,7 @@ def test_a_reader_that_has_seen_enough(weights, tmp_path):
     assert process.stderr.read() == b""
 
 
+@by_turns
 def test_a_full_disk(weights, tmp_path):
     source, out = tmp_path / "in.csv", tmp_path / "out.csv"
     source.write_text("".join(f"1,text {n} {'x' * 90}\n" for n in range(5000)))

@@ -6,7 +6,7 @@ import shutil
 import sys
 
 import pytest
-from conftest import quick
+from conftest import by_turns, quick
 from test_farm import ULFM, needs_ulfm
 from test_mpi import mpiexec, needs_mpi
 
@@ -168,6 +168,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@by_turns
 @needs_mpi
 @needs_ulfm
 def test_a_rank_that_dies_loses_no_row(files):
@@ -179,9 +180,10 @@ def test_a_rank_that_dies_loses_no_row(files):
     assert "no row is lost" in done.stderr
 
 
+@by_turns
 @needs_mpi
 @pytest.mark.parametrize("how", ["static", "async"])
-@quick(lambda how: how == "static", everywhere=True)
+@quick(lambda how: how == "static")
 def test_a_rank_that_fails_ends_the_run_and_the_same_command_goes_on(files, how, tmp_path):
     command, out = words(files, f"failing-{how}", "--level", "l18", "--batch", "16", "--offload", how)
     done = mpiexec(2, "-c", FAILING, *command, timeout=300, FAILED=str(tmp_path / "failed"))

@@ -323,18 +323,18 @@ def test_help_is_quick():
         assert subprocess.run([sys.executable, "-c", check], cwd=ROOT, check=False).returncode == 0, name
 
 
-def test_a_first_label_on_the_cpu_waits_for_nothing_that_it_does_not_need(weights):
+@pytest.mark.parametrize("level", ["l18", pytest.param("l11", marks=pytest.mark.exhaustive)])
+def test_a_first_label_on_the_cpu_waits_for_nothing_that_it_does_not_need(weights, level):
     unneeded = ["numba.cuda", "charcnn.gpu.device", "pyarrow", "mpi4py", "torch"]
     code = f"import atexit; atexit.register(lambda: print(sorted(sys.modules.keys() & {set(unneeded)})))"
-    for level in ("l18", "l11"):
-        process = command(
-            "classify", "-", "--model", weights, "--device", "cpu", "--level", level,
-            code=code, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
-        out, _ = process.communicate(b"a text\n")
-        assert process.returncode == DONE
-        assert out.splitlines()[0].endswith(b"\ta text")
-        assert out.splitlines()[1:] == [b"[]"], level
+    process = command(
+        "classify", "-", "--model", weights, "--device", "cpu", "--level", level,
+        code=code, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    out, _ = process.communicate(b"a text\n")
+    assert process.returncode == DONE
+    assert out.splitlines()[0].endswith(b"\ta text")
+    assert out.splitlines()[1:] == [b"[]"]
 
 
 def test_wrong_options_are_unusable(capsys):

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from conftest import compiler_installed
+from conftest import by_turns, compiler_installed, quick
 
 from charcnn import catalog
 from charcnn.classify import cpu_functions, engine
@@ -55,7 +55,7 @@ from charcnn.classify import classifier, cpu_functions
 from charcnn.__main__ import main
 from charcnn.compiling.workers import FILES
 from charcnn.runtime.monitor import Monitor
-classifier.Engine, cpu_functions.NoLevel.monitor = cpu_functions.NoLevel, Monitor()
+classifier.Engine = type("Level", (cpu_functions.NoLevel,), {"monitor": Monitor(), "waits": lambda *_: False})
 with event.install_recorder("numba:compile") as recorder:
     for file in FILES:
         for encode_on in classifier.ENCODE_ON:
@@ -203,6 +203,7 @@ print(sum(sum(one.cache_hits.values()) for one in stats), sum(sum(one.cache_miss
 """
 
 
+@by_turns
 def test_a_first_start_compiles_nothing_itself(tmp_path):
     script = FOUND.split("with compiling_for")[0] + FIRST
     assert python("-c", script, "l6", "fp32", cache=tmp_path).stdout == "6 0\n"
@@ -237,6 +238,7 @@ assert all(row.made for row in LAYERS)
 """
 
 
+@by_turns
 def test_layers_of_levels_are_the_catalogues(tmp_path):
     assert python("-c", LAYERS, cache=tmp_path).stdout == "True [] []\n"
 
@@ -315,6 +317,7 @@ sys.exit(int(sys.argv[1]))
 """
 
 
+@quick(lambda status: status)
 @pytest.mark.parametrize(("end", "status"), [("0", 0), ("3", 3), ("killed", -9)])
 def test_processes_that_go_on_end_with_the_one_that_started_them(end, status, tmp_path):
     (tmp_path / "endless.py").write_text(WORKER)
@@ -409,17 +412,15 @@ def test_processes_that_save_at_once_lose_nothing(tmp_path):
     script = """
     print("ready", flush=True)
     input()
-    for i in range(60):
+    for i in range(20):
         cache.save_overload(kinds(2 * i + who), made(2 * i + who))
 """
     together(script, tmp_path)
-    look = """
-    print([cache.load_overload(kinds(i), context) for i in range(120)])
-"""
-    done = python("-c", SAVING + look, "0", cache=tmp_path)
-    assert json.loads(done.stdout) == list(range(120))
+    look = "    print([cache.load_overload(kinds(i), context) for i in range(40)])"
+    assert json.loads(python("-c", SAVING + look, "0", cache=tmp_path).stdout) == list(range(40))
 
 
+@by_turns
 def test_processes_that_save_functions_for_the_cpu_at_once_lose_nothing(tmp_path):
     before = """
 import sys
@@ -439,13 +440,12 @@ def kinds(i):
     script = """
 print("ready", flush=True)
 input()
-for i in range(60):
+for i in range(20):
     cache.save_overload(kinds(2 * i + who), made(2 * i + who))
 """
     together(script, tmp_path, before=before)
-    look = "print([cache.load_overload(kinds(i), context) for i in range(120)])"
-    done = python("-c", before + look, "0", cache=tmp_path)
-    assert json.loads(done.stdout) == list(range(120))
+    look = "print([cache.load_overload(kinds(i), context) for i in range(40)])"
+    assert json.loads(python("-c", before + look, "0", cache=tmp_path).stdout) == list(range(40))
 
 
 def test_what_one_process_compiles_the_other_waits_for(tmp_path):

@@ -71,7 +71,8 @@ EDITS = {
     ),
     "a reference": ("charcnn/ops/reference/values.py", "def linear(", REFERENCE),
     "an operator's row": (
-        "charcnn/ops/table.py", '    Operator("softmax",', '    Operator("softsign", FLOAT32, "relu", in_place=True),\n'
+        "charcnn/ops/operators.py", '    Operator("softmax",',
+        '    Operator("softsign", FLOAT32, "relu", in_place=True),\n',
     ),
     "variants' rows": ("charcnn/ops/table.py", '    *_rows("softmax", "loops"', VARIANTS),
     "what is timed": ("bench/cases.py", '    "softmax": (', '    "softsign": (Layer("logits", Draw.logits),),\n'),
@@ -81,8 +82,9 @@ EDITS = {
 }  # fmt: skip
 """By what a step adds: the file, what stands there already, and what goes before it."""
 NAMED = (
-    "charcnn/ops/table.py", "ops/reference/", "bench/cases.py", "tests/operator_cases.py", "tests/test_reference.py",
-    "charcnn/levels/", "its row in the catalogue", "docs/levels/lK.md", "python bench/report.py",
+    "charcnn/ops/table.py", "charcnn/ops/operators.py", "ops/reference/", "bench/cases.py",
+    "tests/operator_cases.py", "tests/test_reference.py", "charcnn/levels/", "its row in the catalogue",
+    "docs/levels/lK.md", "python bench/report.py",
 )  # fmt: skip
 GENERATED = re.compile(r"README\.md|docs/.*\.(md|svg)|charcnn/ops/__init__\.pyi")
 TOYS = f"softsign or {LEVEL}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
-from conftest import CPU_LEVELS
+from conftest import CPU_LEVELS, by_turns
 from test_calibrate import draw, error, same, sample
 
 from charcnn import Classifier, catalog
@@ -136,6 +136,7 @@ def test_products_are_exact_and_what_is_stored_is_rounded_once(size, precision):
     assert (buffer[-margin:] == 77).all()
 
 
+@by_turns
 @pytest.mark.parametrize("kernel", TILED)
 def test_tiles_of_amx_emulated(kernel, monkeypatch):
     precision, result, _ = kernel

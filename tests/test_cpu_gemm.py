@@ -149,6 +149,17 @@ def test_a_tile_with_little_too_much(panel, columns, rows, monkeypatch):
     assert cpu_tile.tile_of_columns(columns, rows).panel == panel
 
 
+@pytest.mark.parametrize("tile", [pytest.param("avx2", marks=marks("avx2"))])
+def test_a_tile_that_fetches_lines_and_a_half(tile):
+    of = cpu_tile.replace(cpu_tile.choose_tile(tile), rows=4, vectors=3)
+    draw = np.random.default_rng(0)
+    weight, bias = draw.standard_normal((50, 1, 1, 40), np.float32), draw.standard_normal(50, np.float32)
+    for rows in (4, 5, 12, 33):
+        x, y = draw.standard_normal((1, 1, rows, 40), np.float32), np.empty((1, 1, rows, 50), np.float32)
+        CpuPacked(weight, bias, of).multiply(x, y)
+        np.testing.assert_allclose(y[0, 0], x[0, 0] @ weight[:, 0, 0].T + bias, rtol=1e-4, atol=1e-4)
+
+
 @each_tile
 def test_launchers_take_the_environments_tile(tile, monkeypatch):
     rng = np.random.default_rng(2)

@@ -54,7 +54,7 @@ def python(code, *words, **environment):
     return done
 
 
-@pytest.mark.parametrize("level", ["l11", "l18"])
+@pytest.mark.parametrize("level", [pytest.param("l11", marks=pytest.mark.exhaustive), "l18"])
 def test_bits_do_not_depend_on_the_number_of_threads(level):
     lines = python(THREADS, level, NUMBA_NUM_THREADS="5").stdout.splitlines()
     assert len(lines) == 4

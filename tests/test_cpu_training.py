@@ -8,6 +8,7 @@ from functools import cache
 import numba
 import numpy as np
 import pytest
+from conftest import quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,6 +88,7 @@ def test_gradients_of_any_sizes(widths, kernels, layernorm, n, seed, alphabet):
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5 * largest, err_msg=name)
 
 
+@quick(lambda tile: tile != "plain")
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize(
     ("n", "length", "c_in", "c_out", "taps"), [(3, 300, 7, 5, 3), (1, 9, 70, 13, 1), (9, 4, 33, 2, 4)]

@@ -126,7 +126,7 @@ def test_more_shared_memory_than_there_is_is_told(monkeypatch):
     monkeypatch.setattr(device, "shared_limit", lambda: 101_376)
     message = "a block needs 166,912 bytes of shared memory: this GPU has 101,376"
     with pytest.raises(device.DeviceError, match=message):
-        launch._allow_shared(object(), 166_912, False)
+        launch._allow(object(), 166_912, False, 1)
 
 
 def test_kernels_are_looked_up_once_for_scalars_of_a_type(monkeypatch):

@@ -137,7 +137,7 @@ def test_nan_stays_where_it_is(poisoned):
     close(out[finite], expected[finite])
 
 
-@quick(lambda: False)  # test_ops has none, others ReLU; each is a function of an accumulator
+@quick(lambda: False, everywhere=False)  # test_ops has none, others ReLU; each is a function of an accumulator
 @pytest.mark.parametrize("epilogue", ["", "tanh", "gelu"])
 def test_every_epilogue(epilogue):
     (x, weight, bias), found, _, _ = draw("odd")

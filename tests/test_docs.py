@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import cases
 import numpy as np
 import pytest
+from conftest import by_turns
 from report import cards, documents, limits, plot
 from report.markdown import anchor, headings
 from report.pictures import PICTURES
@@ -67,6 +68,7 @@ def page(name):
     return (ROOT / "docs" / "levels" / f"{name}.md").read_text()
 
 
+@by_turns  # .ci/run asks for it, too
 def test_generated_blocks_are_up_to_date():
     done = run_report(ROOT, "--check")
     assert done.returncode == 0, done.stderr
@@ -78,6 +80,8 @@ def test_a_stale_block_is_told_and_mended(tmp_path):
     shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "CONTRIBUTING.md", tmp_path)
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "machine_code.json", tmp_path / "tests")
     readme, drawing = tmp_path / "README.md", tmp_path / plot.PLOT.relative_to(ROOT)
     original, drawn = (ROOT / "README.md").read_text(), drawing.read_text()
     stale = original.replace("| [l6](docs/levels/l6.md) |", "| l6 |")
@@ -105,6 +109,7 @@ def test_a_stale_block_is_told_and_mended(tmp_path):
         ("<!-- change:begin l2 forward -->\n<!-- change:end -->", "forward is the same in l1 and l2"),
         ("<!-- change:begin l5 replica -->\n<!-- change:end -->", "charcnn/levels/l4.py has no build.replica"),
         ("<!-- steps:begin relu relu1 fast -->\n<!-- steps:end -->", "relu has no fast"),
+        ("<!-- behind:begin speed -->\n<!-- behind:end -->", "nothing is compared as speed"),
     ],
 )
 def test_a_wrong_block_is_an_error(tmp_path, text, message):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bert_folder import TEXTS, WORDS, ids_of, of_pytorch, written
-from conftest import quick
+from conftest import by_turns, quick
 from test_mpi import mpiexec, needs_mpi
 
 import charcnn
@@ -44,7 +44,8 @@ def right(of: charcnn.Embedder, texts: list[str]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "technique", ["loops", "cpu_gemm", "strong", pytest.param("mma", marks=pytest.mark.exhaustive)]
+    "technique",
+    ["loops", "cpu_gemm", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("strong", "mma"))],
 )
 def test_embeddings_are_the_reference_s(folder: Path, technique: str) -> None:
     of = made(folder, technique=technique, batch=2)
@@ -199,9 +200,10 @@ def test_real_weights_give_the_embeddings_of_pytorch() -> None:
     assert embeddings[0] @ embeddings[1] > 0.3 > embeddings[0] @ embeddings[2]
 
 
+@by_turns
 @needs_mpi
 @pytest.mark.parametrize("mode", ["static", "async", "farm"])
-@quick(lambda mode: mode == "farm", everywhere=True)
+@quick(lambda mode: mode == "farm")
 def test_ranks_write_the_bytes_of_one_process(folder: Path, mode: str) -> None:
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(WORDS[4:], rng.integers(1, 15))) for _ in range(75)]

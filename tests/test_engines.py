@@ -13,7 +13,7 @@ from pathlib import Path
 
 import engines
 import pytest
-from conftest import quick
+from conftest import by_turns, quick
 from dying_classifier import MARKER
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -115,6 +115,7 @@ def test_the_page_has_these_programs():
         assert sum(map(bool, code.splitlines()[1:])) <= 25, name
 
 
+@by_turns
 @pytest.mark.parametrize("name", PACKAGES)
 def test_labels_are_those_of_one_process(name, news, run, classifier):
     pytest.importorskip(PACKAGES[name])
@@ -126,7 +127,7 @@ def test_labels_are_those_of_one_process(name, news, run, classifier):
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-@quick(lambda name: name != "processes", everywhere=True)
+@quick(lambda name: name != "processes")
 def test_a_worker_is_killed(name, news, run, classifier):
     pytest.importorskip(PACKAGES[name])
     classifier.predict(TEXTS)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import quick
+from conftest import by_turns
 from test_mpi import KEEP_LOGITS, mpiexec, needs_mpi, survives_deaths
 
 from charcnn import offload
@@ -83,8 +83,7 @@ print("rank done", comm.rank)
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@quick(lambda ranks: ranks < 4, everywhere=True)
+@pytest.mark.parametrize("ranks", [1, *(pytest.param(ranks, marks=by_turns) for ranks in (2, 4))])
 def test_any_source_over_any_ranks_gives_the_bits_of_static(ranks):
     done = mpiexec(ranks, "-c", ROUND_TRIP)
     assert done.returncode == 0, done.stderr
@@ -115,7 +114,7 @@ if comm.rank == 0:
 
 
 @needs_mpi
-@pytest.mark.parametrize("mode", ["async", "farm"])
+@pytest.mark.parametrize("mode", [pytest.param("async", marks=pytest.mark.exhaustive), "farm"])
 def test_a_slow_rank_holds_up_only_the_two_chunks_that_it_has(mode, tmp_path):
     """Shared out evenly it would have 25 of 100, and wait for ever."""
     done = mpiexec(4, "-c", GATED, tmp_path / "chunks", mode)
@@ -246,6 +245,7 @@ farm.leave(0)
 """
 
 
+@by_turns
 @needs_mpi
 @needs_ulfm
 def test_after_the_roots_death_a_restart_continues(tmp_path):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import quick
+from conftest import by_turns, quick
 
 ROOT = Path(__file__).parent.parent
 
@@ -79,8 +79,9 @@ def run(tmp_path, code, *words, **environment):
     return done.stdout
 
 
+@by_turns
 @pytest.mark.parametrize("layer", ["omp", "workqueue"])
-@quick(lambda layer: layer == "omp", everywhere=True)
+@quick(lambda layer: layer == "omp")
 def test_a_forked_child_is_told(tmp_path, layer):
     predict = "\ndef predict(text):\n    return classifier.predict(text)\n"
     told = run(tmp_path, predict + FORKED, layer, NUMBA_THREADING_LAYER=layer)
@@ -89,5 +90,6 @@ def test_a_forked_child_is_told(tmp_path, layer):
     assert message.startswith("this classifier's level was made before this process was forked")
 
 
+@by_turns
 def test_a_spawned_process_is_handed_a_classifier(tmp_path):
     run(tmp_path, SPAWNED)

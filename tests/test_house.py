@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from conftest import by_turns
 from house import (
     LATE,
     LISTS,
@@ -109,6 +110,7 @@ def test_what_is_counted():
     assert set(levels()) == {row.name for row in LEVELS}
 
 
+@by_turns  # .ci/run asks for it, too
 @pytest.mark.skipif(not find_spec("importlinter"), reason="needs import-linter, which is there from Python 3.11 on")
 def test_rooms_import_those_below():
     """The contracts of pyproject.toml; a room that none of them names is an error, too."""

@@ -30,7 +30,7 @@ pieces = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @example([b","] * MOST)
 @given(pieces)
 def test_csv_rows_are_those_of_pythons_csv(tmp_path_factory, parts):

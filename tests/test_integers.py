@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from conftest import by_turns
 from numba import cuda
 
 from charcnn.gpu import device
@@ -52,6 +53,7 @@ print(types_of(jit()(places), row))
 """
 
 
+@by_turns
 def test_types_are_of_32_bits_in_our_kernels_alone(tmp_path):
     """A user's kernel of the same body, compiled in the same process behind ours, has Numba's types."""
     pytest.importorskip("cuda.bindings", reason="needs the CUDA wheels (extra cuda)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import pytest
+from conftest import by_turns
 from emulated_ranks import Died, Killed, Ranks
 from sharded_ways import WAYS, made, taught
 
@@ -85,6 +86,7 @@ def run_of(monkeypatch, tmp_path):
     return make
 
 
+@by_turns
 @pytest.mark.parametrize(("way", "ranks", "every"), [
     ("t7", 2, 11), *(pytest.param(way, 3, 3, marks=pytest.mark.exhaustive) for way in WAYS)
 ])  # fmt: skip

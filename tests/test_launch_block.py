@@ -62,6 +62,22 @@ def test_the_driver_gets_grid_attributes_and_parameters_as_it_documents_them(han
     assert block.arrays == {0}
 
 
+def test_a_cooperative_launch_and_clusters_that_run_at_once(handed, monkeypatch):
+    block = LaunchBlock(None, 99, (), (), 3, 32, cooperative=True)
+    block.start(0, [])
+    config = handed[1][0]
+    assert (config.count, config.attributes[0].id, config.attributes[0].value[0]) == (1, 2, 1)
+
+    def answered(found, function, config):
+        ctypes.c_int.from_address(found).value = 7
+        return int(function == 98)
+
+    monkeypatch.setattr(driver, "function", lambda name, count: answered)
+    assert LaunchBlock(None, 99, (), (), 3, 32, cluster=2).most_clusters() == 7
+    with pytest.raises(DeviceError, match="how many clusters run at once: CUDA_ERROR_INVALID_VALUE"):
+        LaunchBlock(None, 98, (), (), 3, 32, cluster=2).most_clusters()
+
+
 def test_a_block_that_holds_its_numbers_takes_addresses_alone(handed):
     x, y = OnGpu((2, 3), BEGIN), OnGpu((4,), BEGIN + 4096)
     kinds = types.Array(types.float32, 2, "C"), types.uint32, types.Array(types.float32, 1, "C"), types.uint64
@@ -101,8 +117,9 @@ def test_arguments_that_no_kernel_takes_are_named(handed):
 class Called:
     """What `Replay.keep` reads of a call."""
 
-    def __init__(self, out, *started, repeats=True):
+    def __init__(self, out, *started, repeats=True, own=()):
         self.out, self.started, self.repeats, self.stream, self.inputs = out, [*started], repeats, 0, ()
+        self.own = [*own]
 
 
 class Recorder:
@@ -190,7 +207,7 @@ def test_true_is_not_one(gpu):
 @pytest.mark.parametrize(
     "how",
     [
-        {"repeats": False},  # it took memory of its own, or started something through another call
+        {"repeats": False},  # it started something through another call
         {"extra": (np.uint64(BEGIN + (1 << 30)),)},  # an address that lies in none of its arrays
     ],
 )
@@ -207,6 +224,29 @@ def test_a_layer_may_read_arrays_of_its_own(gpu):
     block = kept(known, x, weight, y, np.uint64(BEGIN + (1 << 30)))
     assert known.started((x, weight), (), y, None) is y
     assert block.starts[0][1][-1] == BEGIN + (1 << 30)
+
+
+def test_a_calls_own_arrays_are_others_each_time(gpu, monkeypatch):
+    class Given(SimpleNamespace):
+        def __init__(self, nbytes):
+            assert nbytes == 64
+            super().__init__(address=next(addresses))
+            held.append(self.address)
+
+        def __del__(self):
+            held.remove(self.address)
+
+    addresses, held = iter((BEGIN + (3 << 20), BEGIN + (4 << 20))), []
+    monkeypatch.setattr(replay.pool, "PooledMemory", Given)
+    known = replay.Replay()
+    x, weight, y = arrays(BEGIN)
+    own = OnGpu((16,), BEGIN + (1 << 30))
+    block = kept(known, x, weight, y, np.uint64(own.begin + 8), own=[own])
+    assert known.started((x, weight), (), y, 9) is None  # memory is kept for the default stream alone
+    for where in (BEGIN + (3 << 20), BEGIN + (4 << 20)):
+        assert known.started((x, weight), (), y, None) is y
+        assert block.starts[-1][1][-1] == where + 8
+        assert not held  # given back once all was started
 
 
 def test_arrays_that_overlap_are_not_kept_as_an_address_would_be_of_either(gpu):
@@ -278,7 +318,7 @@ def test_calls_are_forgotten_before_they_are_many(gpu, monkeypatch):
 
 
 def test_a_call_knows_what_else_was_launched_meanwhile(monkeypatch):
-    """One that packs weights by another call, or takes memory, is not started anew from what itself has launched."""
+    """One that packs weights by another call is not started anew from what itself has launched."""
     call = SimpleNamespace(_before=3, started=[1, 2], out=OnGpu((8,), BEGIN), _device=True, _once=False)
     repeats = launch.Call.repeats.fget
     monkeypatch.setattr(launch, "_counter", SimpleNamespace(launches=5))

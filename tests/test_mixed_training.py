@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import by_turns
 from numba import cuda
 from small_gpu import fresh_kernels
 from test_cpu_training import takes_all_or_nothing
@@ -45,6 +46,7 @@ def leaking(config, slope):
     return place(rest, (config.length,))
 
 
+@by_turns
 def test_a_step(monkeypatch):
     """Leaky ReLU, weights of rows, fewer inputs than rows: the loss and all gradients within what rounding allows.
 
@@ -72,7 +74,7 @@ class PlainProduct:
     partial, nbytes = None, 0
 
     def __init__(self, kind, a, b, out, of, *, taps=1, bias=None, rectified=False, mask=None, factors=None):
-        self._kind, self._taps, self._rectified = kind, taps, rectified
+        self._kind, self._taps, self._rectified, self._of = kind, taps, rectified, of.name
         self._a, self._b, self._out, self._bias, self._mask, self._factors = a, b, out, bias, mask, factors
 
     @staticmethod
@@ -80,7 +82,7 @@ class PlainProduct:
         """Nothing."""
 
     def start(self, stream):
-        a, b, taps = floats(self._a), floats(self._b), self._taps
+        a, b, taps = self._floats(self._a), self._floats(self._b), self._taps
         rows, behind = len(a), np.zeros((self._taps, a.shape[1]))
         if self._kind not in (FORWARD, BY_FEATURES):
             after = np.concatenate([a, behind])
@@ -98,19 +100,21 @@ class PlainProduct:
         if self._rectified:
             sums = np.where(sums > 0, sums, below * sums)
         if self._mask is not None:
-            mask = floats(self._mask)
+            mask = self._floats(self._mask)
             sums = sums * np.where(mask > 0, above, np.where(mask < 0, below, 0))
-        self._out.copy_to_device(words(sums))
+        self._out.copy_to_device(self._words(sums))
 
+    def _words(self, values):
+        """The numbers in 16 bits, to the nearest."""
+        if self._of == "fp16":
+            return values.astype(np.float16).view(np.uint16)
+        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
-def words(values):
-    """bf16 of float32, to the nearest."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-def floats(array):
-    return (array.copy_to_host().astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    def _floats(self, array):
+        words = array.copy_to_host()
+        values = words.view(np.float16) if self._of == "fp16" else (words.astype(np.uint32) << 16).view(np.float32)
+        return values.astype(np.float64)
 
 
 @pytest.fixture
@@ -123,6 +127,7 @@ def products(monkeypatch):
 GROUP = ParameterGroup(0, lr=1e-2)
 
 
+@by_turns
 @pytest.mark.usefixtures("products")
 def test_a_training_resumes_to_the_same_bytes():
     """Dropout, several labels, a leak that changes and weights of rows; the average, too."""
@@ -151,10 +156,49 @@ def test_a_training_resumes_to_the_same_bytes():
     takes_all_or_nothing(second, state)
 
 
+@by_turns
+@pytest.mark.usefixtures("products")
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
+def test_fp16_leaves_out_a_step_that_overflows():
+    """And halves the loss scale, from which a saved training goes on; gradients are those of float64."""
+    rest = (layers.Relu(), layers.MaxPool1d(3))
+    blocks = [layer for block in (1, 2) for layer in (
+        layers.Conv1d(8, 3, name=f"conv{block}"), layers.LayerNorm(name=f"norm{block}"), *rest)]  # fmt: skip
+    linear = layers.Flatten(), layers.Linear(8, name="fc1"), layers.Relu(), layers.Linear(3, name="fc2")
+    nodes = place((layers.OneHot(6), *blocks, layers.Conv1d(8, 1, name="conv3"), *rest, *linear), (38,))
+    rng = np.random.default_rng(0)
+    weights = {name: (rng.standard_normal(shape) / 4).astype(np.float32)
+               for node in nodes for name, shape in node.parameters.items()}  # fmt: skip
+    ids, targets = rng.integers(0, 7, (2, 38), np.uint8), rng.random((2, 3), np.float32)
+    how = {"group": GROUP, "precision": "fp16"}
+    first, second = (MixedTraining(nodes, weights, 2, **how) for _ in range(2))
+    loss, found = first.loss_and_gradients(ids, targets)
+    exact, sigma = gradient_errors.expected(nodes, ids, targets, weights, "fp16")
+    errors = gradient_errors.in_sigmas({"loss": np.array(loss), **found}, exact, sigma)
+    assert max(errors.values()) <= BOUND, errors
+    first.step(ids, targets)
+    before = first.state()
+    first.step(ids, targets, weights=np.array([1, 1e30], np.float32))
+    after = first.state()
+    assert after.pop("loss_scale") == {"scale": 2.0**15, "made": 0, "left_out": 1}
+    assert before.pop("loss_scale") == {"scale": 2.0**16, "made": 1, "left_out": 0}
+    assert all(np.array_equal(saved, after[name]) for name, saved in before.items())
+    assert (before["steps"], first.left_out) == (1, 1)
+    second.restore(first.state())
+    for training in (first, second):
+        training.step(ids, targets)
+    assert first.state()["loss_scale"] == second.state()["loss_scale"]
+    assert first.params["conv1.weight"].tobytes() == second.params["conv1.weight"].tobytes()
+    assert not np.array_equal(first.state()["weights"], before["weights"])
+    with pytest.raises(ValueError, match=r"^state\['loss_scale'\] is None"):
+        second.restore({**first.state(), "loss_scale": None})
+
+
 def answered(config, ids, weights):
     return run(config.nodes, ids, {name: np.asarray(array, np.float64) for name, array in weights.items()})
 
 
+@by_turns
 @pytest.mark.usefixtures("products")
 def test_answers_have_neither_dropout_nor_leak():
     weights, (ids, targets) = params.init(CONFIG, 1), drawn(3)
@@ -197,6 +241,7 @@ def test_what_is_alive():
         assert not found[name][at]
 
 
+@by_turns
 @pytest.mark.usefixtures("products")
 def test_an_average_begins_with_the_first_weights():
     weights, (ids, targets) = params.init(CONFIG, 1), drawn(2)

@@ -67,6 +67,7 @@ EMULATED = {
     "conv1d_stat_nlc_mma_fp8": DEEP,
     "conv1d_relu_nlc_mma_fp8": BROAD,
     "linear_nlc_mma_fp8": LINEAR,
+    "linear_gelu_linear_nlc_mma_fp16": {"n": 2, "c_in": 20, "c_mid": 24, "c_out": 8},
 }
 """Emulation is slow: each epilogue and precision once, and what differs in how they store."""
 
@@ -106,7 +107,7 @@ def test_launches_ask_for_their_method_and_precision():
     def compute(call, x, weight, bias, precision, **options):
         asked.append((x.shape, weight.shape, precision, options))
 
-    launch, pooled, stat, linear = one_shot.launches(Kept, "said", compute)
+    launch, pooled, stat, linear, two = one_shot.launches(Kept, "said", compute)
     assert launch.__doc__ == linear.__doc__ == "said"
     x, weight = np.zeros((2, 9, 4)), np.zeros((3, 4, 5))
     call = SimpleNamespace(out=np.zeros((2, 7, 5)), moments="m", stream="s")
@@ -130,9 +131,12 @@ def test_launches_ask_for_their_method_and_precision():
     assert asked[11:] == [((1, 4, 5), "fp16", 0.5, "s"), ("relu", (2, 1, 4), (2, 1, 5))]
     linear.prepare(weight[0], None, precision="fp16", epilogue="relu")(call, np.zeros((2, 4)))
     assert asked[13:] == [((1, 4, 5), "fp16", 1.0, 0), ("relu", (2, 1, 4), (2, 1, 5))]
+    call.scratch = lambda shape, dtype: np.zeros(shape, dtype)
+    two(call, np.zeros((2, 4)), weight[0], np.zeros(5), np.zeros((5, 5)), None, precision="fp16", epilogue="gelu")
+    assert [one[0] for one in asked[15:]] == [(1, 4, 5), "gelu", (1, 5, 5), "store"]
     one_shot.launch_conv2d(compute, "said")(call, x, weight, None, 2, 3, 4, 5, precision="fp16", epilogue="relu")
     moves = {"stride": 2, "padding": 3, "dilation": 4, "groups": 5}
-    assert asked[15:] == [((2, 9, 4), (3, 4, 5), "fp16", {"epilogue": "relu", **moves})]
+    assert asked[19:] == [((2, 9, 4), (3, 4, 5), "fp16", {"epilogue": "relu", **moves})]
 
 
 def run(pointwise, pool_size, x, weight, bias, precision, **options):

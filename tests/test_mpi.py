@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import by_turns
 
 from charcnn import offload
 
@@ -236,7 +237,7 @@ print("rank done", comm.rank, comm.size)
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_any_inputs_over_any_ranks_come_back_in_order(ranks):
     done = mpiexec(ranks, "-c", ROUND_TRIP)
     assert done.returncode == 0, done.stderr
@@ -280,7 +281,7 @@ def test_levels_give_the_same_bits_on_any_number_of_ranks(name, inputs, tmp_path
 @needs_mpi
 def test_report_under_mpi(tmp_path):
     file = tmp_path / "report.json"
-    done = mpiexec(2, "-m", "charcnn.levels.l1", "--config", "tiny", "--inputs", 5, "--json", file)
+    done = mpiexec(2, "-m", "charcnn.levels.l0", "--config", "tiny", "--inputs", 3, "--json", file)
     assert done.returncode == 0, done.stderr
     assert json.loads(file.read_text())["ranks"] == 2
     assert done.stdout.count("validated") == 1, "the root alone reports"
@@ -291,11 +292,11 @@ import sys
 from charcnn import offload
 import charcnn.levels
 charcnn.levels.prepare()
-from charcnn.levels import l2
+from charcnn.levels import l0
 from charcnn.levels.runner import command as runner
 rank = offload.world().rank
 def build(params, config, *, batch=4, gpus=None, monitor=None):
-    run = l2.build(params, config, batch=batch, monitor=monitor)
+    run = l0.build(params, config, batch=batch, monitor=monitor)
     calls = []
     def fail(ids):
         calls.append(1)
@@ -303,11 +304,12 @@ def build(params, config, *, batch=4, gpus=None, monitor=None):
             raise {error}
         return run(ids)
     return fail
-build.__module__ = "charcnn.levels.l2"
-runner.main(build, ["--config", "tiny", "--inputs", "6"])
+build.__module__ = "charcnn.levels.l0"
+runner.main(build, ["--config", "tiny", "--inputs", "2"])
 """
 
 
+@by_turns
 @needs_mpi
 def test_a_rank_that_raises_stops_all_with_its_traceback():
     done = mpiexec(2, "-c", FAILING.format(error="ZeroDivisionError('the lens cap is on')"))
@@ -317,6 +319,7 @@ def test_a_rank_that_raises_stops_all_with_its_traceback():
     assert "validated" not in done.stdout
 
 
+@by_turns
 @needs_mpi
 def test_a_rank_out_of_memory_stops_all_with_one_line():
     done = mpiexec(2, "-c", FAILING.format(error="MemoryError()"))

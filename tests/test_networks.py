@@ -91,7 +91,7 @@ SLOW = ("alexnet", "direct"), ("alexnet", "strong"), ("alexnet", "winograd"), ("
 
 # What is slow in the simulator. By `direct` test_parallel has alexnet, exhaustive as well; by `winograd`
 # test_channels_last has a network of groups and steps, as it has; chains are test_chain2d's.
-@quick(lambda name, technique: (name, technique) not in SLOW, everywhere=True)
+@quick(lambda name, technique: (name, technique) not in SLOW)
 @quick(taken)
 @pytest.mark.parametrize("technique", [row.name for row in NETWORK_TECHNIQUES])
 @pytest.mark.parametrize("name", TITLES)
@@ -253,7 +253,7 @@ def test_command(tmp_path):
     assert "roofline: " in done.stdout
 
 
-@quick(lambda: False)  # a GPU compiles every technique for it, which test_techniques has
+@quick(lambda: False, everywhere=False)  # a GPU compiles every technique for it, which test_techniques has
 def test_compare(ended):
     done = ended(command.main, "mnist", ["--compare", "--inputs", "20", "--variant", "stride2"])
     assert done.returncode == 0, done.stderr

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import compiler_installed
+from conftest import by_turns, compiler_installed
 
 from charcnn.compiling.networks import runnable
 from charcnn.compiling.stand_in import Target
@@ -170,13 +170,8 @@ def test_there_are_two():
     assert [path.stem for path in NOTEBOOKS] == ["story", "wgmma"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.exhaustive] if path.stem == "story" else [])
-        for path in NOTEBOOKS
-    ],
-)
+@by_turns
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path, environment):
     pytest.importorskip("nbclient", reason="nbclient is not installed: pip install -e '.[test]'")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed: pip install -e '.[test]'")

@@ -17,7 +17,7 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 from conftest import part, wheels_installed
-from offline_levels import ADAMW, BETWEEN_PRODUCTS, COLLECTIVES, ENCODERS, SPARSE
+from offline_levels import ADAMW, BETWEEN_PRODUCTS, COLLECTIVES, ENCODERS, PERSISTENT, SPARSE
 
 from charcnn.catalog import CHAIN, IMAGE_CHAIN, VARIANTS
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
@@ -49,7 +49,7 @@ PARTS = 48
 """Of what is as it was, a part in so many is compiled nevertheless."""
 
 LEVEL_17, TOOM_COOK, FOR_ADA = "l17", "toom_cook", "l14 fp8"
-BESIDE = (LEVEL_17, TOOM_COOK, FOR_ADA, *ENCODERS, COLLECTIVES, ADAMW, BETWEEN_PRODUCTS, SPARSE)
+BESIDE = (LEVEL_17, TOOM_COOK, FOR_ADA, *ENCODERS, PERSISTENT, COLLECTIVES, ADAMW, BETWEEN_PRODUCTS, SPARSE)
 """What these launch beside the variants (`offline_build`)."""
 
 FEW_PORTABLE, FOR_TURING = "few inputs of l21", "l14 fp16"

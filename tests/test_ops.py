@@ -119,19 +119,22 @@ def run(variant, case: Case, taken: Case | None = None):
     check(variant, out, expected)
 
 
-@quick(lambda variant, sizes: tried(variant, sizes, "edges"))
+@quick(lambda variant, sizes: tried(variant, sizes, "edges"), everywhere=False)
 @pytest.mark.parametrize(("variant", "sizes"), edges_of(VARIANTS))
 def test_edges(variant, sizes):
     run(variant, built(variant, CASES[variant.operator], sizes))
 
 
-@quick(lambda variant, sizes: tried(variant, sizes, "large"))
+@quick(lambda variant, sizes: tried(variant, sizes, "large"), everywhere=False)
 @pytest.mark.parametrize(("variant", "sizes"), large_of(VARIANTS))
 def test_large(variant, sizes):
     run(variant, built(variant, CASES[variant.operator], sizes, normal=True))
 
 
-@quick(lambda variant, share: share > 1 and not repeats(variant) and not costs(variant) and not shown(variant))
+@quick(
+    lambda variant, share: share > 1 and not repeats(variant) and not costs(variant) and not shown(variant),
+    everywhere=False,
+)
 @pytest.mark.parametrize(
     "share",
     [1] if device.SIMULATED else [pytest.param(3, marks=pytest.mark.sample), 1],
@@ -317,6 +320,7 @@ def test_numpy_in_numpy_out(variant):
 
 
 @each(CUDA)
+@quick(lambda given_out, given_stream: given_out == given_stream)
 @pytest.mark.parametrize("given_out", [False, True], ids=["made", "given"])
 @pytest.mark.parametrize("given_stream", [False, True], ids=["default", "stream"])
 def test_device_in_device_out(variant, given_out, given_stream, stream, monkeypatch):
@@ -355,7 +359,7 @@ def test_numpy_on_a_stream(variant, stream, monkeypatch):
     assert streams == {numbered(stream)}
 
 
-@each(CUDA)
+@each(CUDA[: 1 if device.SIMULATED else None])
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 @pytest.mark.skipif(device.SIMULATED, reason="the simulator has no __cuda_array_interface__: needs a GPU")
 def test_other_libraries_arrays(variant, library):

@@ -68,13 +68,13 @@ def test_joined_texts_say_how_much_is_their_own():
     joined, share = joined[::2], share[::2]  # of the others, what stands behind may be blank
     assert 0.3 < (share == 1).mean() < 0.5
     assert np.array_equal(joined[share == 1], ids[::2][share == 1])
-    for row, own in zip(joined, share, strict=True):
-        if own < 1:
+    for row, part in zip(joined, share, strict=True):
+        if part < 1:
             begin = int((row == 1).sum())
             assert begin < 20
             assert (row[begin:30] == 2).all()
             assert (row[30:] == 9).all()
-            assert own == pytest.approx(begin / 30)
+            assert part == pytest.approx(begin / 30)
     assert changed(np.full((3, 40), 9), cut=1.0)[1].tolist() == [1, 1, 1]
     assert changed(ids)[1] is None
 
@@ -222,18 +222,14 @@ HOPPER = {"gpu": "", "capability": (9, 0)}
         ((), {"gpu": "", "torch": False}, ("own", "cuda", "bf16"), None),
         ((), {"gpu": "", "cuda_build": False}, ("own", "cuda", "bf16"), None),
         (("own",), {"gpu": ""}, ("own", "cuda", "bf16"), None),
+        (("auto", "auto", "fp16"), {"gpu": ""}, ("own", "cuda", "fp16"), None),
         (("own", "cpu", "float32"), {"gpu": ""}, ("own", "cpu", "float32"), None),
         (("auto", "cpu"), {"gpu": OLD}, ("own", "cpu", "float32"), None),
         ((), {"gpu": OLD}, ("torch", "auto", "auto"), f"engine torch trains: {OLD}, and own kernels train on"),
         ((), {"gpu": OLD, "torch": False}, ("own", "cpu", "float32"), f"warning: the CPU trains: {OLD}, and own"),
         (("own",), {"gpu": OLD}, ("own", "cpu", "float32"), f"warning: the CPU trains: {OLD}, and own kernels"),
         ((), {"mixup": 0.2}, ("torch", "auto", "auto"), "engine torch trains: mixup=0.2, which own kernels lack"),
-        (
-            (),
-            {"compiled": True},
-            ("torch", "auto", "auto"),
-            "engine torch trains: compile: own kernels have no",
-        ),
+        ((), {"compiled": True}, ("torch", "auto", "auto"), "engine torch trains: compile: own kernels have no"),
         (("auto", "cpu", "bf16"), {}, ("torch", "cpu", "bf16"), "engine torch trains: precision bf16, and own kernels"),
         (("torch",), {}, ("torch", "auto", "auto"), None),
     ],
@@ -314,7 +310,7 @@ texts = [f"the {word} of today" for word in ("goal", "bank", "orbit")] * 10
 labels = ["sport", "money", "space"] * 10
 found = charcnn.train(texts, labels, config=charcnn.TINY, epochs=2, batch=16)
 print(found.metadata["training"]["engine"], found.predict(texts[:1]).shape)
-found = charcnn.train(texts, labels, preset="laptop")
+found = charcnn.train(texts, labels, preset="laptop", epochs=1)
 print(found.metadata["training"]["start"], found.predict(texts[:3]).tolist())
 if len(sys.argv) > 1:
     from charcnn.sklearn import CharCNNClassifier

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import by_turns
 
 from charcnn import catalog
 from charcnn.__main__ import parser
@@ -93,6 +94,7 @@ def test_an_editable_install_is_found_from_the_folder_above_the_clone(tmp_path):
         assert archive.read(pth).decode().strip() == str(clone)  # a finder would come after the folder of that name
 
 
+@by_turns
 def test_a_source_distribution_is_the_checkout(tmp_path):
     files = tracked()
     for file in files:
@@ -122,6 +124,13 @@ TRIED = (
     ("-m", "charcnn.networks.mnist", "--as", "winograd_cpu", "--inputs", "2"),
 )
 """What a user does with a wheel: a start of each part that reads files of the package."""
+
+PLATFORMS = {
+    "Linux": ("manylinux_2_17_x86_64", "manylinux_2_27_x86_64", "manylinux_2_28_x86_64"),
+    "macOS": ("macosx_11_0_arm64", "macosx_12_0_arm64", "macosx_14_0_arm64"),
+    "Windows": ("win_amd64",),
+}
+"""Where a plain installation needs no compiler: the tags of wheels that fit."""
 
 OWN = (
     "test_config.py",
@@ -167,6 +176,21 @@ def test_a_wheel_has_all_of_the_package(released):
     _, installed = released
     of_package = {file.relative_to(ROOT) for file in tracked() if file.is_relative_to(ROOT / "charcnn")}
     assert {file for file in of_package if not (installed / file).is_file()} == set()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("python", ["3.14", "3.15"])
+@pytest.mark.parametrize("system", PLATFORMS)
+def test_the_index_has_all_wheels_of_the_core(system, python, tmp_path):
+    if python == "3.15" and sys.version_info < (3, 12):
+        pytest.skip("pip takes no NumPy that this Python cannot run, and older ones have no wheels for 3.15")
+    words = [word for tag in PLATFORMS[system] for word in ("--platform", tag)]
+    words += ["--python-version", python, "--only-binary", ":all:", "--target", str(tmp_path)]
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", *words]
+    done = subprocess.run([*command, *PROJECT["dependencies"]], capture_output=True, text=True, check=False)
+    if re.search("No module named pip|connection broken|ConnectionError", done.stderr):
+        pytest.skip("no package index can be asked")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.exhaustive

@@ -3,15 +3,13 @@
 import itertools
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import quick
+from conftest import by_turns, quick
 from test_farm import ULFM, needs_ulfm
 from test_mpi import mpiexec, needs_mpi
 from test_networks import TITLES, architecture, drawn
@@ -233,7 +231,7 @@ from charcnn.runtime.monitor import Monitor
 def build(*arguments, **options):
     return cpu.build("cpu_gemm", *arguments, batch=2, **options)
 watch.follow(comm, "tensor")
-for turn, name in enumerate(TITLES):
+for turn, name in enumerate(sys.argv[1:]):
     if turn % 2:  # as between hosts
         tensor_parallel.local_place = pipeline_parallel.local_place = lambda comm: (0, 1)
     else:
@@ -260,15 +258,18 @@ for turn, name in enumerate(TITLES):
 
 
 @needs_mpi
-def test_three_ranks_give_what_one_gives():
-    done = mpiexec(3, "-c", RANKS, PYTHONPATH="tests:bench")
+@by_turns
+@pytest.mark.parametrize("names", [TITLES[:2], TITLES[2:]])
+def test_three_ranks_give_what_one_gives(names):
+    done = mpiexec(3, "-c", RANKS, *names, PYTHONPATH="tests:bench")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("done") == 3 * len(TITLES)
+    assert done.stdout.count("done") == 3 * len(names)
 
 
+@by_turns
 @needs_mpi
 @pytest.mark.parametrize("mode", offload.PARTED)
-@quick(lambda mode: mode == "tensor", everywhere=True)
+@quick(lambda mode: mode == "tensor")
 def test_commands_on_two_ranks(mode, tmp_path):
     report, trace = tmp_path / "r.json", tmp_path / "t.json"
     options = ["--as", "cpu_gemm", "--offload", mode, "--batch", 2, "--json", report, "--trace", trace]
@@ -331,9 +332,9 @@ def test_too_many_ranks_are_told_once():
         ("networks.mnist", ["--offload", "tensor", "--checkpoint", "c"], "--checkpoint: needs --offload farm"),
     ],
 )
-def test_what_does_not_fit_is_told(module, words, message):
-    command = [sys.executable, "-m", f"charcnn.{module}", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+@pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")  # as the module is imported, too
+def test_what_does_not_fit_is_told(module, words, message, as_module):
+    done = as_module(*f"charcnn.{module}".rsplit(".", 1), *words)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -361,6 +362,7 @@ command.main("ece408", options)
 """
 
 
+@by_turns
 @needs_mpi
 @needs_ulfm
 @pytest.mark.parametrize("mode", offload.PARTED)

@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 from commands import SLOW, command, left, rows
+from conftest import by_turns
 
 from charcnn.classify.labelling import Labelling
 from charcnn.cli import FAILED, UNREADABLE, UNUSABLE
@@ -86,6 +87,7 @@ def test_it_goes_on_by_row_group(charcnn, interrupted, tmp_path, small_groups, b
     assert not [name for name in left(tmp_path) if ".part" in name]
 
 
+@by_turns
 def test_a_kill_in_the_middle_and_a_second_start(charcnn, weights, tmp_path):
     source, out, whole = put(tmp_path / "in.parquet", news(6000)), tmp_path / "out.parquet", tmp_path / "whole.parquet"
     code = f"{SLOW}\nfrom charcnn.text.writers import parquet\nparquet.GROUP_ROWS = 100"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import by_turns
 
 from charcnn import ops
 from charcnn.catalog import FLOAT32
@@ -88,6 +89,7 @@ def resnet_block(x, first, second):
     return f.relu(normalised(y, *second, padding=1) + x)
 
 
+@by_turns
 def test_the_page(page):
     x = page["x"]
     np.testing.assert_allclose(x, page["photo"].transpose(2, 0, 1)[None] / 255, rtol=1e-7)

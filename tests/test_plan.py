@@ -154,6 +154,16 @@ def test_a_host_may_have_any_number_of_gpus(capsys):
     assert [row["gpus"] for row in json.loads(out)["plan"]] == [1, 2, 4, 6, 12, 18]
 
 
+def test_a_network_s_rows_name_their_links(capsys):
+    words = "--network", "alexnet", "--rate", 44_000, "--gpus", 2, "--hosts", 2
+    _, out = plan(capsys, *words, "--json")
+    found = {(row["ranks"], row["way"]): row["link"] for row in json.loads(out)["plan"]}
+    assert [found[ranks, "tensor"] for ranks in (1, 2, 4)] == ["", "GPU memory", "MPI from pinned pages"]
+    assert {found[ranks, "data"] for ranks in (1, 2, 4)} == {""}
+    _, out = plan(capsys, *words)
+    assert next(line for line in out.splitlines() if line.split()[:2] == ["4", "tensor"]).endswith("pinned pages")
+
+
 def report_of(file, rate, *, ranks=1, gpus=1):
     report = {"inputs_per_second": rate, "ranks": ranks, "gpus": gpus, "batch": 512, "inputs": 10**7, "offload": "farm"}
     file.write_text(json.dumps(report))
@@ -216,7 +226,7 @@ def test_an_option_that_is_no_number_is_named(option, value, need, capsys):
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_links_are_measured(ranks):
     """The forecast has the links that ranks of this host found, and one rank prints it."""
     done = mpiexec(ranks, "-m", "charcnn", "plan", "--rate", 1000, "--gpus", 2, "--measure", "--json")

@@ -89,7 +89,7 @@ TINY = (7, 5, 64)
     ("fp16", True, 2), ("fp16", True, 3), ("fp8", True, 1), ("tf32", True, 2), ("fp16x3", False, 1), ("fp8", False, 2),
     ("fp8", True, 4), ("tf32", False, 1),
 ])  # fmt: skip
-@quick(lambda held: held > 1, everywhere=True)
+@quick(lambda held, precision: held > 1 and (held, precision) != (3, "fp16"))
 def test_against_the_reference(precision, layernorm, held, machine):
     """Ends of inputs, of runs and of the batch within a block, blanks alone, and blocks of several units."""
     weight, bias = draw(*TINY)
@@ -98,7 +98,9 @@ def test_against_the_reference(precision, layernorm, held, machine):
 
 
 @simulated
-@pytest.mark.parametrize(("layernorm", "channels"), [(True, 64), (False, 136), (True, 4)])
+@pytest.mark.parametrize(
+    ("layernorm", "channels"), [(True, 64), pytest.param(False, 136, marks=pytest.mark.exhaustive), (True, 4)]
+)
 def test_planes_of_fp16_that_are_computed_in_float32(layernorm, channels, machine):
     """From whole numbers, or where C_out is in no whole 8s from float32."""
     weight, bias = draw(7, 5, channels)

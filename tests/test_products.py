@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from conftest import quick
+from conftest import by_turns, quick
 from small_gpu import fresh_kernels
 
 from charcnn import ops
@@ -111,6 +111,7 @@ def near(got, want, tolerance):
     assert np.linalg.norm(got - want) <= tolerance * np.linalg.norm(want)
 
 
+@quick(lambda made: made is MmaProduct)  # of the other one test_no_race_in_emulation has it
 @pytest.mark.parametrize(("outputs", "inputs", "taps"), [slow(64, 72, 3), (136, 72, 2), slow(8, 200, 1)])
 def test_forward_with_bias_and_relu(made, outputs, inputs, taps):
     bias = np.random.default_rng(1).standard_normal(outputs).astype(np.float32)
@@ -118,6 +119,7 @@ def test_forward_with_bias_and_relu(made, outputs, inputs, taps):
     near(got, leaky(want + bias), BF16.tolerance / 2)
 
 
+@quick(lambda made: made is WgmmaProduct)
 @pytest.mark.parametrize(("outputs", "inputs", "taps"), [slow(72, 64, 3), (40, 136, 2)])
 def test_by_features_where_the_mask_is_above_0(made, outputs, inputs, taps):
     mask = words(np.random.default_rng(1).standard_normal((rows(made), inputs)))
@@ -127,11 +129,13 @@ def test_by_features_where_the_mask_is_above_0(made, outputs, inputs, taps):
     assert not got[floats(mask) == 0].any()
 
 
+@quick(lambda made: made is WgmmaProduct)
 @pytest.mark.parametrize(("rows", "outputs", "inputs", "taps"), [(150, 64, 72, 3), slow(200, 136, 40, 1)])
 def test_by_weights(made, rows, outputs, inputs, taps):
     near(*computed(made, BY_WEIGHTS, rows, inputs, outputs, taps), 2e-6)
 
 
+@quick(lambda made: made is WgmmaProduct)
 def test_a_shared_depth_is_added_up(made, monkeypatch):
     monkeypatch.setattr(products, "_depth", lambda *_: 2)
     bias = np.random.default_rng(1).standard_normal(40).astype(np.float32)
@@ -186,8 +190,9 @@ def test_what_does_not_fit(made):
         made(BY_WEIGHTS, a, out, out, BF16)
 
 
+@by_turns
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to emulate")
-@quick(lambda made, kind: kind is BY_WEIGHTS or (made is WgmmaProduct) == (kind is FORWARD), everywhere=True)
+@quick(lambda made, kind: kind is BY_WEIGHTS or (made is WgmmaProduct) == (kind is FORWARD))
 @pytest.mark.parametrize("kind", [FORWARD, BY_FEATURES, BY_WEIGHTS], ids=lambda kind: kind.name)
 def test_no_race_in_emulation(made, kind, monkeypatch):
     fresh_kernels(monkeypatch)
@@ -219,6 +224,7 @@ def test_a_step_of_a_network(made, monkeypatch):
     assert max(errors.values()) <= gradient_errors.BOUNDS["bf16"], errors
 
 
+@quick(lambda made: made is WgmmaProduct)
 @pytest.mark.parametrize("operator", ["conv1d", slow("relu_conv1d"), slow("linear"), slow("relu_linear")])
 def test_operators(made, operator):
     """float32 in and out, channels that are no octets, and two inputs, of which the second has an infinity."""

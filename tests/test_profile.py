@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import quick
+from conftest import by_turns, quick
 from test_mpi import mpiexec, needs_mpi
 
 from charcnn.catalog import level, network_technique
@@ -314,9 +314,10 @@ def test_a_level_of_the_cpu():
     assert (done.returncode, done.stderr) == (2, said)
 
 
+@by_turns
 @needs_mpi
 @pytest.mark.parametrize("mode", ["async", "farm"])
-@quick(lambda mode: mode == "farm", everywhere=True)
+@quick(lambda mode: mode == "farm")
 def test_several_ranks(mode):
     done = mpiexec(2, "-m", "charcnn.networks.mnist", "--as", "naive", "--offload", mode, "--profile")
     assert done.returncode == 2

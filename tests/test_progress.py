@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import command
+from conftest import by_turns
 
 from charcnn import catalog
 from charcnn.caching import disk
@@ -125,6 +126,7 @@ def test_a_block_takes_seconds_whatever_the_machine(rate, batch, level, rows):
     assert Labelling._block_rows(work) == rows
 
 
+@by_turns
 def test_sigterm_says_what_is_kept(weights, tmp_path):
     source = tmp_path / "in.txt"
     source.write_text("text\n" * 20_000)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import compiler_installed, quick
+from conftest import by_turns, compiler_installed, quick
 from ptx_calls import CONSTANTS, TYPED, intrinsics, names
 from small_gpu import one_multiprocessor
 
@@ -88,7 +88,7 @@ def test_every_intrinsic_compiles_to_its_instruction():
 
 @compiler
 @pytest.mark.parametrize("name", ["highest_bits", "reverse", "copy_box", "product"])
-@quick(lambda name: name in ("reverse", "product"), everywhere=True)
+@quick(lambda name: name in ("reverse", "product"))
 def test_examples_compile_with_no_spill_and_no_warning(name):
     row = compiled()[name]
     assert not row["warnings"]
@@ -131,6 +131,7 @@ def test_the_largest_e4m3():
     assert ptx.E4M3_MAX == LARGEST_E4M3
 
 
+@by_turns
 @compiler
 def test_the_page_compiles_a_kernel_of_ones_own(tmp_path):
     page = (ROOT / "docs" / "ptx.md").read_text()
@@ -225,6 +226,7 @@ for name, taps, pool in (("fp16", 7, [MaxPool1d(3)]), ("bf16", 7, [MaxPool1d(3)]
 """
 
 
+@by_turns
 @compiler
 def test_a_kernel_has_the_same_key_on_disk_in_every_process_and_no_other_has_it():
     def keys():

@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from conftest import compiler_installed
+from conftest import by_turns, compiler_installed
 from test_notebooks import code_cells, environment, executed, read, run_apart  # noqa: F401 - a fixture
 
 from charcnn.gpu import device
@@ -109,6 +109,7 @@ def test_a_likely_mistake_is_named(name, right, wrong, kind):
     assert f"  {kind}, line " in make_notebooks.run(changed, name)[-1]
 
 
+@by_turns
 @emulated
 def test_jupyter_prints_the_same(environment):  # noqa: F811
     pytest.importorskip("nbclient", reason="nbclient is not installed: pip install -e '.[test]'")

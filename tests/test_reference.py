@@ -8,6 +8,7 @@ import gradient_oracles
 import image_oracles
 import numpy as np
 import pytest
+from case_makers import of_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_cases import CASES
@@ -35,7 +36,7 @@ def plain(row, functions):
 
 
 def channels_first(name, array):
-    if name in ("weight", "gamma", "beta"):
+    if name.rstrip("12") in ("weight", "gamma", "beta"):
         return array.T
     return array.swapaxes(1, 2) if array.ndim == 3 else array
 
@@ -212,9 +213,11 @@ LOOPS = {
     ],
     "add": lambda x, residual: [a + b for a, b in zip(x.flat, residual.flat, strict=True)],
     "embedding": embedding_loops,
+    "embedding_rownorm": lambda *given: rownorm_loops(embedding_loops(*given[:4], *given[6:]), *given[4:6]),
     "rownorm": rownorm_loops,
     "add_rownorm": lambda x, residual, *args: rownorm_loops(x + residual, *args),
     "attention": attention_loops,
+    "packed_attention": lambda *given, **options: of_each(attention_loops, *given, **options),
     **image_oracles.LOOPS,
     **gradient_oracles.LOOPS,
 }
@@ -239,7 +242,7 @@ def test_against_plain_loops(row):
     for sizes in cases.edges:
         compare(cases.build(sizes))
 
-    @settings(max_examples=30)
+    @settings(max_examples=12)
     @given(cases.sizes(compiled=False), st.integers(0, 2**32 - 1))
     def try_one(sizes, seed):
         compare(cases.build(sizes, seed, normal=True))
@@ -327,9 +330,15 @@ def torch_functions():
         "heads_apart": lambda x: x.transpose(1, 2),
         "add": torch.add,
         "embedding": embedding,
+        "embedding_rownorm": lambda *given: f.layer_norm(
+            embedding(*given[:4], *given[6:]), given[4].shape, *given[4:6]
+        ),
         "rownorm": lambda x, gamma, beta: f.layer_norm(x, gamma.shape, gamma, beta),
         "add_rownorm": lambda x, residual, gamma, beta: f.layer_norm(x + residual, gamma.shape, gamma, beta),
         "attention": attention,
+        "packed_attention": lambda *given, **options: torch.from_numpy(
+            of_each(lambda *parts, causal: attention(*map(torch.from_numpy, parts), causal=causal), *given, **options)
+        ),
         **image_oracles.torch_functions(torch),
         **gradient_oracles.torch_functions(torch),
     }

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from report import fused, host_bytes, ideas, levels, limits, schema, tried
+from report import behind, fused, host_bytes, ideas, levels, limits, schema, tried
 from report.pictures import fused_alexnet
 from report.schema import LevelResult, Place, Results
 
@@ -237,3 +237,19 @@ def test_alexnets_first_two_layers(monkeypatch, tmp_path):
     svg_text = fused_alexnet.time_of_alexnets_first_two()
     assert svg_text.count("<circle") == 8
     assert "2012, fp16, rolling, N = 1,024: 10.00 µs an image at 3,984 FLOP a byte" in svg_text
+
+
+def test_behind_are_the_cases_that_the_best_of_ours_loses(monkeypatch, tmp_path):
+    """By what is printed: 0.996 is 1.00."""
+    rows = [
+        {"shape": {"m": m, "n": 8, "k": 8}, "made": name, "precision": "fp16", "tflop_per_second": rate}
+        for m, rates in {16: (90.0, 98.0, 100.0), 32: (99.6, 50.0, 100.0)}.items()
+        for name, rate in zip(("mma", "wgmma", "cuBLAS, matmul"), rates, strict=True)
+    ]
+    file = tmp_path / "gemm.json"
+    raw = {"gemm": rows, "machine": {"gpus": ["NVIDIA H200"], "cores": 16}}
+    monkeypatch.setattr(behind, "results", lambda: Results((file,), gemm={file: raw}))
+    text = behind.behind(tmp_path / "page.md", "gemm")
+    assert text.startswith("Behind in 1 of 2 cases.\n")
+    assert "| NVIDIA H200 | 16 × 8 × 8, fp16 | cuBLAS | 0.98 |\n" in text
+    assert "32 × 8 × 8" not in text

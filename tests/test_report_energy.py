@@ -20,8 +20,8 @@ def drawn(joules, *, idle=75.0):
 
 
 SAID = (
-    "Joules are of a million {}, by NVML, the 75.00 W that it draws idle included. They are means of 3 rounds, which "
-    "lie at most 2.0 % from the middle."
+    "Joules are those of a million {}, by NVML. They include the 75.00 W that it draws idle. Each is the mean of 3 "
+    "rounds, which lie at most 2.0 % from the middle."
 )
 
 

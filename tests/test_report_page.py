@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from conftest import by_turns
 
 from charcnn import catalog
 from charcnn.__main__ import main
@@ -169,6 +170,7 @@ def ran(monkeypatch):
     return words
 
 
+@by_turns
 def test_a_first_run_says_how_many_inputs_follow(ran):
     told = []
     found = measure.measure(["l2", "l11", "l12"], 2.0, told.append)
@@ -186,6 +188,7 @@ def test_a_first_run_says_how_many_inputs_follow(ran):
     assert found["cpu"]["flop_per_second"] > 1e8
 
 
+@by_turns
 def test_a_slow_level_runs_once(ran):
     measure.measure(["l0"], 0.0005)
     assert ran == [("l0", 1, 1)]

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from conftest import by_turns
 from test_farm import ULFM, needs_ulfm
 from test_mpi import mpiexec, needs_mpi
 
@@ -105,7 +106,9 @@ farm.leave(0)
 
 
 @needs_mpi
-@pytest.mark.parametrize("dies", [False, pytest.param(True, marks=needs_ulfm)])
+@pytest.mark.parametrize(
+    "dies", [pytest.param(False, marks=pytest.mark.exhaustive), pytest.param(True, marks=[needs_ulfm, by_turns])]
+)
 def test_threads_are_served_by_many_ranks(dies):
     done = mpiexec(3, "-c", RANKS, *["dies"] * dies, options=ULFM * dies, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import SLOW, below, command, left, rows, tree
+from conftest import by_turns
 
 from charcnn.classify import done, sinks
 from charcnn.classify.classifier import ROWS
@@ -219,6 +220,7 @@ def test_a_second_start_goes_on_by_file(charcnn, interrupted, tmp_path, opened):
     assert "; 5 files done before" in err
 
 
+@by_turns
 def test_a_kill_and_a_second_start(charcnn, weights, tmp_path):
     given = {f"{n}.csv": lines(400, n) for n in range(30)}
     data, out, whole = tree(tmp_path / "data", given), tmp_path / "out", tmp_path / "whole"

@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from conftest import by_turns
 from sharded_ways import ROWS, WAYS, made, taught
 from test_mpi import mpiexec, needs_mpi, survives_deaths
 
@@ -15,7 +16,7 @@ from charcnn.config import TINY_MATRICES
 from charcnn.levels import t9
 from charcnn.levels.runner import sharded
 from charcnn.model import params
-from charcnn.ops import adamw
+from charcnn.ops import adamw_cpu
 from charcnn.runtime import training_checkpoint
 from charcnn.runtime.exchange import RankExchange
 from charcnn.runtime.sharded_training import ShardedTraining
@@ -68,7 +69,7 @@ def assert_as_one_rank(weights, loss):
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.exhaustive), 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.exhaustive), pytest.param(3, marks=by_turns)])
 def test_all_ways_have_the_same_bits_and_the_bytes_that_are_counted(ranks, tmp_path):
     """Also from a checkpoint of any way, and from theirs on one rank; nearly those of one rank that trains alone."""
     done = mpiexec(ranks, "-c", RANKS, tmp_path, *["all"] * (ranks == 2))
@@ -118,8 +119,8 @@ def test_gradients_are_sent_while_backward_computes(monkeypatch):
 
 
 def test_adamw_runs_behind_the_next_forward_pass(monkeypatch):
-    training, may, move = made("t8"), threading.Event(), adamw.move
-    monkeypatch.setattr(adamw, "move", lambda *args: (may.wait(60), move(*args)))
+    training, may, move = made("t8"), threading.Event(), adamw_cpu.move
+    monkeypatch.setattr(adamw_cpu, "move", lambda *args: (may.wait(60), move(*args)))
     taught(training, [0])
     assert len(training._moves) == len(training._layout.buckets)
     may.set()
@@ -195,7 +196,8 @@ sharded.main(t6.build, sys.argv[1:])
 
 
 @needs_mpi
-@pytest.mark.parametrize("how", ["dies", pytest.param("raises", marks=pytest.mark.exhaustive), "survived"])
+@by_turns
+@pytest.mark.parametrize("how", ["dies", "raises", "survived"])
 def test_a_rank_that_ends_ends_the_run_and_leaves_a_checkpoint(how, tmp_path):
     """Of the last step before, from which any number of ranks goes on; where ranks survive, the others say why."""
     if how == "survived" and not survives_deaths():
@@ -211,7 +213,7 @@ def test_a_rank_that_ends_ends_the_run_and_leaves_a_checkpoint(how, tmp_path):
     if how == "survived":
         assert "training needs all ranks; --resume goes on from what --checkpoint wrote" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
-    with training_checkpoint.reading(file, trained(TINY.nodes)) as (steps, _):
+    with training_checkpoint.reading(file, trained(TINY.nodes)) as (steps, *_):
         assert steps == 2
     if how != "raises":
         return
@@ -224,6 +226,7 @@ def test_a_rank_that_ends_ends_the_run_and_leaves_a_checkpoint(how, tmp_path):
     assert "the same on all 2 ranks" in done.stdout
 
 
+@by_turns
 @needs_mpi
 def test_more_ranks_than_rows():
     done = mpiexec(2, "-m", "charcnn.levels.t5", "--config", "tiny", "--inputs", 1)

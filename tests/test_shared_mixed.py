@@ -9,6 +9,7 @@ import pytest
 from test_mpi import mpiexec, needs_mpi
 
 from charcnn import SMALL, TINY
+from charcnn.gpu import device
 from charcnn.model import params
 from charcnn.runtime.filed_training import FiledTraining
 from charcnn.runtime.mixed_plan import FlatParams, counted, plain_of
@@ -97,6 +98,28 @@ def test_other_ranks_are_told_once_all_weights_are_moved():
     assert calls == ["_fork", "_flag", "join", "_start"]
 
 
+@pytest.mark.skipif(not device.SIMULATED, reason="a GPU has one rank")
+def test_what_is_behind_a_bucket_is_zeros():
+    """Three ranks' parts are longer than a bucket, in memory where another bucket's gradients were."""
+    ranks, layout = 3, FlatParams(TINY.nodes, 3)
+    regions = []
+
+    def share(nbytes):
+        regions.extend(np.zeros(nbytes, np.uint8) for _ in range(ranks))
+        return [region.ctypes.data for region in regions]
+
+    exchange = PushedExchange(mock.Mock(rank=0, ranks=ranks, share=share), layout, 2)
+    _, *buckets = layout.buckets
+    assert any(ranks * bucket.part > bucket.length for bucket in buckets)
+    for bucket in buckets:
+        source = exchange._sources[bucket]
+        source.copy_to_device(np.where(np.arange(source.size) < bucket.length, 1, np.nan).astype(np.float32))
+        exchange._push(bucket, 0)
+    for region in regions:
+        assert np.isfinite(region[: region.size // 4 * 4].view(np.float32)).all()
+    assert np.isfinite(exchange.gradients.copy_to_host()).all()
+
+
 OFFLOADED = """
 import sys
 import numpy as np
@@ -159,6 +182,63 @@ def test_the_host_moves_the_weights(ranks, tmp_path):
     Masters and moments in files, four times as large as the memory that they are allowed, have the same bits.
     """
     done = mpiexec(ranks, "-c", OFFLOADED, tmp_path, NUMBA_ENABLE_CUDASIM="1", timeout=600)
+    assert done.stdout.startswith("all right"), done.stderr
+
+
+IN_FP16 = """
+import sys
+import numpy as np
+sys.path.insert(0, "tests")
+from test_mixed_training import PlainProduct
+from charcnn import layers, offload
+from charcnn.layers import place
+from charcnn.runtime import mixed_training
+from charcnn.runtime.filed_training import FiledTraining
+from charcnn.runtime.offloaded_training import OffloadedTraining
+from charcnn.runtime.sharding import LEAST_MEMORY
+from charcnn.runtime.shared_mixed_training import SharedMixedTraining
+
+mixed_training.PRODUCTS["wgmma"] = PlainProduct
+nodes = place(
+    (layers.OneHot(6), layers.Conv1d(8, 3, name="conv1"), layers.Relu(), layers.MaxPool1d(3),
+     layers.Flatten(), layers.Linear(8, name="fc1"), layers.Relu(), layers.Linear(3, name="fc2")), (8,))
+rng, comm = np.random.default_rng(0), offload.world()
+weights = {name: (rng.standard_normal(shape) / 4).astype(np.float32)
+           for node in nodes for name, shape in node.parameters.items()}
+ids, targets = rng.integers(0, 7, (1, 8), np.uint8), np.eye(3, dtype=np.float32)[:1]
+too_much = np.array([1 if comm.rank else 1e30], np.float32)  # on one rank: all leave the step out
+file, found = f"{sys.argv[1]}/kept.safetensors", []
+how = {"comm": comm, "clip": 0.1, "precision": "fp16"}
+filed = {"directory": sys.argv[1], "memory": LEAST_MEMORY}
+for stage, make, more in ((1, SharedMixedTraining, {"stage": 1}), (2, OffloadedTraining, {"stage": 2}),
+                          (3, FiledTraining, filed)):
+    training = make(nodes, weights, 1, **how, **more)
+    first = training.digest()
+    training.step(ids, targets, weights=too_much)
+    assert (training.left_out, training.steps, training.digest()) == (1, 0, first), stage
+    training.save(file, force=True)
+    training.step(ids, targets)
+    assert (training.left_out, training.steps) == (1, 1)
+    last = training.digest()
+    again = make(nodes, weights, 1, **how, **more)
+    again.resume(file)
+    assert again.left_out == 1 and again._factor.loss_scale.scale == 2**15
+    again.step(ids, targets)
+    assert again.digest() == last != first
+    found.append(last)
+    training.close()
+    again.close()
+assert len({*comm.allgather(found[0])}) == 1 and found[1] == found[2]
+if comm.rank == 0:
+    print("all right")
+"""
+
+
+@needs_mpi
+@pytest.mark.exhaustive
+def test_ranks_leave_out_the_same_steps(tmp_path):
+    """In fp16, where gradients of one rank alone overflow; a checkpoint has the loss scale. Emulated."""
+    done = mpiexec(2, "-c", IN_FP16, tmp_path, NUMBA_ENABLE_CUDASIM="1", timeout=600)
     assert done.stdout.startswith("all right"), done.stderr
 
 

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from conftest import by_turns
 from test_mpi import mpiexec, needs_mpi
 
 from charcnn.catalog import network
@@ -161,6 +162,7 @@ CHANNELS = [f"{name}:fp32:{few}:channels" for name in ("naive", "winograd") for 
 INPUTS = [f"{name}:fp32:{few}:inputs" for name, few in (("naive", 0), ("winograd", 9))]
 
 
+@by_turns
 @needs_mpi
 def test_a_softmax_of_rows_as_a_linear_layer_writes_them():
     done = mpiexec(2, "-c", SOFTMAX, **EMULATED)
@@ -171,8 +173,10 @@ def test_a_softmax_of_rows_as_a_linear_layer_writes_them():
 @pytest.mark.parametrize(
     ("ranks", "ways"),
     [
-        (2, CHANNELS + INPUTS),
-        (3, [CHANNELS[0], INPUTS[0]]),
+        (2, [CHANNELS[0]]),
+        pytest.param(2, [CHANNELS[3], INPUTS[0]], marks=by_turns),
+        pytest.param(2, [*CHANNELS[1:3], INPUTS[1]], marks=pytest.mark.exhaustive),
+        pytest.param(3, [CHANNELS[0], INPUTS[0]], marks=pytest.mark.exhaustive),
         pytest.param(
             2, ["mma:fp16:9:channels", "mma:bf16:9:inputs", "mma:tf32:9:channels"], marks=pytest.mark.exhaustive
         ),
@@ -198,7 +202,7 @@ def test_where_stages_begin():
 @pytest.mark.parametrize(
     ("ranks", "technique", "ops"),
     [
-        (2, "naive", "shared"),
+        pytest.param(2, "naive", "shared", marks=by_turns),
         *(
             pytest.param(*of, marks=pytest.mark.exhaustive)
             for of in ((2, "naive", "whole"), (3, "winograd", "shared"), (2, "mma", "whole"))
@@ -221,32 +225,6 @@ def test_commands_on_two_gpus(mode, tmp_path):
     assert "validated passed: 3 of 3" in done.stdout, done.stdout + done.stderr
     assert "features go through host memory" in done.stdout
     assert {did["link"] for did in json.loads(report.read_text())["parts"]} == {"host memory"}
-
-
-HOSTS = """
-import platform
-import sys
-from charcnn import offload
-from charcnn.networks.runner import command
-
-rank = offload.world().rank
-platform.node = lambda: f"host{rank}"
-command.main("mnist", sys.argv[1:])
-"""
-
-
-@needs_mpi
-@pytest.mark.parametrize("mode", ["tensor", "pipeline"])
-@pytest.mark.exhaustive
-def test_gpus_of_two_hosts_are_refused_in_a_line(mode):
-    words = ["--variant", "tiny", "--as", "naive", "--inputs", 2, "--offload", mode]
-    done = mpiexec(2, "-c", HOSTS, *words, **EMULATED)
-    assert done.returncode == 2, done.stdout + done.stderr
-    said = [line for line in done.stderr.splitlines() if line.startswith("mnist")]
-    assert said == [
-        "mnist: rank 0: ranks on 2 hosts: GPUs share layers on one host, whose memory all of them reach; "
-        "start ranks on one, or use --offload async"
-    ]
 
 
 @needs_mpi

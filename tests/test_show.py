@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import TURNS, compiler_installed, part
+from conftest import TURNS, by_turns, compiler_installed, part
 
 from charcnn import catalog
 from charcnn.__main__ import main
@@ -42,6 +42,7 @@ def test_the_list_has_every_layer_of_a_gpu(capsys):
     assert names == [row.name for row in catalog.LAYERS if row.device == "cuda"]
 
 
+@by_turns
 @compiler
 def test_a_layers_kernels():
     done = show("VectorizedPixels", "sm_80", "--precision", "fp16")
@@ -197,6 +198,7 @@ def test_spills_and_local_memory(mine):
     assert (int(spilled) > 0, int(local) >= 32, shared) == (True, True, "0")
 
 
+@by_turns
 @compiler
 def test_a_kernels_own_signatures(mine):
     done = show("--file", mine / "signed.py", "clear", "sm_80", "--kernel", "2", "--ptx")
@@ -205,6 +207,7 @@ def test_a_kernels_own_signatures(mine):
     assert ".target sm_80" in done.stdout
 
 
+@by_turns
 @compiler
 def test_a_files_kernels(mine):
     done = show("--file", mine / "mine.py")
@@ -245,6 +248,7 @@ print(json.dumps(found))
 """All of them in one process."""
 
 
+@by_turns
 @compiler
 def test_what_is_no_kernel_of_ones_own(mine):
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import by_turns
 
 pytest.importorskip("sklearn", minversion="1.6", reason="the estimator needs scikit-learn")
 
@@ -87,6 +88,7 @@ def test_a_fitted_one_is_kept(fitted, tmp_path, through):
     assert np.array_equal(again.predict_proba(TEXTS), fitted.predict_proba(TEXTS))
 
 
+@by_turns
 def test_predictions_need_no_torch(fitted, tmp_path):
     (tmp_path / "m.pickle").write_bytes(pickle.dumps(fitted))
     code = (
@@ -204,6 +206,7 @@ def test_a_missing_package_is_named():
 PAGE = Path(__file__).parent.parent / "docs" / "sklearn.md"
 
 
+@by_turns
 def test_the_page_prints_what_it_shows(capsys):
     blocks = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(blocks) == 3

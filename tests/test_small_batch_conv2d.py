@@ -208,7 +208,7 @@ def test_how_images_are_cut_up(name, monkeypatch):
     ("name", "precision", "block_n", "splits", "band"),
     [
         ("dilated, five chunks", "fp16", 16, 2, 2),  # of the second split, two chunks
-        ("pooled", "bf16", 16, 2, 1),
+        pytest.param("pooled", "bf16", 16, 2, 1, marks=pytest.mark.exhaustive),
         ("groups", "fp16", 32, 2, 3),
     ],
 )

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import quick
+from conftest import by_turns, quick
 from test_training import ENGINES, LEARNS, QUICK, TINY, engine, examples, run, trained, write_rows
 
 from charcnn.cli import info
@@ -173,6 +173,7 @@ def test_a_prior_holds_the_temperature_where_rows_tell_little():
     assert fit_temperature(sure, 1 - right) is None, "none is right"
 
 
+@by_turns
 def test_no_temperature_is_said_and_none_is_published(tmp_path, capsys, monkeypatch):
     write_rows(tmp_path / "a.csv")
     out = tmp_path / "m.safetensors"
@@ -242,7 +243,7 @@ def test_teachers_from_files(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
-@quick(lambda: False)  # files and processes: a machine without a GPU sees them, in half a minute less
+@quick(lambda: False, everywhere=False)  # files and processes: a machine without a GPU sees them, in half a minute less
 def test_a_teacher_that_is_there_since_before_a_kill_is_not_trained_anew(tmp_path, capsys, monkeypatch):
     write_rows(tmp_path / "a.csv")
     whole, killed = tmp_path / "whole.safetensors", tmp_path / "killed.safetensors"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import by_turns
 
 from charcnn.__main__ import main
 from charcnn.catalog import LEVELS
@@ -84,6 +85,7 @@ def test_explain_shows_no_escape(weights, capsys):
     assert capsys.readouterr().out.endswith("\nsome \\x1b[31mred\\u202e\n\\x9btext\n")
 
 
+@by_turns
 def test_explain_takes_bytes_as_predict_does(weights, tmp_path):
     from charcnn.classify.classifier import Classifier
 
@@ -97,6 +99,7 @@ def test_explain_takes_bytes_as_predict_does(weights, tmp_path):
     assert page.read_text(encoding="utf-8").count("caf?") + page.read_text(encoding="utf-8").count(">?<")
 
 
+@by_turns
 def test_rows_on_a_terminal_are_printable_and_elsewhere_as_they_were(weights, tmp_path):
     source = tmp_path / "in.txt"
     source.write_bytes(b"a\x1b[31m\tb\r\n")
@@ -155,6 +158,7 @@ def test_standard_streams_that_are_full(weights, tmp_path):
 ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
+@by_turns
 def test_help_of_every_command_and_level_where_the_terminal_is_ascii():
     modules = ["charcnn", *(f"charcnn {name}" for name in COMMANDS), *(f"charcnn.levels.{row.name}" for row in LEVELS)]
     code = (
@@ -173,6 +177,7 @@ def test_help_of_every_command_and_level_where_the_terminal_is_ascii():
     assert done.stdout.decode("ascii").count("usage: ") == len(modules)
 
 
+@by_turns
 def test_texts_of_other_locales_are_taken_as_utf_8(weights):
     line = "charcnn explain 'caf\u00e9 \u4e2d' --json $M"
     assert shell(line, weights, **ASCII)[1] == shell(line, weights)[1]

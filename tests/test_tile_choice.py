@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import compiler_installed
+from conftest import by_turns, compiler_installed
 
 from charcnn import files
 from charcnn.gpu import device
@@ -191,13 +191,14 @@ for i in range(8):
 """
 
 
+@by_turns
 def test_writers_at_once_lose_nothing(cache):
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(n)], env=environment) for n in range(4)]
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(n)], env=environment) for n in range(2)]
     assert not any(writer.wait(timeout=300) for writer in writers)
     found = json.loads(tile_choice.cache_file("g").read_text())["tiles"]
     assert {key: entry["tile"]["size"] for key, entry in found.items()} == {
-        f"{n} {i}": i for n in range(4) for i in range(8)
+        f"{n} {i}": i for n in range(2) for i in range(8)
     }
     assert {path.name for path in (cache / "tiles").iterdir()} == {"g.json", "g.lock"}
 
@@ -256,6 +257,7 @@ def test_what_ships_for_the_h200_is_what_kernels_are_built_with(asked_at_full_si
         assert len(found["candidates"]) > 1
 
 
+@by_turns
 def test_what_was_measured_on_an_h200_by_hand_is_what_ships(asked_at_full_size):
     wide = {"rows": 64, "columns": 128, "depth": 32, "thread_rows": 8, "thread_columns": 8, "stages": 2, "resident": 3}
     plain = {"block_m": 256, "block_n": 128, "warp_m": 64, "warp_n": 64, "b_stages": 4, "resident": 1}

@@ -16,9 +16,10 @@ from charcnn.ops import (
     reference,
 )
 from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.group_rows import vector_width
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.conv1d import double_buffered, k_splits, register_tiled, vectorized
-from charcnn.ops.conv1d.tile import NARROW, WIDE, RegisterTile, fitting, vector_width
+from charcnn.ops.conv1d.tile import NARROW, WIDE, RegisterTile, fitting
 
 TILES = (
     RegisterTile(16, 16, 4, 4, 4),
@@ -80,7 +81,7 @@ def once(tile, shape):
     return TILES.index(tile) % len(SOME) == SHAPES.index(shape) % len(SOME)
 
 
-@quick(lambda: False)  # the next has a tile, test_ops another one
+@quick(lambda: False, everywhere=False)  # the next has a tile, test_ops another one
 @tiles
 @shapes
 def test_double_buffered_in_any_tile(tile, shape):
@@ -99,7 +100,7 @@ def test_pooling_in_any_tile(tile, pool_size):
     close(multiply(arrays, tile, expected.shape, "pool", pool_size=pool_size), expected)
 
 
-@quick(lambda: False)  # test_ops has them, of scalars and of vectors
+@quick(lambda: False, everywhere=False)  # test_ops has them, of scalars and of vectors
 @tiles
 @pytest.mark.parametrize("turn", range(3))
 def test_statistics_in_any_tile(tile, turn):
@@ -117,7 +118,7 @@ def test_statistics_in_any_tile(tile, turn):
     np.testing.assert_allclose(merged.copy_to_host(), stat, rtol=0, atol=4e-6 * np.abs(stat).max())
 
 
-@quick(lambda: False)  # a linear layer's, below and in test_images_fp32, have parts
+@quick(lambda: False, everywhere=False)  # a linear layer's, below and in test_images_fp32, have parts
 @tiles
 def test_parts_of_the_depth(tile):
     x, weight, _ = arrays = draw(3, 5, 12, 9, 3)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from conftest import by_turns
 
 from charcnn.gpu import device
 from charcnn.ops import reference
@@ -160,17 +161,17 @@ def expected_gradient(case, dy, place):
     return dweight.transpose(2, 1, 0), dbias, sums
 
 
-def backward(case, more=0, scale=1.0):
-    """What is expected, and twice what is found."""
+def backward(case, more=0, scale=1.0, taps=(4, 4)):
+    """What is expected, and twice what is found, by so many taps a warp."""
     made, (_, place, _, moments) = forward(case)
     rng = np.random.default_rng(1)
     dy = bf16_of(scale * rng.standard_normal((place.shape[0], place.shape[1] + more, place.shape[2])))
     dy[:, place.shape[1] :] = 0x7FC0
     *exact, sums = expected_gradient(case, dy[:, : place.shape[1]], place)
-    norm, found, gradient = (), [], TokenBackward(made)
+    norm, found = (), []
     if sums is not None:
         norm = tuple(map(put, (case.affine[0], moments, sums.astype(np.float32))))
-    for _ in range(2):
+    for gradient in (TokenBackward(made, taps=each) for each in taps):
         outs = [put(np.full(array.shape, np.nan, np.float32)) for array in exact]
         gradient.backward(put(dy), put(place), *outs, put(case.bias), put(FACTORS), *norm)
         found.append([device.to_host(out) for out in outs])
@@ -195,9 +196,18 @@ def test_backward(sizes, layernorm):
     check_gradient(*backward(drawn(*sizes, layernorm)))
 
 
+@by_turns
 def test_backward_of_many_stages_and_rows_behind():
     """Several groups of windows, inputs that fill no stage, gradients of several sizes, and junk behind them."""
     check_gradient(*backward(drawn(9, 34, 4, 40, 7), more=2, scale=1e-4))
+
+
+def test_backward_by_fewer_taps_a_warp():
+    """More warps add up the same in the same order."""
+    check_gradient(*backward(drawn(2, 20, 9, 8, 7, False), taps=(4, 2)))
+    check_gradient(*backward(drawn(2, 20, 9, 8, 7, False), taps=(3, 1)))
+    with pytest.raises(ValueError, match=r"^taps=5: need 1 to 4$"):
+        TokenBackward(TokenForward((7, 9, 8), (1, 20)), taps=5)
 
 
 def test_backward_where_memory_has_few_rows(monkeypatch):

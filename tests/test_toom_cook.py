@@ -165,13 +165,18 @@ def check(x, weight, bias, tile):
 @simulated
 @pytest.mark.parametrize(
     ("size", "tile"),
-    [("one tile", "all runs"), ("more", "clustered"), ("more", "all runs"), ("one k block", "not staggered")],
+    [
+        ("one tile", "all runs"),
+        ("more", "clustered"),
+        pytest.param("more", "all runs", marks=pytest.mark.exhaustive),
+        ("one k block", "not staggered"),
+    ],
 )
 def test_against_the_reference(size, tile, machine):
     check(*drawn(*TINY[size]), TILES[tile])
 
 
-@quick(lambda name, tile: (name, tile.cluster_m) in (("fp8", 1), ("tf32", 2)), everywhere=True)  # seconds each
+@quick(lambda name, tile: (name, tile.cluster_m) in (("fp8", 1),))  # seconds each
 @pytest.mark.parametrize("name", ["tf32", "fp16x3", "fp8"])
 @pytest.mark.parametrize("tile", [ToomCookTile(56, 2, staggered=False), ToomCookTile(24, 3, cluster_m=2)])
 @simulated

@@ -87,6 +87,30 @@ def test_rare_classes_weigh_more():
     assert (weighted[2] / plain[2]) > 5 * (weighted[0] / plain[0])
 
 
+def test_of_a_damaged_state_nothing_is_taken():
+    config = Config(length=123, channels=4, units=8, classes=3)
+    how = config, Recipe(epochs=1, batch=45), torch.device("cpu"), torch.float32, False
+    trained, other = (step.Trainer(examples(), [1, 1, 1], *how) for _ in range(2))
+    trained.epoch(1)
+    good, before = trained.state(), other.weights()
+    moments = {**good["optimiser"]["state"], 0: {**good["optimiser"]["state"][0], "exp_avg": torch.zeros(3)}}
+    last, bias = list(good["network"].items())[-1]
+    network = {**good["network"], last: bias.double()}
+    for name, damaged, message in (
+        ("network", network, rf"\['network'\]\['{last}'\] is torch.float64 .*: need torch.float32 "),
+        ("network", None, r"\['network'\] is a NoneType: need a "),
+        ("average", {}, r"\['average'\] has : need "),
+        ("optimiser", {**good["optimiser"], "state": moments}, r"\[0\]\['exp_avg'\] is torch.float32 \(3,\): need "),
+        ("optimiser", {**good["optimiser"], "param_groups": []}, r"\['param_groups'\] has : need 0$"),
+        ("steps", -1, r"\['steps'\] is -1"),
+    ):
+        with pytest.raises(ValueError, match=rf"^state.*{message}"):
+            other.restore({**good, name: damaged})
+    assert all(np.array_equal(array, before[name]) for name, array in other.weights().items())
+    other.restore(good)
+    assert all(np.array_equal(array, trained.weights()[name]) for name, array in other.weights().items())
+
+
 def test_mixup_trains():
     result = trained(Recipe(epochs=2, batch=16, mixup=0.4), engine=engine("torch"))
     assert np.isfinite(result.history[-1]["train_loss"])

@@ -5,15 +5,18 @@ import csv
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from test_training import engine, examples
 
 import charcnn
 from charcnn.cli import train as command
 from charcnn.config import Config
 from charcnn.model import params
-from charcnn.training import engines, with_torch
+from charcnn.training import engines, own, with_torch
+from charcnn.training.recipe import Recipe
 
 WORDS = ("goal match team", "bank profit market", "orbit probe rocket")
 SMALLEST = Config(length=123, channels=8, units=16)
@@ -106,6 +109,8 @@ def test_several_labels_a_text():
             {"engine": "own", "precision": "bf16"},
             "own kernels have float32 on cpu: need engine torch",
         ),
+        ({"precision": "fp16"}, "precision fp16: on a CPU, and own kernels have it on a GPU since 8.0 alone"),
+        ({"engine": "torch", "precision": "fp16"}, "precision fp16: engine torch has bf16 and float32"),
         ({"epochs": 0}, "epochs=0"),
         ({"encoding": "latin"}, "encoding='latin'"),
         ({"labels": [["a"]] * 60}, r"labels\[0\]=\['a'\]: need a str"),
@@ -124,6 +129,18 @@ def test_a_missing_package_is_named(monkeypatch):
     for asked in ({"engine": "torch"}, {"mixup": 0.2}):
         with pytest.raises(ValueError, match=r"engine torch.*install.*\[torch\]"):
             charcnn.train(*rows(), **{**QUICK, **asked})
+
+
+THREE = Config(length=123, channels=8, units=16, classes=3)
+
+
+def test_an_engine_on_a_gpu_hands_over_its_precision_and_counts_what_was_left_out(monkeypatch):
+    made = SimpleNamespace(left_out=3)
+    monkeypatch.setattr(own, "MixedTraining", lambda *_, **options: vars(made).update(options) or made)
+    monkeypatch.setattr(own.device, "has_tensor_cores", lambda **_: True)
+    trainer = own.OwnEngine("cuda", "fp16").trainer(examples(), np.ones(3), THREE, Recipe(), [], None)
+    assert (made.precision, made.recorded, trainer.left_out) == ("fp16", True, 3)
+    assert engine().trainer(examples(), np.ones(3), THREE, Recipe(), [], None).left_out == 0
 
 
 def test_importing_the_package_imports_no_torch():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import quick
 from numba import cuda
 
 from charcnn import ops
@@ -194,6 +195,7 @@ def added(partial, shape):
 
 
 @SLOPES
+@quick(lambda threads, slope: (threads is None) == (slope == 0))
 @pytest.mark.parametrize(("n", "length", "rows", "channels"), SIZES)
 def test_norm(monkeypatch, n, length, rows, channels, slope):
     monkeypatch.setattr(training_backward, "INPUTS", 2)  # so that three inputs are split
@@ -252,6 +254,7 @@ def binary(logits, targets):
     return losses.mean(axis=1), (1 / (1 + np.exp(-logits)) - targets) / targets.shape[1]
 
 
+@quick(lambda threads, n, classes, multi_label: (threads is None) == (multi_label == (classes in (1, 4, 20))))
 @pytest.mark.parametrize("multi_label", [False, True])
 @pytest.mark.parametrize(
     ("n", "units", "classes"), [(1, 8, 1), (5, 40, 2), (3, 264, 4), (4, 72, 14), (2, 520, 20), (2, 16, 62), (1, 8, 64)]
@@ -265,7 +268,8 @@ def test_head(n, units, classes, multi_label):
     losses, dh, dlogits = filled((n,), np.float32), filled((n, units), np.uint16), filled((n, classes), np.float32)
     dweight, dbias = filled((parts, units, classes), np.float32), filled((parts, classes), np.float32)
     found_logits = filled((n, classes), np.float32)
-    given = map(cuda.to_device, (h, weight, bias, targets, weights, np.array([share], np.float32)))
+    parts_of_share = np.array([share / 4], np.float32), np.array([4, 0, 0], np.float32)
+    given = map(cuda.to_device, (h, weight, bias, targets, weights, *parts_of_share))
     written = losses, found_logits, dh, dlogits, dweight, dbias
     head(*given, factors_of(slope, above), *written, multi_label=multi_label)
 
@@ -294,7 +298,7 @@ def test_several_labels_of_large_logits():
         shapes = (1,), (1, 4), (1, 4), (1, 8, 4), (1, 4)
         losses, found, dlogits, dweight, dbias = (filled(shape, np.float32) for shape in shapes)
         h, one = np.zeros((1, 8), np.uint16), np.ones(1, np.float32)
-        given = map(cuda.to_device, (h, np.zeros((8, 4), np.float32), logits[0], targets, one, one))
+        given = map(cuda.to_device, (h, np.zeros((8, 4), np.float32), logits[0], targets, one, one, one))
         written = losses, found, filled(h.shape, np.uint16), dlogits, dweight, dbias
         head(*given, factors_of(0), *written, multi_label=True)
         exact = np.where(targets == (logits > 0), 0, abs(logits)).mean()
@@ -325,4 +329,4 @@ def test_what_does_not_fit():
     with pytest.raises(ValueError, match=r"^y has length=1000 positions of C=256: need at most [\d,]+ values$"):
         training.norm_pool_forward(wide_y, gamma, gamma, gamma, on(1, 333, 256), place, pooled, gamma, 1e-5)
     with pytest.raises(ValueError, match=rf"^weight has 65 classes: need 1 to {CLASSES}$"):
-        head(y[0], on(16, 65, dtype=np.float32), *[gamma] * 11)
+        head(y[0], on(16, 65, dtype=np.float32), *[gamma] * 12)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
-from operator_rows import VARIANTS, each
+from operator_rows import VARIANTS, each, example
 
 from charcnn import ops
 
@@ -55,6 +57,18 @@ def test_rownorm_takes_any_leading_axes(variant, shape):
     np.testing.assert_allclose(np.square(y).mean(axis=-1), 1 + zeros(*shape[:-1]), rtol=1e-3)
 
 
+OF_ROWS = [row for row in VARIANTS if re.match("linear|softmax|argmax", row.operator)]
+"""Whose operators take the last axis, whatever stands before it; losses and gradients do not."""
+
+
+@each([row for row in OF_ROWS if row.precision in (None, "fp16") and not re.search("backward|cross", row.operator)])
+def test_any_leading_axes(variant):
+    case = example(variant)
+    x = np.stack([case.inputs["x"]] * 2)
+    y = variant.launcher(**{**case.inputs, "x": x}, **case.options)
+    np.testing.assert_array_equal(y, np.stack([variant.launcher(**case.inputs, **case.options)] * 2))
+
+
 def test_rownorm_names_what_does_not_fit():
     for given, message in (
         ((zeros(2, 3), zeros(2), zeros(3)), r"^gamma has shape \(2,\): need \(3,\)$"),
@@ -76,3 +90,17 @@ def test_argmax_and_linear_need_two_axes():
         ops.argmax_loops(zeros(3))
     with pytest.raises(ValueError, match=r"^x has shape \(3,\): need \(N, \.\.\., C_in\)$"):
         ops.linear_loops(zeros(3), zeros(2, 3), zeros(2))
+
+
+def test_packed_attention_names_what_does_not_fit():
+    rows, offsets = zeros(4, 12), np.array([0, 1, 4], np.int32)
+    for given, message in (
+        ((rows, offsets, 5), r"^qkv has shape \(4, 12\): need \(T, 3 \* heads \* d\) for heads=5, d at least 1$"),
+        ((rows, offsets[:1], 2), r"^offsets has shape \(1,\): need \(N \+ 1,\), N at least 1$"),
+        ((rows, offsets, 0), r"^heads=0: need an int of at least 1$"),
+        ((rows, offsets[::-1].copy(), 2), r"^offsets are from 4 to 0: need to ascend from 0 to 4, the rows$"),
+        ((rows, offsets[:2].copy(), 2), r"^offsets are from 0 to 1: need"),
+    ):
+        for launcher in (ops.packed_attention_loops, ops.packed_attention_cpu_vector):
+            with pytest.raises(ValueError, match=message):
+                launcher(*given)

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from conftest import by_turns
 from small_gpu import fresh_kernels
 
 from charcnn import catalog
@@ -206,6 +207,7 @@ def test_by_winograds_filtering(operator):
 # The command.
 
 
+@by_turns
 @simulated
 def test_command(cache, capsys):
     assert main(["tune", "--levels", "l12", "--batch", "1", "--dry-run"]) == DONE

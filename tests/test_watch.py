@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import by_turns
 from test_farm import ULFM, needs_ulfm
 from test_mpi import ENVIRONMENT, ROOT, mpiexec, needs_mpi, survives_deaths
 
@@ -127,7 +128,7 @@ runner.main(build, ["--config", "tiny", "--inputs", "30", "--offload", mode])
 
 @needs_mpi
 @needs_ulfm
-@pytest.mark.parametrize("mode", ["static", "async"])
+@pytest.mark.parametrize("mode", [pytest.param("static", marks=pytest.mark.exhaustive), "async"])
 def test_a_death_ends_all_ranks_that_go_in_step(mode):
     done = mpiexec(2, "-c", STEPS, "SIGKILL", mode, options=ULFM, timeout=300)
     ended(done)
@@ -136,6 +137,7 @@ def test_a_death_ends_all_ranks_that_go_in_step(mode):
     assert "validated" not in done.stdout
 
 
+@by_turns
 @needs_mpi
 @needs_ulfm
 def test_a_stopped_rank_is_ended_and_with_it_all_that_go_in_step():

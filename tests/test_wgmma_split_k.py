@@ -104,7 +104,7 @@ def machine(monkeypatch):
 @pytest.mark.skipif(
     not device.SIMULATED and not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0"
 )
-@quick(lambda name: name == "fp16", everywhere=True)
+@quick(lambda name: name == "fp16")
 @pytest.mark.parametrize("name", [*TENSOR_PRECISIONS, "fp8 promoted"])
 @pytest.mark.exhaustive
 def test_each_gives_what_it_must(name, machine, monkeypatch):

@@ -238,6 +238,7 @@ def test_weights_that_stay_in_shared_memory_in_plain_python(exact, machine, monk
     )
 
 
+@pytest.mark.exhaustive
 @simulated
 def test_exact_features_in_plain_python(machine, monkeypatch):  # noqa: F811
     every = WgmmaWindows.candidates
@@ -284,7 +285,7 @@ def test_on_a_gpu(name, images):
 
 
 @hopper
-@quick(lambda: False)  # those before and behind have a tile each, the offline build all
+@quick(lambda: False, everywhere=False)  # those before and behind have a tile each, the offline build all
 @pytest.mark.parametrize("c_out", [64, 96, 192, 256])
 @pytest.mark.parametrize("name", ["fp16", "tf32", "fp8", "fp16x3"])
 def test_every_tile(name, c_out):

@@ -152,7 +152,7 @@ def test_line_ends_and_the_byte_order_mark_stay(charcnn, tmp_path, monkeypatch, 
     assert re.sub(label, "L", outs[0].read_bytes().decode()) == written
 
 
-@pytest.mark.parametrize("kind", ["txt.gz", "txt.zst", "parquet"])
+@pytest.mark.parametrize("kind", ["txt.gz", pytest.param("txt.zst", marks=pytest.mark.exhaustive), "parquet"])
 def test_a_damaged_input_leaves_nothing_that_refuses_the_mended_one(charcnn, tmp_path, monkeypatch, kind):
     source, out, texts = tmp_path / f"in.{kind}", tmp_path / "out", [f"text {n} {n * n}" for n in range(20_000)]
     arrow = pytest.importorskip("pyarrow") if kind != "txt.gz" else None

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import by_turns
 
 from charcnn.host.install import pip_install
 
@@ -73,6 +74,7 @@ def test_levels_of_the_gpu_name_the_extra_in_one_line(name):
     assert re.fullmatch(rf"{name}: .* need numba-cuda: .* -m pip install -e '\.\[simulator\]'\n", done.stderr)
 
 
+@by_turns
 def test_operators_of_a_gpu_name_the_extra():
     done = ran(f"{CORE}\n{OPERATOR}")
     assert done.returncode == 0, done.stderr

@@ -72,6 +72,7 @@ class Graph:
 
     made: ClassVar[dict[int, Graph]] = {}
     numbers = count(1)
+    pieces = ()
 
     def __init__(self, start, stream):
         self._start, self._stream, self.handle = start, stream, next(Graph.numbers)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import case_makers as make
 from case_kinds import Cases
+from image_cases import LINEAR, TWO_LINEARS
 
 ATTENTION = Cases(
     make.attention,
@@ -71,11 +72,41 @@ HEADS = Cases(
     examples=20,
 )
 
+FEW = {"n": (0, 2, 33), "c_in": (1, 9, 300), "c_out": (1, 3, 140)}
+
 TRANSFORMER = {
+    "linear_gelu_nlc": replace(
+        LINEAR, make=make.channels_last(LINEAR.make), edges=LINEAR.edges[:3], draw=FEW, examples=3
+    ),
+    "linear_gelu_linear_nlc": replace(
+        TWO_LINEARS,
+        make=make.channels_last(TWO_LINEARS.make),
+        edges=TWO_LINEARS.edges[:3],
+        draw={**FEW, "c_mid": (1, 5, 300)},
+        examples=3,
+    ),
     "heads_apart": HEADS,
     "add": replace(HEADS, make=make.add),
     "embedding": EMBEDDING,
+    "embedding_rownorm": replace(EMBEDDING, make=make.embedding_rownorm),
     "rownorm": ROWNORM,
     "add_rownorm": replace(ROWNORM, make=make.add_rownorm),
     "attention": ATTENTION,
+    "packed_attention": Cases(
+        make.packed_attention,
+        edges=(
+            {"n": 3, "heads": 2, "s": 7, "d": 5},
+            {"n": 1, "heads": 1, "s": 1, "d": 1},
+            {"n": 3, "heads": 1, "s": 6, "d": 8, "causal": 1},
+            {"n": 2, "heads": 1, "s": 32, "d": 32},
+        ),
+        large=(
+            {"n": 5, "heads": 12, "s": 129, "d": 64},
+            {"n": 4, "heads": 3, "s": 150, "d": 128, "causal": 1},
+            {"n": 9, "heads": 12, "s": 40, "d": 32},
+        ),
+        draw={"n": (1, 2, 5), "heads": (1, 2, 12), "s": (1, 6, 140), "d": (1, 4, 128), "causal": (0, 1, 1)},
+        compiled_in=("d",),
+        examples=20,
+    ),
 }

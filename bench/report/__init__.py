@@ -11,7 +11,7 @@
 - change lK [FUNCTION ...]: what level K's `build`, or these functions in it, changed of the level that it builds on;
 - code FILE NAME [VARIABLE]: a function or class, as it stands in the file, or its first loop on that variable;
 - precisions: which levels compute in what; gpus, cards, portable: which of them a GPU runs, and how fast;
-- operators: the table of operators and techniques;
+- operators: the table of operators and techniques; matrix: a transformer's, by how they are computed;
 - steps OPERATOR LAYER [TECHNIQUE ...]: one operator's techniques at one layer;
 - beside: levels on a GPU as so many times the fastest other library;
 - peers [lK]: other libraries beside the levels, or beside level K, a table for each machine;
@@ -27,7 +27,7 @@
 - mma_steps, wgmma_steps: a ladder of small kernels: what each step can reach, and what it reached beside cuBLAS;
 - agreement: what each precision does to a trained network's labels, from bench/precisions.py;
 - accuracy MODEL PART: what a model that ships, "fast" or "accurate", reached on its "validation" or "test" rows;
-- compared: the models beside other ways to label texts. backends, backends_beside: kernels by numba-cuda-mlir;
+- behind KIND: where others are ahead; compared: other ways to label texts; backends, backends_beside: numba-cuda-mlir;
 - training MODEL: the command that trained it; training_steps, training_ranks: steps; loss_curves; few_rows: few rows;
 - layer_costs: parameters, products and bytes of layers; training_memory PRECISION: a rank's bytes;
 - fused_layers, half_chain, fused_alexnet: fused4's convolutions, blocks 3 to 6's, AlexNet's first two, in few kernels;

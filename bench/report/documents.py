@@ -12,6 +12,7 @@ from charcnn.ops.functions import stub
 from report.amx import amx
 from report.attention import attention
 from report.backends import backends, backends_beside
+from report.behind import behind
 from report.bert import bert
 from report.calls import calls
 from report.cards import cards, portable
@@ -30,6 +31,7 @@ from report.images import conv2d, conv2d_cpu
 from report.ladder import READMES, mma_steps, wgmma_steps
 from report.levels import cost, headline, history, levels, measured, step
 from report.loss_curves import loss_curves
+from report.matrix import matrix
 from report.measured import SHIPPED
 from report.networks import fused_layers, half_chain, network_techniques, networks, networks_beside
 from report.offload import forecasts, mixed, overhead, path, ranks, scaling, strikes, whole
@@ -53,7 +55,7 @@ _BLOCKS = (
     gemm, amx, attention, compared, parallel, fused_alexnet, ideas, calls, tried, gpus, engines, cards, portable,
     few_rows, collectives, whole, training_memory, training_steps, host_bytes, sparse_conv3, sparse_level,
     sparse_products, sparse_weights, training_ranks, energy_operations, energy_bytes, loss_curves,
-    backends, backends_beside, texts_a_joule,
+    backends, backends_beside, texts_a_joule, behind, matrix,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

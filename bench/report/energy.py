@@ -58,9 +58,9 @@ def said(rows: Iterable[Row], items: str) -> str:
     idle = " to ".join(dict.fromkeys(map(number, (min(watts), max(watts)))))
     names, many = sorted({one["counter"] for one in every}), sorted({len(one["rounds"]) for one in every})
     return (
-        f"\nJoules are of a million {items}, by {'; '.join(names)}, the {idle} W that it draws idle included. They are "
-        f"means of {' or '.join(map(str, many))} rounds, which lie at most {100 * max(map(spread, every)):.1f} % from "
-        "the middle.\n"
+        f"\nJoules are those of a million {items}, by {'; '.join(names)}. They include the {idle} W that it draws "
+        f"idle. Each is the mean of {' or '.join(map(str, many))} rounds, which lie at most "
+        f"{100 * max(map(spread, every)):.1f} % from the middle.\n"
     )
 
 

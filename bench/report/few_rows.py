@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -40,15 +41,22 @@ def few_rows(document: Path) -> str:
     times = f"{min(seconds):.0f} to {max(seconds):.0f} CPU seconds, the median {median(seconds):.0f}"
     return (
         table(head, rows, right=1)
-        + "\ncharcnn, – where it was not measured again / as it began before / linear model, in per cent right; of "
-        f"9 : 1 the mean of both recalls. Each figure is the mean of {_range(drawings, 'drawing')}, tested on "
-        f"{_range(tested, 'other row')} each: the "
-        f"95 % interval of charcnn's is at most ± {width:.1f} points. It is furthest behind, by {-behind:.1f} points, "
-        f"in {furthest}. "
+        + "\nIn each cell: charcnn / as it began before / linear model, in per cent right; – is not measured again. "
+        f"With 9 : 1 it is the mean of both recalls. Each figure is the mean of {_range(drawings, 'drawing')}, each "
+        f"tested on {_range(tested, 'other row')}. The 95 % interval of charcnn's is at most ± {width:.1f} points. "
+        f"It is furthest behind, by {-behind:.1f} points, in {furthest}. "
         f"{machine_called(raw['machine'])}: a training took {times}. "
         f"[Raw result]({os.path.relpath(FILE, document.parent)}).\n\n"
         + table(["design", "predicted", "measured, in points", "so"], raw.get("designs", []), right=4)
     )
+
+
+def cases() -> Iterator[tuple[str, str, float, float]]:
+    """The machine, each set and number of rows there, and charcnn's and the linear model's per cent right."""
+    raw = json.loads(FILE.read_text(encoding="utf-8"))
+    for (name, count, rare), runs in _by_case(raw["runs"]).items():
+        what = f"{SETS[name][2]}, {count:,} rows{', 9 : 1' * rare}"
+        yield machine_called(raw["machine"]), what, _mean(runs, "charcnn"), _mean(runs, "linear")
 
 
 def _half_width(runs: list[dict[str, Any]]) -> float:

@@ -51,12 +51,12 @@ def _best(rows: list[dict[str, Any]], precision: str, made: str | None = None, *
     rates = [
         row["tflop_per_second"]
         for row in rows
-        if row["precision"] == precision and (_prepared(row["made"]) if own else row["made"] == made)
+        if row["precision"] == precision and (prepared(row["made"]) if own else row["made"] == made)
     ]
     return float(max(rates, default=0))
 
 
-def _prepared(made: str) -> bool:
+def prepared(made: str) -> bool:
     """Whether it is a layer of the catalogue."""
     return catalog.layer_name(made) in {row.name for row in catalog.LAYERS}
 

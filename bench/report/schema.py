@@ -188,12 +188,12 @@ SCHEMAS = (
     "benchmarks", "level", "sanitizer", "dram", "layers", "conv2d", "conv2d_cpu", "tiles", "mma_steps", "wgmma_steps",
     "precisions", "validation", "networks", "host_bytes", "op_times", "fused_layers", "half_chain",
     "fused_alexnet",
-    "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
+    "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "parallel", "ranks", "dot", "engines",
     "compare", "amx", "models", "wgmma_trace", "calls", "attention",
     "attention_trace", "bert", "gemm", "collectives", "shared_layers", "shared_networks", "whole", "training", "sparse",
     "costs", "loss_curves", "backends",
 )  # fmt: skip
-"""What a raw result says of itself. Tables show all but soak, exits, cores and dot; pictures the traces."""
+"""What a raw result says of itself. Tables show all but soak, exits and dot; pictures the traces."""
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -57,6 +57,10 @@ ENCODER_TECHNIQUES = (
         "wgmma", "cuda", "as mma, on Hopper's tensor cores, attention from a projection's rows", _CUDA, hopper=True,
         precisions=(*TENSOR_CORES, "fp8"),
     ),
+    EncoderTechnique(
+        "persistent", "cuda", "as wgmma, all blocks of a few texts in one kernel", _CUDA, hopper=True,
+        precisions=("fp16", "bf16"),
+    ),
 )  # fmt: skip
 """In the order of the history."""
 

@@ -51,9 +51,9 @@ class Classifier:
         classifier = Classifier.load()
         classifier.predict(["Stocks fell on Monday as oil rose.", "The home team won the cup final."])
 
-    Threads may share one. Memory does not grow with the number of texts, but for the results. Pickled, it is its model
-    and its options, and is made again where it is read: processes that are started by spawn can be handed one. In a
-    fork of its process each call raises charcnn.host.forks.ForkedError.
+    Threads may share a classifier. Memory does not grow with the number of texts, except for the results. A pickle
+    holds the model and the options: processes that are started by spawn can be handed one. In a fork of its process
+    each call raises charcnn.host.forks.ForkedError.
 
     Args:
         params: the weights.
@@ -65,12 +65,14 @@ class Classifier:
         batch: inputs that an operator takes at once; None for what the level prefers.
         gpus: how many GPUs, or which; None for all.
         encode_on: "cpu" or "gpu", for levels that take texts; None for the GPU where it can and the CPU has few cores.
-        windows: bytes: a longer text is cut into windows of so many, and the mean of their logits taken; True for as
-            many as the network takes; False: of a text that is longer than that, what the encoding keeps counts.
+        windows: bytes of a window. A longer text is cut into such windows, and the mean of their logits counts. True
+            for as many bytes as the network takes. False for none: only what the encoding keeps of a long text counts.
+        numpy_first: so many texts at first are computed by NumPy, in float64, where a CPU's level is chosen unasked:
+            they need not wait until the level is compiled, up to a minute on a new machine.
 
     Raises:
-        ValueError: the encoding is not known; windows are longer than the network takes; no level computes so, and the
-            message names those that do.
+        ValueError: the encoding is not known; windows are longer than the network takes; or no level computes with
+            these options: the message names those that do.
         charcnn.gpu.device.DeviceError: the machine cannot run what was asked for.
     """
 
@@ -87,6 +89,7 @@ class Classifier:
         gpus: int | Sequence[int] | None = None,
         encode_on: str | None = None,
         windows: bool | int = False,
+        numpy_first: int = 0,
     ) -> None:
         if not isinstance(params, Params):
             raise ValueError(f"params is a {type(params).__name__}: need Params; Classifier.load reads a model's file")
@@ -100,6 +103,7 @@ class Classifier:
             "gpus": gpus,
             "encode_on": encode_on,
             "windows": windows,
+            "numpy_first": numpy_first,
         }
         config = params.config
         encoding = params.encoding if encoding is None else encoding
@@ -124,7 +128,8 @@ class Classifier:
             raise ValueError(f"windows={windows!r}: need 2 to {config.length} bytes, or True or False")
         self.windows: int | None = config.length if windows is True else windows or None
         """Bytes of a window; None for no windows."""
-        self.engine = Engine(params, device=device, precision=precision, level=level, batch=batch, gpus=gpus)
+        engine = partial(Engine, params, device=device, precision=precision, level=level)
+        self.engine = engine(batch=batch, gpus=gpus, numpy_first=numpy_first)
         if encode_on not in (None, *ENCODE_ON):
             raise ValueError(f"encode_on={encode_on!r}: need one of {', '.join(ENCODE_ON)}")
         if encode_on == "gpu" and not self.engine.takes_text:
@@ -162,7 +167,7 @@ class Classifier:
 
     @cached_property
     def digest(self) -> str:
-        """16 hexadecimal digits that tell its weights from others."""
+        """16 hexadecimal digits that identify its weights."""
         return params_module.digest(self.params)
 
     def encode(self, texts: Any) -> np.ndarray:
@@ -184,8 +189,8 @@ class Classifier:
     ) -> np.ndarray:
         """Texts to float32 (N, C), as the level gives them; threads may call it at once.
 
-        With `windows`, those of a longer text are the mean of its windows'. All else is computed as without, in the
-        same batches, so that other texts have the same bits.
+        With `windows`, a longer text's logits are the mean of its windows'. All other texts are computed in the same
+        batches as without, and have the same bits.
 
         Args:
             texts: N of them.
@@ -265,11 +270,11 @@ class Classifier:
                 or one str.
 
         Returns:
-            float32 (N, C), each row summing to 1, but with `multi_label` each its own; (C,) of one str.
+            float32 (N, C), or (C,) for one str. A row sums to 1, except with `multi_label`.
 
         Raises:
-            ValueError: texts holds a missing, empty or blank one, or something else than texts, or its logits are not
-                finite, as where a large weight outgrows fp16; names its index. Or the classifier is closed.
+            ValueError: a text is missing, empty, blank or no text; or its logits are not finite, as where a large
+                weight outgrows fp16. Names its index. Or the classifier is closed.
         """
         if isinstance(texts, str):
             first: np.ndarray = self.predict_proba([texts])[0]
@@ -283,15 +288,15 @@ class Classifier:
         Args:
             texts: as for predict_proba.
             min_probability: a text whose likeliest class is less probable gets `unsure_label`; None for no such text.
-                With `multi_label`, of each class that a text has; None for 0.5.
-            unsure_label: a name that no class has; not with `multi_label`, where a text may have no class.
+                With `multi_label`, the least probability of each class that a text gets; None for 0.5.
+            unsure_label: a name that no class has. Not with `multi_label`, where a text may have no class.
 
         Returns:
-            str (N,), of `classes_` or `unsure_label`; a str of one str. With `multi_label`, N lists of str in the order
-            of `classes_`; one list of one str.
+            str (N,), of `classes_` or `unsure_label`; for one str, a str. With `multi_label`, N lists of str in the
+            order of `classes_`; for one str, a list.
 
         Raises:
-            ValueError: as for predict_proba; min_probability is not from 0 to 1, or unsure_label no name, or a class.
+            ValueError: as for predict_proba; min_probability is not from 0 to 1, or unsure_label is no name or a class.
         """
         if self.config.multi_label:
             return self._predict_all(texts, min_probability, unsure_label)
@@ -322,10 +327,10 @@ class Classifier:
             k: 1 to the number of classes.
 
         Returns:
-            Names, str (N, k), and probabilities, float32 (N, k); (k,) and (k,) of one str.
+            Names, str (N, k), and probabilities, float32 (N, k); for one str, (k,) and (k,).
 
         Raises:
-            ValueError: k is another number; as for predict_proba; or the model has `multi_label`.
+            ValueError: k is out of range, or the model has `multi_label`; or as for predict_proba.
         """
         if self.config.multi_label:
             raise ValueError(

@@ -16,6 +16,7 @@ import numpy as np
 
 from charcnn import catalog
 from charcnn.aliases import Record
+from charcnn.classify.numpy_first import NumpyFirst
 from charcnn.config import TINY, Config
 from charcnn.gpu import simulator
 from charcnn.host import cores
@@ -169,6 +170,7 @@ class Engine:
         level: which level; None for the fastest that fits, one for 2:4 sparse weights only where these are such.
         batch: inputs that an operator takes at once; None for what the level prefers.
         gpus: how many GPUs, or which; None for all.
+        numpy_first: so many inputs are computed by NumPy (`NumpyFirst`), where a CPU's level is chosen unasked.
 
     Raises:
         ValueError: no level computes so; names those that do.
@@ -184,7 +186,9 @@ class Engine:
         level: str | None = None,
         batch: int | None = None,
         gpus: int | Sequence[int] | None = None,
+        numpy_first: int = 0,
     ) -> None:
+        at_least("numpy_first", numpy_first, 0)
         if batch is not None:
             at_least("batch", batch, 1)
         if device is None and level is not None and any(row.name == level for row in catalog.LEVELS):
@@ -199,7 +203,7 @@ class Engine:
             from charcnn.gpu.device import gpu_count
 
             gpu_count()  # else every level would say that there is none
-        reasons = [reason]
+        reasons, self._numpy = [reason], numpy_first if precision is None and level is None else 0
         for choice in choices(device, precision, level, sparse=device == "cuda" and sparsity.fits(params)):
             try:
                 self._build(choice, params, batch, gpus)
@@ -250,7 +254,9 @@ class Engine:
             self.threads = max(2, min(8, count))
             self.cores_a_gpu = count / len(wanted)
         self.batch: int = options["batch"]
-        self._run: Run = build(params, params.config, **options)
+        make: Callable[[], Run] = partial(build, params, params.config, **options)
+        early = choice.level.device == "cpu" and self._numpy
+        self._run: Run = NumpyFirst(make, params, self._numpy) if early else make()
         several = self._run if isinstance(self._run, BatchRun) else None
         self.few = several.few if several else 0
         """Up to so many inputs are computed at once, in the caller's thread, from token ids."""
@@ -286,6 +292,21 @@ class Engine:
         for future in started:
             future.result()
         return logits
+
+    @property
+    def by_numpy(self) -> int:
+        """Inputs that NumPy computed so far, and no level."""
+        return self._run.rows if isinstance(self._run, NumpyFirst) else 0
+
+    @property
+    def by(self) -> str:
+        """What computed so far, for people."""
+        first = isinstance(self._run, NumpyFirst) and self._run.alone and self._run.rows
+        return "NumPy (CPU, float64)" if first else str(self.choice)
+
+    def waits(self, count: int) -> bool:
+        """Whether so many inputs have to wait until the level is built."""
+        return isinstance(self._run, NumpyFirst) and self._run.waits(count)
 
     @property
     def overflow(self) -> str:

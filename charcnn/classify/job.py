@@ -80,6 +80,11 @@ class ClassifyJob:
     """For `Classifier`."""
 
     @property
+    def bytes(self) -> int:
+        """Of all inputs that are files."""
+        return sum(os.path.getsize(task.input) for task in self.tasks if os.path.isfile(task.input))
+
+    @property
     def alone(self) -> bool:
         """Whether it is of one file, which is named: what is wrong with that is an error of the command."""
         return len(self.tasks) == 1 and self.tasks[0].root is None

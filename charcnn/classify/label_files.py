@@ -363,7 +363,7 @@ class LabellingRun:
             *labelling.unsure_rows(),
             counted(labelling.rows, "row")
             + ("" if job.alone else f" of {counted(len(self.files) - wrong - before, 'file')}")
-            + f" in {labelling.seconds:.1f} s, {labelling.rate():,.0f} rows/s, with {printable(model)}, {engine.choice}"
+            + f" in {labelling.seconds:.1f} s, {labelling.rate():,.0f} rows/s, with {printable(model)}, {engine.by}"
             + (f": {job.tasks[0].output}" if job.alone and not streams else "")
             + (f"; {counted(before, 'file')} done before" if before else "")
             + (f"; {wrong:,} could not be labelled" if wrong else ""),

@@ -15,6 +15,7 @@ from charcnn.classify.engine import overflowed
 from charcnn.classify.job import ClassifyJob
 from charcnn.classify.multi_label import MIN_PROBABILITY
 from charcnn.classify.unsure import UNSURE, check_unsure_label, likeliest
+from charcnn.host.progress import told_where_slow
 from charcnn.host.terminal import counted, printable
 from charcnn.runtime.monitor import Monitor
 from charcnn.text.layout import Layout
@@ -153,7 +154,8 @@ class Labelling:
 
     def label(self, writer: Writer, block: Block, column: PackedStrings) -> Labelled:
         """The block with labels of its texts, rendered; rows that cannot be read; how many are unsure, or get none."""
-        logits = logits_of(self.classifier, block, column, self.monitor.stage)
+        with told_where_slow(self._job.quiet) if self.classifier.engine.waits(len(column)) else nullcontext():
+            logits = logits_of(self.classifier, block, column, self.monitor.stage)
         with self.monitor.stage("render"):
             shares, readable = self.classifier.shares(logits), block.kinds == scan.READABLE
             if self.every is not None:
@@ -204,6 +206,7 @@ class Labelling:
             "rows_per_second": self.rate(),
             "level": engine.choice.level.name,
             "precision": engine.choice.precision,
+            "by_numpy": engine.by_numpy,
             "reasons": engine.reasons,
             "faster": engine.faster,
             "encode_on": self.classifier.encode_on,

@@ -67,36 +67,36 @@ def train(
         classes: names of the classes, which labels are or count from 1; None for the labels that occur.
         multi_label: whether a text may have several labels, or none.
         sample_weight: how much each text counts in the loss, float (N,), 0 or more; None for all alike.
-        teacher_probabilities: what a teacher of any kind answers to the texts, to learn from beside the labels: numbers
-            (N, classes), 0 or more, each row's sum 1; columns in the order of the classes, which are sorted where
-            `classes` does not say; or a table or mapping with a column for each class. The field `teaching` of the
-            recipe is its weight in the loss, 0.7 by default. Not with `multi_label`.
+        teacher_probabilities: what a teacher of any kind answers to the texts; the network learns from these and from
+            the labels. Numbers (N, classes), 0 or more, each row's sum 1. Columns are in the order of the classes,
+            which are sorted where `classes` does not say. Or a table or mapping with a column for each class. The
+            recipe's field `teaching` is the teacher's weight in the loss, 0.7 by default. Not with `multi_label`.
         teacher_name, teacher_license: of the teacher: `metadata` keeps them.
         encoding: how texts become token ids: "forward", "crepe", "bytes" for any language, or an Encoding.
         config: the network's sizes, which then begins with random weights; None for those that follow from the rows.
             Alphabet and classes follow from the encoding and the labels.
         minutes: wall time for the training, in place of `epochs`; None for the recipe's epochs. The first steps are
-            timed, epochs are fitted to what is left, and the learning rate falls to its end with it.
+            timed. As many epochs follow as fit, and the learning rate reaches its end with the last one.
         init: a model whose convolutions the network begins with: a file, or the name of one that ships, such as
             "accurate"; None for none. With sparse="2:4" it begins with all layers, pruned. Sizes: `config`, or its own.
-        engine: "own" for this package's kernels, which train on a CPU in float32, and in bf16 on a GPU since compute
-            capability 8.0. "torch" for PyTorch. "auto" for own kernels on a CPU and a Hopper GPU. On other GPUs, and
-            for what own kernels lack, such as mixup, "auto" takes PyTorch where that is installed.
+        engine: "own" for this package's kernels. They train in float32 on a CPU, and in bf16 on a GPU since compute
+            capability 8.0. "torch" for PyTorch. "auto" takes own kernels on a CPU and a Hopper GPU. On other GPUs, and
+            for what own kernels lack, such as mixup, it takes PyTorch where that is installed.
         device: "cuda", "cpu", or "auto" for a GPU where there is one that can be used.
         precision: "bf16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
         store: "float16" or "float32": what the weights are rounded to, and fit when they are saved.
         calibrated: whether a temperature is fitted on what was held out.
         say: takes lines about each epoch and the result, as `print` does; None for silence.
-        recipe: fields of `charcnn.training.recipe.Recipe`, as epochs=20, batch=64, seed=1. Where the network begins
-            with n-grams, as with few rows it does, gradient descent follows only if `epochs` or `minutes` is given.
+        recipe: fields of `charcnn.training.recipe.Recipe`, as epochs=20, batch=64, seed=1. With few rows the network
+            begins with n-grams. Gradient descent then follows only if `epochs` or `minutes` is given.
 
     Returns:
         The classifier, on `device`. Its `metadata` has the recipe, the engine, and what was reached.
 
     Raises:
-        ValueError: the engine does not train so here, or needs PyTorch, which is missing; a text is blank or missing,
-            or a label; there are not as many labels as texts, or fewer than two classes; a class has too few rows to
-            hold some out; or another argument does not fit. Names it.
+        ValueError: the engine does not train so here, or needs PyTorch, which is missing; a text or a label is blank or
+            missing; there are not as many labels as texts, or fewer than two classes; a class has too few rows to hold
+            some out; or another argument does not fit. Names it.
 
     Warns:
         UserWarning: nothing was learned, a linear model is better, no temperature fits, or a GPU stays unused.

@@ -154,6 +154,10 @@ def _short_turns() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
+NUMPY_FIRST, FEW_BYTES = 8, 4096
+"""So many texts need not wait for the compiler, where inputs have so few bytes or are streams."""
+
+
 def _label(job: ClassifyJob, team: ranks.Ranks) -> int:
     """The root's part, or that of a process alone."""
     files = inputs.written(job.tasks)
@@ -165,13 +169,16 @@ def _label(job: ClassifyJob, team: ranks.Ranks) -> int:
         kept=["the journal"] if job.alone else [*files],
         made=[] if job.alone else [*files],
     )
+    few = NUMPY_FIRST if team.comm is None and job.bytes <= FEW_BYTES else 0
     with told_where_slow(job.quiet):
-        classifier = load(job.model, windows=job.windows)
+        classifier = load(job.model, windows=job.windows, numpy_first=few)
     team.join(classifier, quiet=job.quiet)
     from charcnn.classify.label_files import label_files  # after load: its imports are load's, and wait for no GPU
 
     # Ranks compile at the same time, each when its first batch comes.
-    work = label_files(job, classifier, warm=team.comm is None, explain=lambda error: explained(error)[0] or str(error))
+    work = label_files(
+        job, classifier, warm=team.comm is None and not few, explain=lambda error: explained(error)[0] or str(error)
+    )
     shared = team.close()
     if not job.quiet:
         work.summarise()

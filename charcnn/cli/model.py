@@ -116,8 +116,8 @@ def model_of(options: argparse.Namespace) -> ModelChoice:
     return ModelChoice(**{field.name: getattr(options, field.name) for field in fields(ModelChoice)})
 
 
-def load(choice: ModelChoice, *, windows: bool | int = False) -> Classifier:
-    """The classifier that is chosen; `windows` as of it."""
+def load(choice: ModelChoice, *, windows: bool | int = False, numpy_first: int = 0) -> Classifier:
+    """The classifier that is chosen; `windows` and `numpy_first` as of it."""
     from charcnn import offload
     from charcnn.gpu import early, simulator
 
@@ -126,4 +126,4 @@ def load(choice: ModelChoice, *, windows: bool | int = False) -> Classifier:
         from charcnn.classify.classifier import Classifier
 
         rest = vars(choice).copy()
-        return Classifier.load(rest.pop("model"), **rest, windows=windows)
+        return Classifier.load(rest.pop("model"), **rest, windows=windows, numpy_first=numpy_first)

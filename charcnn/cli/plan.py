@@ -199,11 +199,11 @@ def _parts(options: argparse.Namespace, machine: Machine, work: Work, links_foun
         f"{machine.gpu_rate * network.flops / 1e12:,.1f} TFLOP/s"
     )
     _say(links_found)
-    print("  GPUs  parallel        inputs/s   us a batch     bytes sent   parameter bytes a GPU")
+    print("  GPUs  parallel        inputs/s   us a batch     bytes sent   parameter bytes a GPU  link")
     for row in rows:
         print(
             f"{row.ranks:>6}  {row.way:<9}{row.inputs_per_second:>15,.0f}{1e6 * row.seconds:>13,.1f}{row.sent:>15,.0f}"
-            f"{row.parameters:>24,.0f}"
+            f"{row.parameters:>24,.0f}  {row.link}".rstrip()
         )
     for name, measure in measures.items():
         for way, better in verdict(rows, measure).items():

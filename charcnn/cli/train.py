@@ -328,7 +328,8 @@ class _Job:
         def on_epoch(history: list[Record], epochs: int) -> None:
             self.seen.epoch(history[-1], epochs)
             if metrics:
-                record.write_metrics(metrics, history, loop.columns(self.config), force=self.options.force)
+                columns = loop.columns(self.config, self.engine.precision)
+                record.write_metrics(metrics, history, columns, force=self.options.force)
 
         return self.task.trained(
             recipe,

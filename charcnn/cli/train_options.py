@@ -139,9 +139,10 @@ def _add_training(how: argparse._ArgumentGroup) -> None:
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: auto, a GPU if there is one")
     add(
         "--precision",
-        choices=("auto", "bf16", "float32"),
+        choices=("auto", "bf16", "fp16", "float32"),
         default="auto",
-        help="default: auto, which is bf16 on a GPU and float32 on a CPU",
+        help="default: auto, which is bf16 on a GPU and float32 on a CPU; fp16, by own kernels on a GPU, has more "
+        "digits and less range: steps whose gradients overflow are left out",
     )
     add(
         "--compile", action="store_true", help="use torch.compile, with PyTorch: a slower start, then 1.3 times as fast"

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.gpu import backend, device, graph, pieces, tensor_map
+from charcnn.gpu import backend, device, graph, pieces, pool, tensor_map
 from charcnn.gpu import launch as launching
 from charcnn.gpu.backend import compiler
 
@@ -203,12 +203,17 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
             copy_up=lambda to, source, offset, stream: None,
             Graph=StandInGraph,
         )  # fmt: skip
+        replaced(stack, pool, pooled=device.empty)
         replaced(stack, pieces, pinned=lambda array: True)
         replaced(
             stack, launching.Call,
             launch=launch,
             result=lambda call: call.out,
             second=lambda call, array, given=None: array,
+        )  # fmt: skip
+        replaced(
+            stack, launching,
+            most_clusters=lambda kernel, threads, args, shared, cluster: target.multiprocessors // cluster,
         )  # fmt: skip
         replaced(
             stack, tensor_map,

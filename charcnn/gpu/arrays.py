@@ -13,7 +13,7 @@ from charcnn.layers.layer import Shape
 
 DTYPES = {
     "ids": np.uint8, "images": np.uint8, "tokens": np.int32, "type_ids": np.int32, "lengths": np.int32,
-    "stat": np.float64,
+    "offsets": np.int32,    "stat": np.float64,
 }  # fmt: skip
 """What an operator's input of this name must hold; all others hold float32."""
 

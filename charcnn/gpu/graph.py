@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +10,30 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from charcnn.aliases import Array, Stream
+from charcnn.aliases import Array, Stream, Value
 from charcnn.gpu import device
 from charcnn.gpu.device import DeviceError
 
 AVAILABLE = not device.SIMULATED
 """Whether there are graphs: the simulator has none."""
+
+HostStep = Callable[[], None]
+"""What the host does while the stream has nothing to do."""
+
+_recordings: dict[int, Graph] = {}
+"""Graphs that are recorded now, by the handle of the stream that records."""
+
+
+def on_host(stream: Stream, step: HostStep) -> None:
+    """Take a step on the host behind all that the stream was given, and before what it will be given.
+
+    At once, or, where the stream's work is recorded, each time the graph runs: the step cuts it into two.
+    """
+    if _recordings and (recording := _recordings.get(device.stream_handle(stream))):
+        recording.cut(step)
+        return
+    (device.as_stream(stream) or cuda.default_stream()).synchronize()
+    step()
 
 
 class Graph:
@@ -24,6 +43,9 @@ class Graph:
     time is recorded, and nothing runs. It must start the same work both times. What it allocates the second time lives
     as long as the graph, whose work goes to these addresses each time: in float32 a linear layer of few rows allocates
     sums of its parts in each call, a convolution its moments, and either would write to memory that was freed.
+
+    Where the function takes steps on the host (`on_host`), the work is several graphs of CUDA's, with these steps
+    between them. Work on other streams must have joined the function's before a step.
 
     Args:
         start: the function, called with the stream that it must use.
@@ -39,36 +61,63 @@ class Graph:
         start(stream)
         stream.synchronize()
         self._start = start  # and with it the arrays that the recorded work reads and writes
-        self._stream, self._launch = int(stream), driver.cuGraphLaunch
+        self._stream, self._number, self._launch = stream, int(stream), driver.cuGraphLaunch
+        self.pieces: list[tuple[Value, HostStep | None]] = []
+        """CUDA's graphs that can be launched, and the step behind each; None behind the last one."""
         # Recorded on a stream of its own, which does not wait for the default stream: with one that does, whatever
-        # another thread starts on the default stream meanwhile fails, and ends the recording. Relaxed, as garbage
-        # collected meanwhile may free memory.
-        capture = _driven(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
+        # another thread starts on the default stream meanwhile fails, and ends the recording.
+        self._capture = _driven(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
+        handle = int(self._capture)
         try:
             with cuda.defer_cleanup(), device.holding() as self._held:
-                _driven(driver.cuStreamBeginCapture(capture, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+                self._begin()
+                _recordings[handle] = self
                 try:
-                    self.result: Any = start(cuda.external_stream(int(capture)))
+                    self.result: Any = start(cuda.external_stream(handle))
                     """What `start` returned."""
                 except BaseException:
-                    _, left = driver.cuStreamEndCapture(capture)
+                    _, left = driver.cuStreamEndCapture(self._capture)
                     if left:
                         driver.cuGraphDestroy(left)
                     raise
-                graph = _driven(driver.cuStreamEndCapture(capture))
+                finally:
+                    del _recordings[handle]
+                self._end(None)
         finally:
-            driver.cuStreamDestroy(capture)
+            driver.cuStreamDestroy(self._capture)
+        self.handle = int(self.pieces[0][0])
+        """The driver's, of the first graph that can be launched."""
+
+    def _begin(self) -> None:
+        from cuda.bindings import driver
+
+        # Relaxed, as garbage collected meanwhile may free memory.
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        _driven(driver.cuStreamBeginCapture(self._capture, mode))
+
+    def _end(self, step: HostStep | None) -> None:
+        from cuda.bindings import driver
+
+        graph = _driven(driver.cuStreamEndCapture(self._capture))
         try:
-            self._graph = _driven(driver.cuGraphInstantiate(graph, 0))
+            made = _driven(driver.cuGraphInstantiate(graph, 0))
         finally:
             driver.cuGraphDestroy(graph)
-        self.handle = int(self._graph)
-        """The driver's, of the graph that can be launched."""
-        weakref.finalize(self, driver.cuGraphExecDestroy, self._graph).atexit = False
+        weakref.finalize(self, driver.cuGraphExecDestroy, made).atexit = False
+        self.pieces.append((made, step))
+
+    def cut(self, step: HostStep) -> None:
+        """While it is recorded, end one graph of CUDA's and begin another, with a step on the host between them."""
+        self._end(step)
+        self._begin()
 
     def launch(self) -> None:
-        """Start the work on the stream; nothing is waited for."""
-        _driven(self._launch(self._graph, self._stream))
+        """Start the work on the stream. Nothing is waited for but the work before a step on the host."""
+        for made, step in self.pieces:
+            _driven(self._launch(made, self._number))
+            if step is not None:
+                self._stream.synchronize()
+                step()
 
 
 def copy(to: Array, source: Array, stream: Stream) -> None:
@@ -90,6 +139,34 @@ def copy_across(to: int, source: Array, stream: Stream) -> None:
     from cuda.bindings import driver
 
     _driven(driver.cuMemcpyAsync(to, device.address(source), source.nbytes, int(stream)))
+
+
+def copy_rows(to: int, to_row: int, source: int, source_row: int, width: int, rows: int, stream: Stream) -> None:
+    """Start to copy so many bytes of each row, between addresses of GPUs' memory or the host's.
+
+    Args:
+        to, source: addresses of the first rows' bytes.
+        to_row, source_row: bytes from one row to the next.
+        width: bytes of a row that are copied; 0 for none.
+        rows: how many.
+        stream: a CUDA stream.
+    """
+    if not width * rows:
+        return
+    if not AVAILABLE:
+        for row in range(rows):
+            ctypes.memmove(to + row * to_row, source + row * source_row, width)
+        return
+    from cuda.bindings import driver
+
+    if rows == 1 or to_row == source_row == width:
+        _driven(driver.cuMemcpyAsync(to, source, rows * width, device.stream_handle(stream)))
+        return
+    what = driver.CUDA_MEMCPY2D()
+    what.srcMemoryType = what.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_UNIFIED
+    what.srcDevice, what.srcPitch, what.dstDevice, what.dstPitch = source, source_row, to, to_row
+    what.WidthInBytes, what.Height = width, rows
+    _driven(driver.cuMemcpy2DAsync(what, device.stream_handle(stream)))
 
 
 def copy_up(to: Array, source: np.ndarray, offset: int, stream: Stream) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda
 
 from charcnn.aliases import Array, DType, Function, Kernel, KernelArgument, NumbaType, Stream
-from charcnn.gpu import absent, backend, device, integers
+from charcnn.gpu import absent, backend, device, integers, pool
 from charcnn.gpu.arrays import DTYPES, apart, check, check_out, several, writable
 from charcnn.gpu.backend.compiler import driver
 from charcnn.gpu.described import described
@@ -122,8 +122,13 @@ _WHOLE = 100
 """Percent of what may be shared memory."""
 
 
-def _allow_shared(compiled: Kernel, shared: int, early: bool) -> None:
-    """Dynamic shared memory past 48 KB: attributes of the compiled kernel, once a GPU. Numba has no option for them.
+PORTABLE = 8
+"""Blocks of a cluster that every GPU with clusters can run."""
+
+
+def _allow(compiled: Kernel, shared: int, early: bool, cluster: int) -> None:
+    """Dynamic shared memory past 48 KB, clusters of more than PORTABLE blocks: attributes of the compiled kernel, once
+    a GPU. Numba has no option for them.
 
     Of a kernel that begins `early`, all that may be shared memory is: a multiprocessor cannot divide it in another way
     while a kernel still runs there.
@@ -143,6 +148,10 @@ def _allow_shared(compiled: Kernel, shared: int, early: bool) -> None:
         carveout = CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
         driver.driver.cuKernelSetAttribute(carveout, _WHOLE, function.handle, function.device.id)
         _carved.add(key)
+    if cluster > PORTABLE:
+        function = compiled._codelibrary.get_cufunc()
+        attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        driver.driver.cuKernelSetAttribute(attribute, 1, function.handle, function.device.id)
 
 
 _blocks: dict[tuple[object, ...], LaunchBlock] = {}
@@ -154,7 +163,7 @@ KEPT = 4096
 
 def prepared(
     kernel: Kernel, blocks: Grid, threads: Grid, args: tuple[KernelArgument, ...], shared: int, early: bool,
-    cluster: int,
+    cluster: int, cooperative: bool = False,
 ) -> tuple[LaunchBlock, list[KernelArgument]]:  # fmt: skip
     """What starts the kernel on the current GPU, and what it is started with: addresses and numbers.
 
@@ -165,19 +174,32 @@ def prepared(
     values: list[KernelArgument] = []
     kinds: list[object] = []
     _look_at(args, kinds, values)
-    key = id(kernel), current_context(), blocks, threads, shared, early, cluster, *kinds
+    key = id(kernel), current_context(), blocks, threads, shared, early, cluster, cooperative, *kinds
     found = _blocks.get(key)
     if found is None:
         types, compiled = _compile(kernel, args)
         early = early and device.begins_early()
-        if shared > STATIC or early:
-            _allow_shared(compiled, shared, early)
+        if shared > STATIC or early or cluster > PORTABLE:
+            _allow(compiled, shared, early, cluster)
         function = int(compiled._codelibrary.get_cufunc().handle)
-        found = LaunchBlock(kernel, function, types, args, blocks, threads, shared, early, cluster)
+        found = LaunchBlock(
+            kernel, function, types, args, blocks, threads, shared, early, cluster, cooperative=cooperative
+        )
         if len(_blocks) >= KEPT:
             _blocks.clear()
         _blocks[key] = found  # which keeps the kernel, so that no other one gets its id
     return found, values
+
+
+def most_clusters(kernel: Kernel, threads: int, args: tuple[KernelArgument, ...], shared: int, cluster: int) -> int:
+    """How many clusters of a kernel the current GPU runs at once, where nothing else runs.
+
+    Raises:
+        TypeError, DeviceError: as of `prepared`; the driver refuses.
+    """
+    if SIMULATED:
+        return device.multiprocessors() // cluster
+    return prepared(kernel, 1, threads, args, shared, False, cluster)[0].most_clusters()
 
 
 def current_context() -> int:
@@ -258,6 +280,7 @@ class Call:
         self.stream, self._before = device.as_stream(stream), _counter.launches
         self.started: list[tuple[LaunchBlock, list[KernelArgument]]] = []
         self._once = False
+        self.own: list[Array] = []
         self._out = out = out(shape, dtype) if callable(out) else out
         inputs = {name: array for name, array in inputs.items() if array is not None}
         first, *_ = inputs
@@ -286,7 +309,7 @@ class Call:
             self.inputs = tuple(inputs.values())
         else:
             self.inputs = tuple(device.to_device(array, self.stream) for array in inputs.values())
-        self.out = out if self._device and out is not None else device.empty(shape, dtype, self.stream)
+        self.out = out if self._device and out is not None else pool.pooled(shape, dtype, self.stream)
 
     def launch(
         self,
@@ -297,31 +320,35 @@ class Call:
         shared: int = 0,
         early: bool = False,
         cluster: int = 1,
+        cooperative: bool = False,
     ) -> None:
         """Start the kernel, with so many bytes of dynamic shared memory, on this call's stream.
 
         An empty grid starts nothing. With a `cluster` of several blocks, `blocks` counts clusters. With `early`, the
         kernel may begin before the one before it on the stream has ended, once all blocks of that one have called
         `ptx.griddepcontrol_launch`; it calls `ptx.griddepcontrol_wait` before it touches what those that may still run
-        read or write. Clusters need compute capability 9.0 or later; before it, no kernel begins early.
+        read or write. Clusters need compute capability 9.0 or later; before it, no kernel begins early. Of a
+        `cooperative` launch all blocks run at once, so that they may wait for each other.
         """
         if np.prod(blocks) > 0:
             with launching:
                 _counter.launches += 1
                 if not SIMULATED:
-                    block, values = prepared(kernel, blocks, threads, args, shared, early, cluster)
+                    block, values = prepared(kernel, blocks, threads, args, shared, early, cluster, cooperative)
                     self.started.append((block, values))
                 timed = profiler and profiler(kernel, args, blocks, threads, shared, cluster, self)
                 with timed or _UNTIMED:
                     if not SIMULATED:
                         block.start(int(self.stream), values)
                     elif early or cluster > 1:
-                        emulator.start_grid(kernel, blocks, threads, args, shared, cluster, self.stream, early)
+                        emulator.start_grid(
+                            kernel, blocks, threads, args, shared, cluster, self.stream, early, cooperative
+                        )
                     else:
                         kernel[blocks, threads, self.stream, shared](*args)
 
     def once(self) -> None:
-        """Say that a call with other arrays of the same kinds may start something else."""
+        """Say that a call with other arrays of the same kinds may do something else, or more than to start kernels."""
         self._once = True
 
     @property
@@ -331,7 +358,7 @@ class Call:
 
     @property
     def repeats(self) -> bool:
-        """Whether what it has started is all that it does: nothing through other calls, or in memory of its own."""
+        """Whether what it has started is all that it does: nothing through other calls."""
         others = _counter.launches - self._before != len(self.started)
         nothing = bool(self.out.size) and not self.started
         return self._device and not (self._once or others or nothing)
@@ -346,8 +373,8 @@ class Call:
 
     def scratch(self, shape: Shape, dtype: DType) -> Array:
         """An uninitialised device array for this call's own use."""
-        self.once()
-        return device.empty(shape, dtype, self.stream)
+        self.own.append(pool.pooled(shape, dtype, self.stream))
+        return self.own[-1]
 
     def second(self, array: Array, out: Array = None) -> Array:
         """A second output, from the device array that a kernel wrote: `out`, or new, where the inputs lie.

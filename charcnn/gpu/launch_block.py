@@ -33,8 +33,8 @@ class DriverConfig(ctypes.Structure):
     )  # fmt: skip
 
 
-CLUSTER, EARLY = 4, 6
-"""CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, and ..._PROGRAMMATIC_STREAM_SERIALIZATION."""
+COOPERATIVE, CLUSTER, EARLY = 2, 4, 6
+"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE, ..._CLUSTER_DIMENSION and ..._PROGRAMMATIC_STREAM_SERIALIZATION."""
 
 _SLOT = 8
 """Bytes between values, none of which is longer."""
@@ -54,7 +54,7 @@ class LaunchBlock:
         function: the driver's handle of the compiled kernel.
         kinds: Numba's types of its arguments.
         args: such arguments: arrays on the GPU, numbers, and tuples of them.
-        blocks, threads, shared, early, cluster: as of `launch.Call.launch`.
+        blocks, threads, shared, early, cluster, cooperative: as of `launch.Call.launch`.
         memrefs: arrays are handed over as MLIR's compiler takes them, not as Numba's.
 
     Raises:
@@ -69,7 +69,7 @@ class LaunchBlock:
         self, kernel: Kernel, function: int, kinds: Sequence[NumbaType], args: Sequence[KernelArgument],
         blocks: int | tuple[int, ...],
         threads: int | tuple[int, ...], shared: int = 0, early: bool = False, cluster: int = 1,
-        memrefs: bool = False,
+        memrefs: bool = False, cooperative: bool = False,
     ) -> None:  # fmt: skip
         given = [*_flat(kinds, args, memrefs)]
         self.kernel = kernel
@@ -99,7 +99,8 @@ class LaunchBlock:
         grid = _three(blocks)
         config.grid, config.block, config.shared = (grid[0] * cluster, *grid[1:]), _three(threads), shared
         wanted = [(CLUSTER, (cluster, 1, 1))] * (cluster > 1) + [(EARLY, (1,))] * early
-        self._attributes = (DriverAttribute * 2)()
+        wanted += [(COOPERATIVE, (1,))] * cooperative
+        self._attributes = (DriverAttribute * 3)()
         for attribute, (name, value) in zip(self._attributes, wanted, strict=False):
             attribute.id = name
             attribute.value[: len(value)] = value
@@ -124,9 +125,19 @@ class LaunchBlock:
             cuda.current_context()
             status = self._launch(self._config_at, self._function, self._pointers_at, None)
         if status:
-            from cuda.bindings import driver as names
+            raise DeviceError(f"the driver did not start a kernel: {_name(status)}")
 
-            raise DeviceError(f"the driver did not start a kernel: {names.CUresult(status).name}")
+    def most_clusters(self) -> int:
+        """How many of its clusters the current GPU runs at once, where nothing else runs.
+
+        Raises:
+            DeviceError: the driver refuses.
+        """
+        found = ctypes.c_int()
+        ask = driver.function("cuOccupancyMaxActiveClusters", 3)
+        if status := ask(ctypes.addressof(found), self._function, self._config_at):
+            raise DeviceError(f"the driver does not say how many clusters run at once: {_name(status)}")
+        return found.value
 
     def holding(self, values: Sequence[KernelArgument], places: Sequence[int]) -> LaunchBlock:
         """A block that holds these values, but for the addresses at some places: its `start` takes them alone."""
@@ -145,6 +156,12 @@ class LaunchBlock:
         made._config_at, made._pointers_at = ctypes.addressof(made._config), ctypes.addressof(made._pointers)
         made._pack = struct.Struct(f"<{len(places)}Q").pack_into
         return made
+
+
+def _name(status: int) -> str:
+    from cuda.bindings import driver as names
+
+    return str(names.CUresult(status).name)
 
 
 def _flat(

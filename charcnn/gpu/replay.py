@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from charcnn.aliases import Array, DType, KernelArgument, Stream
-from charcnn.gpu import device, launch
+from charcnn.gpu import device, launch, pool
 from charcnn.gpu.described import GpuArray, described
 from charcnn.gpu.driver import context
 from charcnn.gpu.launch_block import LaunchBlock
@@ -32,9 +32,10 @@ class _Start(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What a call starts, and the result that it makes where none is given."""
+    """What a call starts, the bytes of each array for its own use, and the result that it makes where none is given."""
 
     starts: tuple[_Start, ...]
+    own: tuple[int, ...]
     shape: Shape
     dtype: DType
 
@@ -109,7 +110,7 @@ class Replay:
             known = self._known.get(self._key(views, options, aliased))
         except TypeError:  # an option that has no hash
             return None
-        if known is None:
+        if known is None or (known.own and handle):  # memory is kept for the default stream alone
             return None
         if written:
             _, first, last, _ = views[-1]
@@ -117,12 +118,15 @@ class Replay:
                 if begin < last and first < end:
                     return None
         else:
-            out = device.empty(known.shape, known.dtype, device.as_stream(stream))
+            out = pool.pooled(known.shape, known.dtype, device.as_stream(stream))
             views.append(described(out))
+        begins = [view[1] for view in views]
+        own = [pool.PooledMemory(nbytes) for nbytes in known.own]  # held until all has been started
+        begins += [block.address for block in own]
         with launch.launching:
             launch.count(len(known.starts))
             for start, addresses in known.starts:
-                start(handle, [views[which][1] + offset for which, offset in addresses])
+                start(handle, [begins[which] + offset for which, offset in addresses])
         return out
 
     def keep(self, call: launch.Call, arrays: Sequence[Array], options: Sequence[object], out: Array) -> None:
@@ -142,9 +146,10 @@ class Replay:
         for i, one in enumerate(different):
             if any(one.begin < other.end and other.begin < one.end for other in different[:i]):
                 return  # which of them an address is of would be a guess
+        own = [view for view in map(described, call.own) if view]
         starts: list[_Start] = []
         for block, values in call.started:
-            addresses = self._addresses(block, values, views)
+            addresses = self._addresses(block, values, [*views, *own])
             if addresses is None:
                 return
             places = [place for place, *_ in addresses]
@@ -155,7 +160,8 @@ class Replay:
             self._of = Replay._generation
         try:
             key = self._key(views if written else views[:-1], options, written and aliased)
-            self._known[key] = _Known(tuple(starts), tuple(call.out.shape), call.out.dtype)
+            sizes = tuple(view.end - view.begin for view in own)
+            self._known[key] = _Known(tuple(starts), sizes, tuple(call.out.shape), call.out.dtype)
         except TypeError:
             return
 

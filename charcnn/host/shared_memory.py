@@ -15,6 +15,10 @@ SHARED = Path("/dev/shm")
 """Where Linux has files that lie in memory."""
 
 
+PINNED_PAGES = "MPI from pinned pages"
+"""How features of GPUs go from a host to another one."""
+
+
 def hosts(comm: Comm) -> list[int]:
     """By rank, the first rank of its host: of those that share memory as MPI has it, and the host's name. Together."""
     if comm.size == 1:

@@ -177,7 +177,7 @@ def loss_and_gradients(
     Args:
         nodes: of a network whose result is logits, or probabilities by a last Softmax.
         x: inputs (N, ...), at least one.
-        targets: (N, classes): what each class is to have, as `reference.softmax_cross_entropy` takes it.
+        targets: (N, classes): the share that each class should get, as `reference.softmax_cross_entropy` takes it.
         params: the weights.
         dtype: of all arithmetic.
 

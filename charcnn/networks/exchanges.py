@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from charcnn.aliases import Array
+from charcnn import ops
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
-from charcnn.gpu.collectives import Group
-from charcnn.gpu.collectives.pieces import launch_pieces
+from charcnn.gpu.collectives import Group, Hosts
+from charcnn.gpu.collectives.pieces import Piece, launch_pieces
 from charcnn.gpu.collectives.regions import array_at
 from charcnn.layers import Shape, Softmax
 from charcnn.networks.between import BETWEEN, Gathered, GatheredInputs, SharedNorm, Summed
@@ -42,14 +43,24 @@ class Exchanges:
         self.group, self.batch = group, batch
         between = [op.layer for op in ops if isinstance(op.layer, BETWEEN) and not getattr(op.layer, "local", False)]
         own = [isinstance(layer, GatheredInputs) for layer in between]
-        self.alone = len(own) - sum(own) < 2  # inputs of a batch of one are not gathered
-        """Whether no other collective says that all ranks have read a result before it is written again."""
+        self.alone = group.in_kernels and len(own) - sum(own) < 2  # inputs of a batch of one are not gathered
+        """Whether nothing else says that all ranks have read a result before it is written again."""
         self.inputs = 0 if any(own) else None
         """The inputs of the batch whose layers start, where each rank begins with some of them."""
 
     def room(self, nbytes: Sequence[int]) -> list[int]:
         """By rank, the address here of so many bytes on it."""
         return self.group.share(max(*nbytes, 1))
+
+    def pieces(
+        self, x: int, x_row: int, ys: Sequence[int], y_rows: Sequence[int], pieces: Sequence[Sequence[Piece]],
+        rows: int, stream: Stream,
+    ) -> None:  # fmt: skip
+        """Start to bring every rank the other ranks' pieces of all rows; arguments as of `launch_pieces`."""
+        if isinstance(self.group, Hosts):
+            self.group.pieces(x, x_row, ys, y_rows, pieces, rows, stream)
+        else:
+            launch_pieces(self.group, x, x_row, ys, y_rows, pieces, rows, stream)
 
     def begun(self, stages: list[Stage]) -> list[Stage]:
         """Stages of all layers. Where each rank has some inputs, the first stage takes these."""
@@ -171,7 +182,7 @@ class GatherInputs(NoScratch):
         if self._exchanges.alone:
             group.all_reduce(self._said, self._said, space.stream)
         pieces = GatheredInputs.pieces(n, group.ranks, self._each)
-        launch_pieces(group, device.address(x), 0, self._places, [0] * group.ranks, pieces, 1, space.stream)
+        self._exchanges.pieces(device.address(x), 0, self._places, [0] * group.ranks, pieces, 1, space.stream)
         return array_at(self._places[group.rank], (n, *x.shape[1:]), x.dtype)
 
 
@@ -210,7 +221,12 @@ class SumSoftmax(NoScratch):
         """Start on this rank's part."""
         (result,) = self.writes(x.shape)
         y, (rows, *classes) = space.device(*result), x.shape
-        launch_softmax(self._group, device.address(x), device.address(y), rows, math.prod(classes), space.stream)
+        if self._group.in_kernels:
+            launch_softmax(self._group, device.address(x), device.address(y), rows, math.prod(classes), space.stream)
+            return y
+        flat = rows, math.prod(classes)
+        total = self._group.all_reduce(x, x, space.stream).reshape(flat)
+        ops.softmax_naive(total, out=y.reshape(flat), stream=space.stream)
         return y
 
 
@@ -232,7 +248,7 @@ class GatherLayer(NoScratch):
         self, exchanges: Exchanges, layer: Gathered, out: ArraySpec, each: int, row: int, rows: Sequence[int],
         channel: int,
     ) -> None:  # fmt: skip
-        self._group, self._alone, self._out = exchanges.group, exchanges.alone, out
+        self._exchanges, self._group, self._out = exchanges, exchanges.group, out
         self._each, self._row, self._rows, self._pieces = each, row, rows, layer.pieces(channel)
         self._places = exchanges.room([exchanges.batch * each * one for one in rows])
         self._said = device.to_device(np.zeros(4, np.float32))
@@ -244,11 +260,11 @@ class GatherLayer(NoScratch):
     def __call__(self, x: Array, space: Space) -> Array:
         """Start on this rank's features."""
         ((shape, dtype),), group = self.writes(x.shape), self._group
-        if self._alone:  # all ranks have read the last result
+        if self._exchanges.alone:  # all ranks have read the last result
             group.all_reduce(self._said, self._said, space.stream)
-        launch_pieces(
-            group, device.address(x), self._row, self._places, self._rows, self._pieces, x.shape[0] * self._each,
-            space.stream,
+        rows = x.shape[0] * self._each
+        self._exchanges.pieces(
+            device.address(x), self._row, self._places, self._rows, self._pieces, rows, space.stream
         )  # fmt: skip
         return array_at(self._places[group.rank], shape, dtype)
 

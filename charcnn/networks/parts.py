@@ -18,7 +18,8 @@ from numba import cuda
 from charcnn import offload
 from charcnn.aliases import Argument, Comm, Function, Record
 from charcnn.catalog import NetworkTechnique
-from charcnn.gpu.collectives import Group
+from charcnn.gpu.collectives import Group, Hosts
+from charcnn.host.shared_memory import hosts
 from charcnn.layers import BatchNorm2d, Conv2d, Layer, Linear, LocalResponseNorm, Network, Node, Shape
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.between import Gathered, GatheredInputs, SharedNorm, Summed
@@ -89,14 +90,15 @@ BY_CHANNELS = ["fp32"]
 which Winograd's filtering takes as convolutions. In other precisions memory traffic takes the time."""
 
 
-def norms_of(batch: int, precision: str) -> str:
-    """Which of `partition.NORMS` is right for GPUs."""
-    return "outermost" if batch > FEW and precision in BY_CHANNELS else "whole"
+def norms_of(batch: int, precision: str, *, in_kernels: bool = True) -> str:
+    """Which of `partition.NORMS` is right for GPUs; `in_kernels` as of their group."""
+    return "outermost" if batch > FEW and precision in BY_CHANNELS and in_kernels else "whole"
 
 
 def gpu_share(
-    whole: Architecture, batch: int, precision: str, place: tuple[int, int], params: Mapping[str, np.ndarray]
-) -> tuple[Architecture, dict[str, np.ndarray]]:
+    whole: Architecture, batch: int, precision: str, place: tuple[int, int], params: Mapping[str, np.ndarray],
+    *, in_kernels: bool = True,
+) -> tuple[Architecture, dict[str, np.ndarray]]:  # fmt: skip
     """The rank's share of the network as one by itself, with exchanges between its layers; and its weights.
 
     Ranks begin with some of a batch's inputs each, and whole layers (`partition.by_units`), but in BY_CHANNELS.
@@ -107,12 +109,13 @@ def gpu_share(
         precision: of the technique that computes it.
         place: the rank, and how many there are.
         params: of the whole network.
+        in_kernels: as of the ranks' group.
     """
     (rank, ranks), nodes = place, whole.nodes
     begin, end = partition.by_units(nodes, ranks, batch, few=batch <= FEW)
     if precision in BY_CHANNELS and any(getattr(node.layer, "groups", 1) > 1 for node in nodes):
         begin, end = 0, len(nodes)
-    norms = norms_of(batch, precision)
+    norms = norms_of(batch, precision, in_kernels=in_kernels)
     layers: list[Layer] = [node.layer for node in nodes[:begin]]
     held = {name: params[name] for node in (*nodes[:begin], *nodes[end:]) for name in node.parameters}
     if begin:
@@ -134,6 +137,11 @@ def gpu_share(
     return part(whole, None, [*layers, *(node.layer for node in nodes[end:])]), held
 
 
+def group_of(comm: Comm) -> Group:
+    """The group of the ranks' current GPUs, of one host or several; all call it together."""
+    return Hosts(comm, direct=offload.cuda_aware()[0]) if any(hosts(comm)) else Group(comm)
+
+
 def over_group(build: Callable[..., Run], share: Function | None = None) -> Function:
     """A technique's `build` for GPUs, each of which has a share of every layer: takes `place`, (rank, ranks), too.
 
@@ -141,8 +149,8 @@ def over_group(build: Callable[..., Run], share: Function | None = None) -> Func
 
     Args:
         build: takes `group`.
-        share: gives this rank's weights and network of the whole ones; called with those, place, batch and precision.
-            None where `build` takes the whole ones.
+        share: gives this rank's weights and network of the whole ones; called with those, the group, batch and
+            precision. None where `build` takes the whole ones.
     """
 
     @wraps(build)
@@ -153,9 +161,9 @@ def over_group(build: Callable[..., Run], share: Function | None = None) -> Func
         if place[1] == 1:
             return offload.Steps([offload.Step(None, build(params, config, gpus=gpus, monitor=monitor, **how))])
         with cuda.gpus[gpus[0]]:
-            group = Group(offload.world())
+            group = group_of(offload.world())
         if share is not None:
-            params, config = share(params, config, place, how.get("batch"), how.get("precision"))
+            params, config = share(params, config, group, how.get("batch"), how.get("precision"))
         run = build(params, config, gpus=gpus[:1], monitor=monitor.silent(), **{**how, "streams": 1, "group": group})
 
         def checked(rows: np.ndarray) -> np.ndarray:
@@ -172,11 +180,12 @@ def shared(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
     """`over_group` of a network's technique for GPUs."""
 
     def share(
-        params: Mapping[str, np.ndarray], config: Architecture, place: tuple[int, int], batch: int | None,
+        params: Mapping[str, np.ndarray], config: Architecture, group: Group, batch: int | None,
         precision: str | None,
     ) -> tuple[dict[str, np.ndarray], Architecture]:  # fmt: skip
         most = batch or inspect.signature(build).parameters["batch"].default
-        own, held = gpu_share(config, most, technique.precision(precision), place, params)
+        place, of = (group.rank, group.ranks), technique.precision(precision)
+        own, held = gpu_share(config, most, of, place, params, in_kernels=group.in_kernels)
         return held, own
 
     return over_group(build, share)
@@ -186,6 +195,9 @@ def relayed(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
     """A network's `build` for GPUs, each of which has a stage of layers, of equal time as measured on the root's GPU.
 
     Takes `place`, (rank, ranks), too. All ranks of mpiexec call it. It gives what `offload.pipeline` runs.
+
+    Raises:
+        ValueError: there are ranks on several hosts.
     """
 
     @wraps(build)
@@ -193,13 +205,17 @@ def relayed(technique: NetworkTechnique, build: Callable[..., Run]) -> Function:
         params: Mapping[str, np.ndarray], config: Architecture, *, place: tuple[int, int], monitor: Monitor,
         gpus: Sequence[int], batch: int | None = None, precision: str | None = None, **how: Argument,
     ) -> offload.Stage | Relay:  # fmt: skip
+        comm, batch = offload.world(), batch or inspect.signature(build).parameters["batch"].default
         if place[1] == 1:
-            return parted("pipeline", build)(
-                params, config, place=place, monitor=monitor, gpus=gpus, batch=batch, precision=precision, **how
+            how |= {"batch": batch, "gpus": gpus, **technique.build_options(precision)}
+            stage: offload.Stage = parted("pipeline", build)(params, config, place=place, monitor=monitor, **how)
+            return stage
+        if any(found := hosts(comm)):
+            raise ValueError(
+                f"--offload pipeline: ranks on {len(set(found))} hosts: stages on GPUs send features within a host "
+                "alone; start ranks on one, or use --offload tensor or async"
             )
-        batch = batch or inspect.signature(build).parameters["batch"].default
         with cuda.gpus[gpus[0]]:
-            comm = offload.world()
             return stage_on(comm, Group(comm), technique, params, config, batch, precision, gpus[0], monitor)
 
     return made

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from charcnn.host.shared_memory import PINNED_PAGES
 from charcnn.layers import Network, Node
 from charcnn.offload import partition
 from charcnn.offload.cost_model import Machine, Work, forecast
@@ -59,6 +60,8 @@ class Parallel:
     """Bytes of features that the rank which sends most sends for a batch."""
     parameters: float
     """Bytes of parameters on the rank that has most."""
+    link: str = ""
+    """Through what features go, where GPUs of a host reach each other; none of whole networks."""
 
 
 def data(network: Network, rank: Rank, machine: Machine, work: Work) -> Parallel:
@@ -85,7 +88,8 @@ def pipeline(network: Network, rank: Rank, machine: Machine, work: Work) -> Para
     alone = sum(times) + sum(rank.message(width, n) for width in widths)
     rate = work.inputs / (alone + (-(-work.inputs // n) - 1) * period)
     held = max(sum(_parameters(node) for node in stage) for stage in stages)
-    return Parallel("pipeline", ranks, rate, alone, n * FLOAT * max(widths, default=0), FLOAT * held)
+    link = _link(machine, "messages of CPUs")
+    return Parallel("pipeline", ranks, rate, alone, n * FLOAT * max(widths, default=0), FLOAT * held, link)
 
 
 def tensor(network: Network, rank: Rank, machine: Machine, work: Work) -> Parallel:
@@ -112,7 +116,13 @@ def tensor(network: Network, rank: Rank, machine: Machine, work: Work) -> Parall
             sent += part.values
     inputs = (rank.latency + n * network.length / rank.link) if ranks > 1 else 0.0  # go while a batch is computed
     period = max(seconds, inputs)
-    return Parallel("tensor", ranks, n / period, seconds + inputs, n * FLOAT * sent, FLOAT * max(held))
+    link = _link(machine, PINNED_PAGES)
+    return Parallel("tensor", ranks, n / period, seconds + inputs, n * FLOAT * sent, FLOAT * max(held), link)
+
+
+def _link(machine: Machine, far: str) -> str:
+    """Through what features go; `far` between hosts."""
+    return far if machine.hosts > 1 else "GPU memory" * (machine.gpus > 1)
 
 
 def _parameters(node: Node) -> int:

@@ -294,8 +294,8 @@ def conv1d_nlc_vectorized(
 
     conv1d on channels-last features.
 
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Loads are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes.
 
@@ -1180,7 +1180,7 @@ def linear_cpu_gemm(
 
     Multiplies up to 384 rows with the weights as they lie, and packs weights for more; `CpuConv` packs them once.
 
-    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
+    ReLU and GELU are in the last pass, over sums in cache. The same bits for any number of threads.
 
     Args:
         x: float32 (N, ..., C_in), C-contiguous.
@@ -1222,6 +1222,31 @@ def linear_naive(x: Array, weight: Array, bias: Array, *, out: Array | None = No
         DeviceError: no usable GPU.
     """
 
+def linear_cpu_blas(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.linear` by the technique `cpu_blas`.
+
+    x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, ..., C_out).
+
+    CPU cores: windows laid out as columns of a matrix, multiplied by NumPy's BLAS.
+
+    A product. Bits may depend on the number of threads.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (N, ..., C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
 # linear_nlc
 
 def linear_nlc_double_buffered(
@@ -1237,15 +1262,15 @@ def linear_nlc_double_buffered(
     Sums of many inputs' values are split, and joined by a second kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -1268,19 +1293,19 @@ def linear_nlc_mma(
     maximum of 3.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
@@ -1305,19 +1330,19 @@ def linear_nlc_wgmma(
     that span up to 128 positions. A pooling takes the maximum of 3.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
@@ -1341,17 +1366,17 @@ def linear_nlc_wgmma_sparse(
     of 3.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "fp8", e4m3, weights and features each scaled to its range, infinities become its greatest.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; more than two
@@ -1372,7 +1397,7 @@ def linear_relu_cpu_gemm(
 
     Multiplies up to 384 rows with the weights as they lie, and packs weights for more; `CpuConv` packs them once.
 
-    ReLU is in the last pass, over sums in cache. The same bits for any number of threads.
+    ReLU and GELU are in the last pass, over sums in cache. The same bits for any number of threads.
 
     Args:
         x: float32 (N, ..., C_in), C-contiguous.
@@ -1431,15 +1456,15 @@ def linear_relu_nlc_double_buffered(
     Sums of many inputs' values are split, and joined by a second kernel.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -1462,19 +1487,19 @@ def linear_relu_nlc_mma(
     maximum of 3.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
@@ -1499,19 +1524,19 @@ def linear_relu_nlc_wgmma(
     that span up to 128 positions. A pooling takes the maximum of 3.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
             become its greatest.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
@@ -1535,17 +1560,17 @@ def linear_relu_nlc_wgmma_sparse(
     of 3.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
         bias: float32 (C_out,), C-contiguous.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "fp8", e4m3, weights and features each scaled to its range, infinities become its greatest.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; more than two
@@ -2227,8 +2252,8 @@ def layernorm_relu_maxpool1d_nlc_vectorized(
 
     layernorm_relu_maxpool1d on channels-last features.
 
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
 
     `normalised_maxima` from float32 to float32, rounded to the precision on the way in and out.
 
@@ -2371,17 +2396,17 @@ def linear_relu_linear_naive(
     One block for up to 8 inputs, their middle layer in shared memory; with GELU a transformer's feed-forward block.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight1: float32 (C_mid, C_in), C-contiguous.
         bias1: float32 (C_mid,), C-contiguous.
         weight2: float32 (C_out, C_mid), C-contiguous.
         bias2: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; C_mid is more than 12,032, which shared
@@ -2713,6 +2738,51 @@ def softmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) 
         DeviceError: no usable GPU.
     """
 
+def softmax_cpu_vector(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
+    """`reference.softmax` by the technique `cpu_vector`.
+
+    Logits (..., C) -> probabilities (..., C), each row summing to 1; the row's maximum is subtracted first.
+
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
+
+    A task a row, whose exponentials fill the vector registers.
+
+    Args:
+        x: float32 (..., C), C-contiguous.
+        out: where to write, float32 (..., C); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (..., C).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def softmax_vectorized(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.softmax` by the technique `vectorized`.
+
+    Logits (..., C) -> probabilities (..., C), each row summing to 1; the row's maximum is subtracted first.
+
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A row has as many lanes as it has fours of values, up to a warp; short rows share one.
+
+    Args:
+        x: float32 (..., C), C-contiguous.
+        out: where to write, float32 (..., C); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (..., C), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; more than 2,048 values a row.
+        DeviceError: no usable GPU.
+    """
+
 # argmax
 
 def argmax_loops(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
@@ -2760,6 +2830,51 @@ def argmax_naive(x: Array, *, out: Array | None = None, stream: Stream = None) -
         DeviceError: no usable GPU.
     """
 
+def argmax_cpu_vector(x: np.ndarray, *, out: np.ndarray | Function | None = None) -> np.ndarray:
+    """`reference.argmax` by the technique `cpu_vector`.
+
+    Logits (N, ..., C) -> the index of each row's maximum, (N, ...) int64; of equals the first, and NaN wins.
+
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
+
+    Of equals the first; NaN counts as the greatest.
+
+    Args:
+        x: float32 (N, ..., C), C-contiguous.
+        out: where to write, int64 (N, ...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        int64 (N, ...).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def argmax_vectorized(x: Array, *, out: Array | None = None, stream: Stream = None) -> Array:
+    """`reference.argmax` by the technique `vectorized`.
+
+    Logits (N, ..., C) -> the index of each row's maximum, (N, ...) int64; of equals the first, and NaN wins.
+
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A row has as many lanes as it has fours of values, up to a warp. Of equals the first; NaN is the greatest.
+
+    Args:
+        x: float32 (N, ..., C), C-contiguous.
+        out: where to write, int64 (N, ...); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        int64 (N, ...), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
 # embedding
 
 def embedding_loops(
@@ -2780,12 +2895,12 @@ def embedding_loops(
     Token after token.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
 
@@ -2816,12 +2931,12 @@ def embedding_naive(
     Neighbouring threads read and write neighbouring features.
 
     Args:
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -2831,6 +2946,208 @@ def embedding_naive(
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def embedding_cpu_vector(
+    tokens: np.ndarray,
+    weight: np.ndarray,
+    positions: np.ndarray,
+    types: np.ndarray,
+    type_ids: np.ndarray | None = None,
+    *,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.embedding` by the technique `cpu_vector`.
+
+    weight[tokens[n, s]] + positions[s] + types[type_ids[n, s]]: what BERT normalises before its first layer.
+
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
+
+    A task a token.
+
+    Args:
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
+        weight: float32 (vocabulary, H), C-contiguous.
+        positions: float32 (P, H), C-contiguous.
+        types: float32 (T, H), C-contiguous.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
+        out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (N, S, H).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def embedding_vectorized(
+    tokens: Array,
+    weight: Array,
+    positions: Array,
+    types: Array,
+    type_ids: Array | None = None,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.embedding` by the technique `vectorized`.
+
+    weight[tokens[n, s]] + positions[s] + types[type_ids[n, s]]: what BERT normalises before its first layer.
+
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A token has as many lanes as its row has fours of features, up to a warp: its id is read once.
+
+    Args:
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
+        weight: float32 (vocabulary, H), C-contiguous.
+        positions: float32 (P, H), C-contiguous.
+        types: float32 (T, H), C-contiguous.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
+        out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, S, H), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# embedding_rownorm
+
+def embedding_rownorm_naive(
+    tokens: Array,
+    weight: Array,
+    positions: Array,
+    types: Array,
+    gamma: Array,
+    beta: Array,
+    type_ids: Array | None = None,
+    *,
+    eps: float = 1e-05,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.embedding_rownorm` by the technique `naive`.
+
+    rownorm(embedding(...), ...).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block a token: it writes the sum to its row, and reads that twice more, for variance and result.
+
+    Args:
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
+        weight: float32 (vocabulary, H), C-contiguous.
+        positions: float32 (P, H), C-contiguous.
+        types: float32 (T, H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, S, H), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def embedding_rownorm_cpu_vector(
+    tokens: np.ndarray,
+    weight: np.ndarray,
+    positions: np.ndarray,
+    types: np.ndarray,
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    type_ids: np.ndarray | None = None,
+    *,
+    eps: float = 1e-05,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.embedding_rownorm` by the technique `cpu_vector`.
+
+    rownorm(embedding(...), ...).
+
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
+
+    A task a token: its row is written to `out`, and normalised there.
+
+    Args:
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
+        weight: float32 (vocabulary, H), C-contiguous.
+        positions: float32 (P, H), C-contiguous.
+        types: float32 (T, H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+
+    Returns:
+        float32 (N, S, H).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+
+def embedding_rownorm_vectorized(
+    tokens: Array,
+    weight: Array,
+    positions: Array,
+    types: Array,
+    gamma: Array,
+    beta: Array,
+    type_ids: Array | None = None,
+    *,
+    eps: float = 1e-05,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.embedding_rownorm` by the technique `vectorized`.
+
+    rownorm(embedding(...), ...).
+
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A token has as many lanes as its row has fours of features, up to a warp, which keep the sum in registers.
+
+    Args:
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
+        weight: float32 (vocabulary, H), C-contiguous.
+        positions: float32 (P, H), C-contiguous.
+        types: float32 (T, H), C-contiguous.
+        gamma: float32 (H,), C-contiguous.
+        beta: float32 (H,), C-contiguous.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
+        eps: float, default 1e-05: added to the variance, greater than 0.
+        out: where to write, float32 (N, S, H); made where None. Or a function that gives it, called with a shape and a
+            dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, S, H), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; more than 2,048 features.
         DeviceError: no usable GPU.
     """
 
@@ -2898,7 +3215,7 @@ def rownorm_cpu_vector(
 
     Each row of the last axis minus its mean, over the root of its biased variance + eps, times gamma, plus beta.
 
-    All CPU cores, channels last: neighbouring values fill the vector registers.
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
 
     A task a row.
 
@@ -2924,8 +3241,8 @@ def rownorm_vectorized(
 
     Each row of the last axis minus its mean, over the root of its biased variance + eps, times gamma, plus beta.
 
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
 
     A warp a row, which it keeps in registers between its sums: x is read once.
 
@@ -3031,7 +3348,7 @@ def add_rownorm_cpu_vector(
 
     rownorm(x + residual, ...).
 
-    All CPU cores, channels last: neighbouring values fill the vector registers.
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
 
     A task a row.
 
@@ -3065,8 +3382,8 @@ def add_rownorm_vectorized(
 
     rownorm(x + residual, ...).
 
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
 
     A warp a row, whose sums it keeps in registers: x and residual are read once.
 
@@ -3111,8 +3428,8 @@ def attention_loops(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3137,7 +3454,7 @@ def attention_cpu_vector(
 
     softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
 
-    All CPU cores, channels last: neighbouring values fill the vector registers.
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
 
     A task takes 64 queries along all keys: no score is written to memory.
 
@@ -3145,8 +3462,8 @@ def attention_cpu_vector(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3181,8 +3498,8 @@ def attention_naive(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3219,8 +3536,8 @@ def attention_row_blocks(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3257,8 +3574,8 @@ def attention_flash(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, float32 (N, heads, S, d); made where None. Or a function that gives it, called with a shape
             and a dtype.
@@ -3298,8 +3615,8 @@ def attention_mma(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range.
@@ -3342,8 +3659,8 @@ def attention_wgmma(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range.
@@ -3353,6 +3670,136 @@ def attention_wgmma(
 
     Returns:
         float32 (N, heads, S, d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; d is not 32, 64
+            or 128.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
+# packed_attention
+
+def packed_attention_loops(
+    qkv: np.ndarray, offsets: np.ndarray, heads: int, causal: bool = False, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.packed_attention` by the technique `loops`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    Compiled plain loops on one CPU core.
+
+    Query after query.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (T, heads * d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; offsets do not ascend from 0 to the number of
+            rows.
+    """
+
+def packed_attention_cpu_vector(
+    qkv: np.ndarray, offsets: np.ndarray, heads: int, causal: bool = False, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.packed_attention` by the technique `cpu_vector`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
+
+    A task takes 64 queries of a head along its input's keys: no score is written to memory.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (T, heads * d).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; offsets do not ascend from 0 to the number of
+            rows.
+    """
+
+def packed_attention_naive(
+    qkv: Array, offsets: Array, heads: int, causal: bool = False, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.packed_attention` by the technique `naive`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    A block a query of a head, with a running softmax over 128 keys at a time. Offsets are not checked.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (T, heads * d), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+def packed_attention_wgmma(
+    qkv: Array,
+    offsets: Array,
+    heads: int,
+    causal: bool = False,
+    *,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.packed_attention` by the technique `wgmma`.
+
+    attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call casts the rows and the results; `WgmmaAttention.of_rows` leaves that out. Offsets are not checked.
+
+    If causal, values that are not finite reach the results of all queries of their tile.
+
+    Args:
+        qkv: float32 (T, 3 * heads * d), C-contiguous.
+        offsets: int32 (N + 1,), C-contiguous, where each input begins, ascending from 0; the last one is the number of
+            rows.
+        heads: int: of a row's queries, keys and values alike.
+        causal: bool, default False: whether a query sees no key behind its own position.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range.
+        out: where to write, float32 (T, heads * d); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (T, heads * d), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; d is not 32, 64
@@ -3493,7 +3940,7 @@ def linear_softmax_naive(
 ) -> Array:
     """`reference.linear_softmax` by the technique `naive`.
 
-    softmax(linear(...)): x (N, C_in), weight (C_out, C_in), bias (C_out,) -> probabilities (N, C_out).
+    softmax(linear(...)): x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> probabilities (N, ..., C_out).
 
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
@@ -3501,15 +3948,15 @@ def linear_softmax_naive(
     One block an input: logits are written once, and turned where they lie.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -3523,7 +3970,7 @@ def linear_argmax_naive(
 ) -> Array:
     """`reference.linear_argmax` by the technique `naive`.
 
-    argmax(linear(...)): x (N, C_in), weight (C_out, C_in), bias (C_out,) -> labels (N,) int64.
+    argmax(linear(...)): x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> labels (N, ...) int64.
 
     CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
     are NumPy's, or all lie on the device, and then nothing waits for the result.
@@ -3531,15 +3978,15 @@ def linear_argmax_naive(
     One block an input: no logit leaves the chip. Of equals the first; NaN counts as the greatest.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        out: where to write, int64 or uint8 (N,); made where None. Or a function that gives it, called with a shape and
-            a dtype.
+        out: where to write, int64 or uint8 (N, ...); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        int64 (N,), where the inputs lie.
+        int64 (N, ...), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; `out` is of uint8, a byte a label, and
@@ -3576,7 +4023,7 @@ def conv2d_loops(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -3617,7 +4064,7 @@ def conv2d_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -3627,6 +4074,44 @@ def conv2d_cpu_gemm(
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit; a group has one input channel; or the
             environment's CHARCNN_CPU_TILE does not fit.
+    """
+
+def conv2d_cpu_blas(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.conv2d` by the technique `cpu_blas`.
+
+    Cross-correlation, as deep-learning frameworks define it.
+
+    CPU cores: windows laid out as columns of a matrix, multiplied by NumPy's BLAS.
+
+    A product an input and group. Bits may depend on the number of threads.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: each group's output channels see only its own input channels.
+        out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
+            a shape and a dtype.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
     """
 
 def conv2d_cpu_direct(
@@ -3659,7 +4144,7 @@ def conv2d_cpu_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -3702,7 +4187,7 @@ def conv2d_winograd_rows_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -3745,7 +4230,7 @@ def conv2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -3789,7 +4274,7 @@ def conv2d_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -3835,7 +4320,7 @@ def conv2d_direct_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
@@ -3886,7 +4371,7 @@ def conv2d_nhwc_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -3937,7 +4422,7 @@ def conv2d_nhwc_wgmma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -3984,7 +4469,7 @@ def conv2d_nhwc_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -4026,7 +4511,7 @@ def conv2d_nhwc_winograd_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -4070,7 +4555,7 @@ def conv2d_nhwc_double_buffered(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -4115,7 +4600,7 @@ def conv2d_nhwc_winograd(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -4180,7 +4665,7 @@ def tanh_cpu_vector(x: np.ndarray, *, out: np.ndarray | Function | None = None) 
 
     The hyperbolic tangent of each value; NaN stays NaN.
 
-    All CPU cores, channels last: neighbouring values fill the vector registers.
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
 
     Tanh is by a rational function, off by at most 3.4e-7 of each value.
 
@@ -4248,7 +4733,7 @@ def gelu_cpu_vector(x: np.ndarray, *, out: np.ndarray | Function | None = None) 
 
     x times the normal distribution function of x, (1 + erf(x / sqrt(2))) / 2: PyTorch's default, not the tanh form.
 
-    All CPU cores, channels last: neighbouring values fill the vector registers.
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
 
     Tanh is by a rational function, off by at most 3.4e-7 of each value.
 
@@ -4316,7 +4801,7 @@ def sigmoid_cpu_vector(x: np.ndarray, *, out: np.ndarray | Function | None = Non
 
     1 / (1 + exp(-x)); NaN stays NaN.
 
-    All CPU cores, channels last: neighbouring values fill the vector registers.
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
 
     Tanh is by a rational function, off by at most 3.4e-7 of each value.
 
@@ -4392,7 +4877,7 @@ def leaky_relu_cpu_vector(
 
     x, or negative_slope times x where x is below 0; NaN stays NaN.
 
-    All CPU cores, channels last: neighbouring values fill the vector registers.
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
 
     Value after value.
 
@@ -4422,7 +4907,7 @@ def maxout_loops(x: np.ndarray, pieces: int = 2, *, out: np.ndarray | Function |
 
     Args:
         x: float32 (N, C, ...), C-contiguous.
-        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; divides their number.
         out: where to write, float32 (N, C / pieces, ...); made where None. Or a function that gives it, called with a
             shape and a dtype.
 
@@ -4445,7 +4930,7 @@ def maxout_naive(x: Array, pieces: int = 2, *, out: Array | None = None, stream:
 
     Args:
         x: float32 (N, C, ...), C-contiguous.
-        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; divides their number.
         out: where to write, float32 (N, C / pieces, ...); made where None. Or a function that gives it, called with a
             shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -4659,8 +5144,8 @@ def maxpool2d_nhwc_vectorized(
 
     maxpool2d on channels-last features.
 
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
 
     NaN wins. Features are cast to the precision, the result is cast back; layers leave both out.
 
@@ -4698,7 +5183,7 @@ def maxpool2d_nhwc_cpu_vector(
 
     maxpool2d on channels-last features.
 
-    All CPU cores, channels last: neighbouring values fill the vector registers.
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
 
     NaN wins.
 
@@ -4851,8 +5336,8 @@ def avgpool2d_nhwc_vectorized(
 
     avgpool2d on channels-last features.
 
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Sums are float32. Features are cast to the precision, the result is cast back; layers leave both out.
 
@@ -4892,7 +5377,7 @@ def avgpool2d_nhwc_cpu_vector(
 
     avgpool2d on channels-last features.
 
-    All CPU cores, channels last: neighbouring values fill the vector registers.
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
 
     Sums of a row are taken apart.
 
@@ -4994,8 +5479,8 @@ def global_avgpool2d_nhwc_vectorized(
 
     global_avgpool2d on channels-last features.
 
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Sums are float32. Features are cast to the precision, the result is cast back; layers leave both out.
 
@@ -5037,7 +5522,7 @@ def local_response_norm_loops(
 
     Args:
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5072,7 +5557,7 @@ def local_response_norm_naive(
 
     Args:
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5111,7 +5596,7 @@ def local_response_norm_nhwc_coalesced(
 
     Args:
         x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5142,14 +5627,14 @@ def local_response_norm_nhwc_vectorized(
 
     local_response_norm on channels-last features.
 
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
 
     Features are cast to the precision, the result is cast back; `VectorizedLocalResponseNorm` leaves both out.
 
     Args:
         x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5181,13 +5666,13 @@ def local_response_norm_nhwc_cpu_vector(
 
     local_response_norm on channels-last features.
 
-    All CPU cores, channels last: neighbouring values fill the vector registers.
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
 
     Pixel after pixel.
 
     Args:
         x: float32 (N, H, W, C), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -5233,7 +5718,7 @@ def conv2d_relu_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5275,7 +5760,7 @@ def conv2d_relu_cpu_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5318,7 +5803,7 @@ def conv2d_relu_winograd_rows_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5361,7 +5846,7 @@ def conv2d_relu_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5405,7 +5890,7 @@ def conv2d_relu_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5451,7 +5936,7 @@ def conv2d_relu_direct_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
@@ -5502,7 +5987,7 @@ def conv2d_relu_nhwc_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -5553,7 +6038,7 @@ def conv2d_relu_nhwc_wgmma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
@@ -5600,7 +6085,7 @@ def conv2d_relu_nhwc_cpu_gemm(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5642,7 +6127,7 @@ def conv2d_relu_nhwc_winograd_cpu(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
 
@@ -5686,7 +6171,7 @@ def conv2d_relu_nhwc_double_buffered(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5731,7 +6216,7 @@ def conv2d_relu_nhwc_winograd(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, H_out, W_out, C_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5777,7 +6262,7 @@ def conv2d_tanh_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5821,7 +6306,7 @@ def conv2d_tanh_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5867,7 +6352,7 @@ def conv2d_tanh_direct_mma(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
             float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
             accuracy, infinite from 65,536 on.
@@ -5917,7 +6402,7 @@ def conv2d_sigmoid_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -5963,7 +6448,7 @@ def conv2d_leaky_relu_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out, H_out, W_out); made where None. Or a function that gives it, called with
             a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6010,7 +6495,7 @@ def conv2d_relu_maxpool2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6056,7 +6541,7 @@ def conv2d_relu_maxpool2d_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6105,7 +6590,7 @@ def conv2d_tanh_maxpool2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6151,7 +6636,7 @@ def conv2d_tanh_maxpool2d_direct(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         pool_stride: Pair | None, default None: from one of these windows to the next, likewise; pool_size where None.
         out: where to write, float32 (N, C_out, H_pooled, W_pooled); made where None. Or a function that gives it,
             called with a shape and a dtype.
@@ -6197,7 +6682,7 @@ def conv2d_relu_global_avgpool2d_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6430,36 +6915,6 @@ def linear_tanh_naive(
         DeviceError: no usable GPU.
     """
 
-# linear_gelu
-
-def linear_gelu_naive(
-    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
-) -> Array:
-    """`reference.linear_gelu` by the technique `naive`.
-
-    gelu(linear(...)).
-
-    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
-    are NumPy's, or all lie on the device, and then nothing waits for the result.
-
-    Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
-
-    Args:
-        x: float32 (N, ..., C_in), C-contiguous.
-        weight: float32 (C_out, C_in), C-contiguous.
-        bias: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
-            and a dtype.
-        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
-
-    Returns:
-        float32 (N, ..., C_out), where the inputs lie.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU.
-    """
-
 # linear_sigmoid
 
 def linear_sigmoid_naive(
@@ -6520,6 +6975,166 @@ def linear_leaky_relu_naive(
         DeviceError: no usable GPU.
     """
 
+# linear_gelu
+
+def linear_gelu_cpu_gemm(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *, out: np.ndarray | Function | None = None
+) -> np.ndarray:
+    """`reference.linear_gelu` by the technique `cpu_gemm`.
+
+    gelu(linear(...)).
+
+    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
+
+    Multiplies up to 384 rows with the weights as they lie, and packs weights for more; `CpuConv` packs them once.
+
+    ReLU and GELU are in the last pass, over sums in cache. The same bits for any number of threads.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (N, ..., C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
+    """
+
+def linear_gelu_naive(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_gelu` by the technique `naive`.
+
+    gelu(linear(...)).
+
+    CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory. All arrays
+    are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Features (N, C, L) or (N, C, H, W) are read as they lie. What follows is in the same kernel.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ..., C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+# linear_gelu_nlc
+
+def linear_gelu_nlc_double_buffered(
+    x: Array, weight: Array, bias: Array, *, out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_gelu_nlc` by the technique `double_buffered`.
+
+    linear_gelu on channels-last features.
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Sums of many inputs' values are split, and joined by a second kernel.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ..., C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def linear_gelu_nlc_mma(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_gelu_nlc` by the technique `mma`.
+
+    linear_gelu on channels-last features.
+
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ..., C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; a GPU that does not multiply the precision: compute capability 7.5 has
+            fp16 alone, and fp8 needs 8.9.
+        DeviceError: no usable GPU; one of compute capability 7.5 where stride, padding and dilation are not 1, 0, 1.
+    """
+
+def linear_gelu_nlc_wgmma(
+    x: Array, weight: Array, bias: Array, *, precision: str = "fp16", out: Array | None = None, stream: Stream = None
+) -> Array:
+    """`reference.linear_gelu_nlc` by the technique `wgmma`.
+
+    linear_gelu on channels-last features.
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_in, C_out), C-contiguous, as `arrays.pack` gives it.
+        bias: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ..., C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
+    """
+
 # linear_maxout
 
 def linear_maxout_naive(
@@ -6535,16 +7150,16 @@ def linear_maxout_naive(
     An output's channels are computed one after another.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight: float32 (C_out, C_in), C-contiguous.
         bias: float32 (C_out,), C-contiguous.
-        pieces: int, default 2: neighbouring channels of which a result is the maximum; a divisor of theirs.
-        out: where to write, float32 (N, C_out / pieces); made where None. Or a function that gives it, called with a
-            shape and a dtype.
+        pieces: int, default 2: neighbouring channels of which a result is the maximum; divides their number.
+        out: where to write, float32 (N, ..., C_out / pieces); made where None. Or a function that gives it, called with
+            a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out / pieces), where the inputs lie.
+        float32 (N, ..., C_out / pieces), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
@@ -6552,6 +7167,39 @@ def linear_maxout_naive(
     """
 
 # linear_gelu_linear
+
+def linear_gelu_linear_cpu_gemm(
+    x: np.ndarray,
+    weight1: np.ndarray,
+    bias1: np.ndarray,
+    weight2: np.ndarray,
+    bias2: np.ndarray,
+    *,
+    out: np.ndarray | Function | None = None,
+) -> np.ndarray:
+    """`reference.linear_gelu_linear` by the technique `cpu_gemm`.
+
+    linear(linear_gelu(x, weight1, bias1), weight2, bias2).
+
+    All CPU cores: a GEMM over overlapping rows by a vector micro-kernel.
+
+    Two products, as `linear_cpu_gemm` has them, and between them an array of C_mid values a row.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight1: float32 (C_mid, C_in), C-contiguous.
+        bias1: float32 (C_mid,), C-contiguous.
+        weight2: float32 (C_out, C_mid), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+
+    Returns:
+        float32 (N, ..., C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit; or the environment's CHARCNN_CPU_TILE does not.
+    """
 
 def linear_gelu_linear_naive(
     x: Array,
@@ -6573,22 +7221,154 @@ def linear_gelu_linear_naive(
     One block for up to 8 inputs, their middle layer in shared memory; with GELU a transformer's feed-forward block.
 
     Args:
-        x: float32 (N, C_in), C-contiguous.
+        x: float32 (N, ..., C_in), C-contiguous.
         weight1: float32 (C_mid, C_in), C-contiguous.
         bias1: float32 (C_mid,), C-contiguous.
         weight2: float32 (C_out, C_mid), C-contiguous.
         bias2: float32 (C_out,), C-contiguous.
-        out: where to write, float32 (N, C_out); made where None. Or a function that gives it, called with a shape and a
-            dtype.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C_out), where the inputs lie.
+        float32 (N, ..., C_out), where the inputs lie.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; C_mid is more than 12,032, which shared
             memory holds.
         DeviceError: no usable GPU.
+    """
+
+# linear_gelu_linear_nlc
+
+def linear_gelu_linear_nlc_double_buffered(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.linear_gelu_linear_nlc` by the technique `double_buffered`.
+
+    linear_gelu_linear on channels-last features.
+
+    CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0). All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Two products: what is between them is in the kernel of the first, and its result in global memory.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight1: float32 (C_in, C_mid), C-contiguous.
+        bias1: float32 (C_mid,), C-contiguous.
+        weight2: float32 (C_mid, C_out), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ..., C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+
+def linear_gelu_linear_nlc_mma(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    *,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.linear_gelu_linear_nlc` by the technique `mma`.
+
+    linear_gelu_linear on channels-last features.
+
+    CUDA, tensor cores since compute capability 8.0, of sequences in fp16 since 7.5: mma.sync, sums in float32. All
+    arrays are NumPy's, or all lie on the device, and then nothing waits for the result.
+
+    Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
+
+    Where stride, padding and dilation are not 1, 0, 1, each tap's features are copied apart. A pooling takes the
+    maximum of 3.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight1: float32 (C_in, C_mid), C-contiguous.
+        bias1: float32 (C_mid,), C-contiguous.
+        weight2: float32 (C_mid, C_out), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ..., C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read; a GPU that does not multiply the precision: compute capability 7.5 has
+            fp16 alone, and fp8 needs 8.9.
+        DeviceError: no usable GPU; one of compute capability 7.5 where stride, padding and dilation are not 1, 0, 1.
+    """
+
+def linear_gelu_linear_nlc_wgmma(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    *,
+    precision: str = "fp16",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
+    """`reference.linear_gelu_linear_nlc` by the technique `wgmma`.
+
+    linear_gelu_linear on channels-last features.
+
+    Hopper's tensor cores, by wgmma, fed by TMA; sums in float32. All arrays are NumPy's, or all lie on the device, and
+    then nothing waits for the result.
+
+    Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
+
+    Where stride, padding and dilation are not 1, 0, 1, TMA gathers each tap's features: strides of up to 8, windows
+    that span up to 128 positions. A pooling takes the maximum of 3.
+
+    Args:
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight1: float32 (C_in, C_mid), C-contiguous.
+        bias1: float32 (C_mid,), C-contiguous.
+        weight2: float32 (C_mid, C_out), C-contiguous.
+        bias2: float32 (C_out,), C-contiguous.
+        precision: str, default 'fp16': what is multiplied: "fp16", 11 bits, infinite beyond 65,504; "bf16", 8 bits,
+            float32's range; "tf32", 11 bits, float32's range; "fp16x3", two fp16 a number and three products: float32's
+            accuracy, infinite from 65,536 on; "fp8", e4m3, weights and features each scaled to its range, infinities
+            become its greatest.
+        out: where to write, float32 (N, ..., C_out); made where None. Or a function that gives it, called with a shape
+            and a dtype.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, ..., C_out), where the inputs lie.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit; precision is none of these; shared memory
+            does not hold what so many taps read.
+        DeviceError: no usable GPU, or one of compute capability below 9.0.
     """
 
 # pixels
@@ -6674,7 +7454,7 @@ def pixels_nhwc_coalesced(
         tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
         height: int: of an image.
         width: int: of an image.
-        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        channels: int | None, default None: of the result; those beyond C are zero; C where None.
         out: where to write, float32 (N, height, width, channels); made where None. Or a function that gives it, called
             with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -6702,8 +7482,8 @@ def pixels_nhwc_vectorized(
 
     pixels, channels last: (N, height, width, channels), zeros beyond the tables' C, which None stands for.
 
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
 
     One thread a pixel. Features are in the precision, and are cast back; `VectorizedPixels` leaves the cast out.
 
@@ -6712,7 +7492,7 @@ def pixels_nhwc_vectorized(
         tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
         height: int: of an image.
         width: int: of an image.
-        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        channels: int | None, default None: of the result; those beyond C are zero; C where None.
         precision: str, default 'fp16': what is multiplied: "fp32", float32 itself; "fp16x3", two fp16 a number and
             three products: float32's accuracy, infinite from 65,536 on; "fp16", 11 bits, infinite beyond 65,504;
             "bf16", 8 bits, float32's range.
@@ -6742,7 +7522,7 @@ def pixels_nhwc_cpu_vector(
 
     pixels, channels last: (N, height, width, channels), zeros beyond the tables' C, which None stands for.
 
-    All CPU cores, channels last: neighbouring values fill the vector registers.
+    All CPU cores: neighbouring channels, or values of a row, fill the vector registers.
 
     Image after image.
 
@@ -6751,7 +7531,7 @@ def pixels_nhwc_cpu_vector(
         tables: float32 (C, 256), C-contiguous, what each byte stands for, as `pixel_tables` gives it.
         height: int: of an image.
         width: int: of an image.
-        channels: int | None, default None: of the result, those beyond C zero; C where None.
+        channels: int | None, default None: of the result; those beyond C are zero; C where None.
         out: where to write, float32 (N, height, width, channels); made where None. Or a function that gives it, called
             with a shape and a dtype.
 
@@ -6971,6 +7751,31 @@ def linear_backward_naive(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
+    """
+
+def linear_backward_cpu_blas(
+    dy: np.ndarray, x: np.ndarray, weight: np.ndarray, *, out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.linear_backward` by the technique `cpu_blas`.
+
+    Gradients of linear(x, weight, bias).
+
+    CPU cores: windows laid out as columns of a matrix, multiplied by NumPy's BLAS.
+
+    Two products, by features and by weights. Bits may depend on the number of threads.
+
+    Args:
+        dy: float32 (N, ..., C_out), C-contiguous, the gradient of the result.
+        x: float32 (N, ..., C_in), C-contiguous.
+        weight: float32 (C_out, C_in), C-contiguous.
+        out: where to write, a tuple, any of it None: dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32;
+            made where None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (N, ..., C_in), dweight (C_out, C_in), dbias (C_out,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
     """
 
 # linear_backward_nlc
@@ -7301,7 +8106,7 @@ def conv2d_backward_loops(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
             (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
 
@@ -7341,7 +8146,7 @@ def conv2d_backward_naive(
         padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
             "same", of zeros.
         dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
-        groups: int, default 1: output channels of each see input channels of the same alone.
+        groups: int, default 1: each group's output channels see only its own input channels.
         out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
             (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -7352,6 +8157,44 @@ def conv2d_backward_naive(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
+    """
+
+def conv2d_backward_cpu_blas(
+    dy: np.ndarray,
+    x: np.ndarray,
+    weight: np.ndarray,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`reference.conv2d_backward` by the technique `cpu_blas`.
+
+    Gradients of conv2d(x, weight, bias, ...).
+
+    CPU cores: windows laid out as columns of a matrix, multiplied by NumPy's BLAS.
+
+    Two products of some inputs and a group. Bits may depend on the number of threads.
+
+    Args:
+        dy: float32 (N, C_out, H_out, W_out), C-contiguous, the gradient of the result.
+        x: float32 (N, C_in, H, W), C-contiguous.
+        weight: float32 (C_out, C_in / groups, KH, KW), C-contiguous.
+        stride: Pair, default 1: from one window to the next, an int or (vertical, horizontal).
+        padding: Padding, default 0: pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid",
+            "same", of zeros.
+        dilation: Pair, default 1: from one tap to the next, an int or (vertical, horizontal).
+        groups: int, default 1: each group's output channels see only its own input channels.
+        out: where to write, a tuple, any of it None: dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias
+            (C_out,), float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
+
+    Returns:
+        dx (N, C_in, H, W), dweight (C_out, C_in / groups, KH, KW), dbias (C_out,), float32.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
     """
 
 # one_hot_conv1d_backward
@@ -7958,7 +8801,7 @@ def local_response_norm_backward_loops(
     Args:
         dy: float32 (N, C, H, W), C-contiguous, the gradient of the result.
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -7995,7 +8838,7 @@ def local_response_norm_backward_naive(
     Args:
         dy: float32 (N, C, H, W), C-contiguous, the gradient of the result.
         x: float32 (N, C, H, W), C-contiguous.
-        size: int: channels that a value is normalised over, about its own.
+        size: int: channels that a value is normalised over, its own in the middle.
         alpha: float, default 0.0001: factor of their sum of squares, divided by size.
         beta: float, default 0.75: the power.
         k: float, default 1.0: added to the sum, greater than 0.
@@ -8076,7 +8919,7 @@ def softmax_cross_entropy_backward_loops(
     Args:
         dy: float32 (N,), C-contiguous, the gradient of the result.
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N, C); made where None. Or a function that gives it, called with a shape and a
             dtype.
 
@@ -8102,7 +8945,7 @@ def softmax_cross_entropy_backward_naive(
     Args:
         dy: float32 (N,), C-contiguous, the gradient of the result.
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N, C); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -8235,8 +9078,8 @@ def relu_maxpool1d_backward_nlc_vectorized(
 
     The gradient of relu_maxpool1d on (N, L, C), of windows that do not overlap.
 
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
 
     A thread has eight channels of a window, in bf16: of values that are the same there, the first is the maximum.
 
@@ -8275,8 +9118,8 @@ def layernorm_relu_maxpool1d_backward_nlc_vectorized(
 
     Gradients of the maxima of pool_size positions each of relu(layernorm(x, gamma, beta)), by x, gamma and beta.
 
-    CUDA, as register_tiled, with loads and stores of 128 bits. All arrays are NumPy's, or all lie on the device, and
-    then nothing waits for the result.
+    CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes. All arrays are
+    NumPy's, or all lie on the device, and then nothing waits for the result.
 
     A thread has eight channels of a window; x, what is normalised, and gradients of features are bf16.
 
@@ -8431,7 +9274,7 @@ def softmax_cross_entropy_loops(
 
     Args:
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N,); made where None. Or a function that gives it, called with a shape and a
             dtype.
 
@@ -8454,7 +9297,7 @@ def softmax_cross_entropy_naive(x: Array, targets: Array, *, out: Array | None =
 
     Args:
         x: float32 (N, C), C-contiguous.
-        targets: float32 (N, C), C-contiguous, what each class is to have; a label's is 1, all others 0.
+        targets: float32 (N, C), C-contiguous, the share that each class should get: 1 for the label, 0 for all others.
         out: where to write, float32 (N,); made where None. Or a function that gives it, called with a shape and a
             dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -8629,12 +9472,12 @@ def embedding_backward_loops(
 
     Args:
         dy: float32 (N, S, H), C-contiguous, the gradient of the result.
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, a tuple, any of it None: dweight (vocabulary, H), dpositions (P, H), dtype_rows (T, H),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
 
@@ -8667,12 +9510,12 @@ def embedding_backward_naive(
 
     Args:
         dy: float32 (N, S, H), C-contiguous, the gradient of the result.
-        tokens: int32 (N, S), C-contiguous, of one that is no row of weight, zeros.
+        tokens: int32 (N, S), C-contiguous, ids; one that is no row of weight gives zeros.
         weight: float32 (vocabulary, H), C-contiguous.
         positions: float32 (P, H), C-contiguous.
         types: float32 (T, H), C-contiguous.
-        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; of one that is no
-            row, zeros.
+        type_ids: int32 (N, S), C-contiguous, or None, the default: rows of types, all 0 where None; one that is no row
+            gives zeros.
         out: where to write, a tuple, any of it None: dweight (vocabulary, H), dpositions (P, H), dtype_rows (T, H),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
@@ -8710,8 +9553,8 @@ def attention_backward_loops(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, a tuple, any of it None: dq (N, heads, S, d), dk (N, heads, S, d), dv (N, heads, S, d),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.
@@ -8748,8 +9591,8 @@ def attention_backward_naive(
         q: float32 (N, heads, S, d), C-contiguous.
         k: float32 (N, heads, S, d), C-contiguous.
         v: float32 (N, heads, S, d), C-contiguous.
-        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count, all where None,
-            or where it is not one of 0 to S.
+        lengths: int32 (N,), C-contiguous, or None, the default: how many positions of each input count; all where None,
+            or where it is not from 0 to S.
         causal: bool, default False: whether a query sees no key behind its own position.
         out: where to write, a tuple, any of it None: dq (N, heads, S, d), dk (N, heads, S, d), dv (N, heads, S, d),
             float32; made where None. Or a function that gives any of them, called with a shape and a dtype.

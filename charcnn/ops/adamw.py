@@ -12,7 +12,7 @@ from functools import cache
 from itertools import groupby
 
 import numpy as np
-from numba import cuda, float32, float64, njit, prange
+from numba import cuda, float32, float64
 
 from charcnn.aliases import Array, Kernel, Record, Stream
 from charcnn.gpu import device, ptx
@@ -20,57 +20,20 @@ from charcnn.gpu.arrays import check, expect
 from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit, start
-from charcnn.ops.adamw_options import MOMENTS, check_state
+from charcnn.ops.adamw_cpu import clipped, move, moved, squares, tasks
+from charcnn.ops.adamw_options import MOMENTS, check_scale, check_state
 from charcnn.ops.adamw_options import LossScale as LossScale
 from charcnn.ops.adamw_options import ParameterGroup as ParameterGroup
-from charcnn.ops.common import threads
 from charcnn.ops.common.moments import block_sum
-
-PART = 1 << 14
-"""Values that a task has on a CPU. Fixed, so that sums have the same bits on any number of cores."""
+from charcnn.ops.loss_scale import GradientFactor, settle
 
 BLOCKS, THREADS = 1024, device.block_size(256)
-"""Of the kernel that sums squares, fewer of a small buffer: fixed, for the same reason."""
+"""Of the kernel that sums squares, fewer of a small buffer. Fixed, so that sums have the same bits on any GPU."""
 
 QUAD = ptx.VECTOR
 """Values of a thread on a GPU, 16 bytes of each array."""
 
-TINY = 1e-6
-"""Added to the norm, as PyTorch's clip_grad_norm_ does."""
-
-
-@njit(cache=True, nogil=True, parallel=True, fastmath={"reassoc"})
-def _squares_kernel(gradients, partial):
-    for task in prange(partial.size):
-        total = 0.0
-        for i in range(task * PART, min((task + 1) * PART, gradients.size)):
-            total += float(gradients[i]) * gradients[i]
-        partial[task] = total
-
-
-@njit(error_model="numpy")  # without a branch for a division by zero, so that it is vectorised
-def _moved(weight, gradient, first, second, by):
-    """A weight after a step, and its moments."""
-    decay, beta1, beta2, size, root, eps = by
-    first += (float32(1) - beta1) * (gradient - first)
-    second = beta2 * second + (float32(1) - beta2) * gradient * gradient
-    return decay * weight - size * first / (math.sqrt(second) / root + eps), first, second
-
-
-_moved_naive = jit(device=True)(_moved.py_func)
-
-
-@njit(error_model="numpy")
-def _step_part(weights, gradients, first, second, factor, by):
-    for i in range(weights.size):
-        weights[i], first[i], second[i] = _moved(weights[i], factor * gradients[i], first[i], second[i], by)
-
-
-@njit(cache=True, nogil=True, parallel=True, error_model="numpy")
-def _step_kernel(weights, gradients, first, second, factor, by):
-    for task in prange(-(-weights.size // PART)):
-        part = slice(task * PART, min((task + 1) * PART, weights.size))
-        _step_part(weights[part], gradients[part], first[part], second[part], factor, by)
+_moved_naive = jit(device=True)(moved.py_func)
 
 
 @jit()
@@ -88,15 +51,14 @@ def _squares_quads_kernel(gradients, address, partial, quads):
 
 
 @jit()
-def _norm_kernel(partial, scale, most, found):
+def _norm_kernel(partial, most, rule, scaling, found):
     smem = cuda.shared.array(THREADS, float64)
     total = 0.0
     for i in range(cuda.threadIdx.x, partial.size, cuda.blockDim.x):
         total += partial[i]
-    norm = float32(math.sqrt(block_sum(total, smem)) * scale)
+    total = block_sum(total, smem)
     if cuda.threadIdx.x == 0:
-        found[0] = norm
-        found[1] = scale * (min(float32(1), most / (norm + float32(TINY))) if most > float32(0) else float32(1))
+        settle(total, most, rule, scaling, found)
 
 
 @jit()
@@ -105,8 +67,8 @@ def _rate_kernel(rate, value):
 
 
 @jit()
-def _scalars_kernel(options, rate, steps, by):
-    """What `_moved` takes of each group, in float64 as on the host; counts the step."""
+def _scalars_kernel(options, rate, steps, found, by):
+    """What `moved` takes of each group, in float64 as on the host; counts the step, where it is not left out."""
     step = steps[0] + 1
     for i in range(cuda.threadIdx.x, options.shape[0], cuda.blockDim.x):
         lr, beta1, beta2 = rate[0] * options[i, 0], options[i, 1], options[i, 2]
@@ -117,24 +79,27 @@ def _scalars_kernel(options, rate, steps, by):
         by[i, 4] = float32(math.sqrt(1.0 - beta2 ** float64(step)))
         by[i, 5] = float32(options[i, 3])
     cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
+    if cuda.threadIdx.x == 0 and not found[1] < float32(0):
         steps[0] = step
 
 
-@jit()
-def _shadow_kernel(weights, shadow):
-    i = cuda.grid(1)
-    if i < weights.size:
-        shadow[i] = _rounded(weights[i], float32(0)) & 0xFFFF
+@cache
+def _shadow_kernel(ptx_type: str) -> Kernel:
+    rounded = ptx.cvt_f16x2(ptx_type)
 
+    @jit()
+    def kernel(weights, shadow):
+        i = cuda.grid(1)
+        if i < weights.size:
+            shadow[i] = rounded(weights[i], float32(0)) & 0xFFFF
 
-_rounded = ptx.cvt_f16x2("bf16")
+    return kernel
 
 
 @cache
-def _step_quads_kernel(shadowed: bool) -> Kernel:
+def _step_quads_kernel(shadowed: bool, ptx_type: str) -> Kernel:
     # A thread has four neighbours of the buffer; at a group's ends, or where arrays are not aligned, one by one.
-    moved, rounded, quad = _moved_naive, _rounded, QUAD
+    moved, rounded, quad = _moved_naive, ptx.cvt_f16x2(ptx_type), QUAD
 
     @jit()
     def kernel(weights, gradients, first, second, shadow, places, found, scalars, group, begin, end, aligned):
@@ -143,6 +108,8 @@ def _step_quads_kernel(shadowed: bool) -> Kernel:
             scalars[group, 0], scalars[group, 1], scalars[group, 2], scalars[group, 3], scalars[group, 4],
             scalars[group, 5],
         )  # fmt: skip
+        if factor < float32(0):
+            return
         if aligned != 0 and at >= begin and at + quad <= end:
             here = uint64(at) * uint64(4)
             w0, w1, w2, w3 = ptx.ld_cg_v4_f32(places[0] + here)
@@ -168,61 +135,21 @@ def _step_quads_kernel(shadowed: bool) -> Kernel:
     return kernel
 
 
-def tasks(size: int) -> int:
-    """Of so many values, on a CPU."""
-    return -(-size // PART)
-
-
-def squares(gradients: np.ndarray, partial: np.ndarray) -> None:
-    """Sums of squares of each task's values, on a CPU: what `clipped` adds up."""
-    threads.launch(_squares_kernel, gradients, partial)
-
-
-def clipped(partial: np.ndarray, clip: float, scaled: float = 1.0) -> tuple[float, float]:
-    """The norm, and by what gradients are to be multiplied; the sum of the parts is exact, whatever their order.
-
-    Args:
-        partial: float64, of `squares`.
-        clip: the largest norm; 0 for no limit.
-        scaled: the loss scale's inverse.
-    """
-    norm = math.sqrt(math.fsum(partial)) * scaled if np.isfinite(partial).all() else math.nan
-    return norm, scaled * (min(1.0, clip / (norm + TINY)) if clip else 1.0)
-
-
-def move(
-    weights: np.ndarray, gradients: np.ndarray, first: np.ndarray, second: np.ndarray, group: ParameterGroup,
-    steps: int, factor: float, rate: float = 1.0,
-) -> None:  # fmt: skip
-    """One step of some values of a buffer, on a CPU's cores; bits do not depend on which values come together.
-
-    Args:
-        weights, gradients, first, second: float32 (size,); the gradients stay as they are.
-        group: the options; its size does not matter.
-        steps: the number of this step, from 1 on.
-        factor: by what gradients are multiplied.
-        rate: of the learning rate.
-    """
-    lr, (beta1, beta2) = rate * group.lr, group.betas
-    size, root = lr / (1 - beta1**steps), math.sqrt(1 - beta2**steps)
-    by = tuple(map(np.float32, (1 - lr * group.weight_decay, beta1, beta2, size, root, group.eps)))
-    threads.launch(_step_kernel, weights, gradients, first, second, np.float32(factor), by)
-
-
 class AdamW:
     """The optimiser of the weights in one buffer, on a CPU's cores or on a GPU, where the buffer lies.
 
-    On a GPU all that changes from step to step lies there. So do `made`, int64 (1,), the number of steps, and `found`,
-    float32 (2,), the gradients' norm and by what they are multiplied. A step without a loss scale may be recorded in a
-    CUDA graph.
+    On a GPU all that changes from step to step lies there, so that a CUDA graph may have a step: `made`, int64 (1,),
+    the number of steps, and what `factor` has.
 
     Args:
         weights: float32 (size,), NumPy or on the device; each step writes them.
         groups: neighbours of them, from the first on. Those that are alike, side by side, count as one.
         clip: the largest norm of a step's gradients, all together; 0 for no limit.
-        loss_scale: by what gradients are too large; None: by nothing, and no step is left out.
+        loss_scale: by what gradients are too large, to begin with, and when that changes; None: by nothing, and no
+            step is left out.
         stream: of the steps on a GPU.
-        shadow: bf16 as uint16 (size,), on the GPU: the weights rounded, written now and by each step.
+        shadow: uint16 (size,), on the GPU: the weights rounded, written now and by each step.
+        ptx_type: of the shadow's numbers, bf16 or f16.
 
     Raises:
         ValueError: an array's dtype or shape does not fit, the groups have another size, or a shadow is on the host;
@@ -232,12 +159,14 @@ class AdamW:
     def __init__(
         self, weights: Array, groups: Sequence[ParameterGroup], *, clip: float = 0.0,
         loss_scale: LossScale | None = None, stream: Stream = None, shadow: Array = None,
+        ptx_type: str = "bf16",
     ) -> None:  # fmt: skip
         expect("weights", weights, (sum(group.size for group in groups),))
         check("weights", weights)
         like = groupby(groups, lambda group: replace(group, size=0))
         self.groups = [replace(one, size=sum(group.size for group in run)) for one, run in like]
-        self.weights, self.shadow, self.clip, self.loss_scale = weights, shadow, clip, loss_scale
+        self.weights, self.shadow, self.clip, self.ptx_type = weights, shadow, clip, ptx_type
+        self._scale = None if loss_scale is None else replace(loss_scale)
         self._cuda = device.on_device(weights)
         if shadow is not None:
             expect("shadow", shadow, tuple(weights.shape))
@@ -250,12 +179,12 @@ class AdamW:
             self.first, self.second = (device.to_device(zeros, on) for _ in range(2))
             blocks = min(BLOCKS, -(-weights.size // (THREADS * QUAD)))
             self._partial = device.to_device(np.zeros(max(1, blocks), np.float32), on)
-            self.found = device.to_device(np.ones(2, np.float32), on)
             options = [(group.lr, *group.betas, group.eps, group.weight_decay) for group in self.groups]
             self._options = device.to_device(np.array(options, np.float64).reshape(-1, 5), on)
             self._by = device.to_device(np.empty((len(options), 6), np.float32), on)
             self._rate = device.to_device(np.ones(1, np.float64), on)
             self.made = device.to_device(np.zeros(1, np.int64), on)
+            self.factor = GradientFactor(loss_scale, on)
             self.refresh()
         else:
             self._stream, (self.first, self.second) = None, np.zeros((2, weights.size), np.float32)
@@ -266,13 +195,18 @@ class AdamW:
         """Steps that were made; on a GPU it waits for them."""
         return int((device.to_host(self.made, self._stream) if self._cuda else self.made)[0])
 
+    @property
+    def loss_scale(self) -> LossScale | None:
+        """The current one; on a GPU it waits for the steps."""
+        return self.factor.loss_scale if self._cuda else self._scale
+
     def refresh(self) -> None:
         """Write the shadow anew, where there is one: after somebody else wrote the weights."""
         if self.shadow is not None:
-            round_to(self.weights, self.shadow, self._stream)
+            round_to(self.weights, self.shadow, self._stream, self.ptx_type)
 
-    def step(self, gradients: Array, rate: float | Array = 1.0, *, stream: Stream = None) -> bool:
-        """Move the weights, where no loss scale finds that gradients are not finite; whether it was done.
+    def step(self, gradients: Array, rate: float | Array = 1.0, *, stream: Stream = None) -> None:
+        """Move the weights, where no loss scale finds that gradients are not finite.
 
         Args:
             gradients: float32 (size,), where the weights lie; of the loss times the scale, where there is one.
@@ -285,60 +219,68 @@ class AdamW:
         """
         expect("gradients", gradients, tuple(self.weights.shape))
         check("gradients", gradients)
-        scaled = 1 / self.loss_scale.scale if self.loss_scale else 1.0
-        factor, finite = 1.0, True
         on = device.as_stream(stream) if self._cuda and stream is not None else self._stream
-        if self.clip or self.loss_scale:
-            norm, factor = self._norm(gradients, scaled, on)
-            if self.loss_scale:
-                finite = math.isfinite(float(norm[0]) if self._cuda else norm)
-                self.loss_scale.update(finite)
+        if self._cuda:
+            if self.clip or self._scale:
+                self._norm_on_gpu(gradients, on)
+            self._move_on_gpu(gradients, rate, on)
+            return
+        factor, finite = 1.0, True
+        if self.clip or self._scale:
+            squares(gradients, self._partial)
+            norm, factor = clipped(self._partial, self.clip, 1 / self._scale.scale if self._scale else 1.0)
+            if self._scale:
+                finite = math.isfinite(norm)
+                self._scale.update(finite)
         if finite:
-            (self._move_on_gpu if self._cuda else self._move)(gradients, factor, rate, on)
-        return finite
+            self._move(gradients, factor, rate)
 
     def state(self) -> Record:
         """All that the next step depends on beside weights and gradients, on the host."""
         moments = (
             device.to_host(array, self._stream) if self._cuda else array.copy() for array in (self.first, self.second)
         )
-        scale = None if self.loss_scale is None else vars(self.loss_scale).copy()
-        return {"steps": self.steps, **dict(zip(("first", "second"), moments, strict=True)), "loss_scale": scale}
+        saved = None if (scale := self.loss_scale) is None else scale.saved
+        return {"steps": self.steps, **dict(zip(MOMENTS, moments, strict=True)), "loss_scale": saved}
+
+    def check(self, state: Record) -> None:
+        """Look at all that `restore` takes.
+
+        Raises:
+            ValueError: as of `check_state`, or a loss scale is missing or damaged.
+        """
+        check_state(state, self.weights.size, MOMENTS)
+        if self._scale is not None:
+            check_scale(state.get("loss_scale"))
 
     def restore(self, state: Record) -> None:
         """Take what `state` gave; the shadow becomes that of the weights as they are.
 
         Raises:
-            ValueError: as of `check_state`, or a scale of the loss is missing; nothing was taken then.
+            ValueError: as of `check`; nothing was taken then.
         """
-        check_state(state, self.weights.size, MOMENTS)
-        scale, fields = state.get("loss_scale"), vars(self.loss_scale).keys() if self.loss_scale else set[str]()
-        if fields and not (isinstance(scale, dict) and scale.keys() == fields):
-            raise ValueError(f"state['loss_scale'] is {scale!r}: need the fields of a LossScale")
+        self.check(state)
         steps = np.array([state["steps"]], np.int64)
         for array, saved in ((self.first, state["first"]), (self.second, state["second"]), (self.made, steps)):
             if self._cuda:
                 array.copy_to_device(saved, stream=self._stream)
             else:
                 array[:] = saved
-        if self.loss_scale is not None:
-            vars(self.loss_scale).update(state["loss_scale"])
+        if self._cuda:
+            self.factor.restore(state.get("loss_scale"))
+        elif self._scale is not None:
+            self._scale = replace(self._scale, **state["loss_scale"])
         self.refresh()
 
-    def _norm(self, gradients: Array, scaled: float, on: Stream) -> tuple[Array, float]:
-        """The norm, and by what gradients are to be multiplied; on a GPU both lie there, and nothing waits."""
-        if self._cuda:
-            address = device.address(gradients)
-            quads = 0 if address % 16 else gradients.size // QUAD
-            given = gradients, np.uint64(address), self._partial, *map(np.uint32, (quads,))
-            start(_squares_quads_kernel, self._partial.size, THREADS, on, *given)
-            limits = np.float32(scaled), np.float32(self.clip)
-            start(_norm_kernel, 1, THREADS, on, self._partial, *limits, self.found)
-            return self.found, 1.0
-        squares(gradients, self._partial)
-        return clipped(self._partial, self.clip, scaled)
+    def _norm_on_gpu(self, gradients: Array, on: Stream) -> None:
+        """The norm, and by what gradients are to be multiplied, to `found`."""
+        address = device.address(gradients)
+        quads = 0 if address % 16 else gradients.size // QUAD
+        given = gradients, np.uint64(address), self._partial, *map(np.uint32, (quads,))
+        start(_squares_quads_kernel, self._partial.size, THREADS, on, *given)
+        start(_norm_kernel, 1, THREADS, on, self._partial, np.float32(self.clip), *self.factor.given)
 
-    def _move(self, gradients: Array, factor: float, rate: float | Array, on: Stream) -> None:
+    def _move(self, gradients: Array, factor: float, rate: float | Array) -> None:
         self.made += 1
         begin, steps = 0, self.steps
         for group in self.groups:
@@ -347,7 +289,7 @@ class AdamW:
             weights, slopes, *moments = (array[part] for array in (self.weights, gradients, self.first, self.second))
             move(weights, slopes, moments[0], moments[1], group, steps, factor, rate)
 
-    def _move_on_gpu(self, gradients: Array, factor: float, rate: float | Array, on: Stream) -> None:
+    def _move_on_gpu(self, gradients: Array, rate: float | Array, on: Stream) -> None:
         if device.on_device(rate):
             expect("rate", rate, (1,))
             check("rate", rate, np.float64)
@@ -358,30 +300,33 @@ class AdamW:
         shadow, begin = self.weights if self.shadow is None else self.shadow, 0
         arrays = self.weights, gradients, self.first, self.second, shadow
         for i, group in enumerate(self.groups):
-            _move_on_gpu(arrays, self.found, self._by, (i, begin, begin + group.size), self.shadow is not None, on)
+            numbers, shadowed = (i, begin, begin + group.size), self.shadow is not None
+            _move_on_gpu(arrays, self.factor.found, self._by, numbers, shadowed, on, self.ptx_type)
             begin += group.size
 
     def count(self, rate: Array, on: Stream) -> None:
         """Begin a step on a GPU whose parts `move_part` moves; the rate is float64 (1,) there."""
-        start(_scalars_kernel, 1, 32, on, self._options, rate, self.made, self._by)
+        start(_scalars_kernel, 1, 32, on, self._options, rate, self.made, self.factor.found, self._by)
 
     def move_part(self, at: slice, gradients: Array, shadow: Array | None, on: Stream) -> None:
-        """Move some of the weights, on a GPU, by their gradients times what `found` has; all are of the first group.
+        """Move some of the weights, on a GPU, by their gradients times what `factor` has; all are of the first group.
 
         Args:
             at: which of them.
             gradients: theirs.
-            shadow: where they go in bf16; None: nowhere.
+            shadow: where they go rounded; None: nowhere.
             on: the stream.
         """
         weights, *moments = (array[at] for array in (self.weights, self.first, self.second))
         arrays = weights, gradients, *moments, weights if shadow is None else shadow
-        _move_on_gpu(arrays, self.found, self._by, (0, 0, weights.size), shadow is not None, on)
+        numbers, shadowed = (0, 0, weights.size), shadow is not None
+        _move_on_gpu(arrays, self.factor.found, self._by, numbers, shadowed, on, self.ptx_type)
 
 
 def _move_on_gpu(
-    arrays: Sequence[Array], found: Array, by: Array, numbers: tuple[int, int, int], shadowed: bool, on: Stream
-) -> None:
+    arrays: Sequence[Array], found: Array, by: Array, numbers: tuple[int, int, int], shadowed: bool, on: Stream,
+    ptx_type: str,
+) -> None:  # fmt: skip
     """Start the kernel of a step for a group's number, begin and end."""
     _, begin, end = numbers
     places = tuple(np.uint64(device.address(array)) for array in arrays)
@@ -389,10 +334,10 @@ def _move_on_gpu(
     blocks = -(-(-(-end // QUAD) - begin // QUAD) // THREADS)
     if end > begin:
         more = map(np.uint32, (*numbers, aligned))
-        start(_step_quads_kernel(shadowed), blocks, THREADS, on, *arrays, places, found, by, *more)
+        start(_step_quads_kernel(shadowed, ptx_type), blocks, THREADS, on, *arrays, places, found, by, *more)
 
 
-def round_to(weights: Array, shadow: Array, stream: Stream) -> None:
-    """Weights in bf16, on the GPU: float32 (n,) to uint16 (n,)."""
+def round_to(weights: Array, shadow: Array, stream: Stream, ptx_type: str = "bf16") -> None:
+    """Weights in 16 bits, on the GPU: float32 (n,) to uint16 (n,)."""
     if weights.size:
-        start(_shadow_kernel, -(-weights.size // 128), 128, stream, weights, shadow)
+        start(_shadow_kernel(ptx_type), -(-weights.size // 128), 128, stream, weights, shadow)

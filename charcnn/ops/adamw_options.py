@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,10 @@ class ParameterGroup:
     weight_decay: float = 1e-2
 
 
+CHANGING = ("scale", "made", "left_out")
+"""What steps change of a LossScale, and its saved state has."""
+
+
 @dataclass
 class LossScale:
     """By what the loss is multiplied, so that gradients in fp16 do not vanish, as PyTorch's GradScaler has it.
@@ -45,14 +50,30 @@ class LossScale:
     interval: int = 2000
     made: int = 0
     """Steps in a row."""
+    left_out: int = 0
+    """Steps in all."""
+
+    @property
+    def saved(self) -> Record:
+        """What steps change, as `check_scale` takes it."""
+        return {name: getattr(self, name) for name in CHANGING}
 
     def update(self, finite: bool) -> None:
         """After a step: whether its gradients were finite."""
         self.made = self.made + 1 if finite else 0
         if not finite:
-            self.scale *= self.backoff
+            self.scale, self.left_out = self.scale * self.backoff, self.left_out + 1
         elif self.made == self.interval:
             self.scale, self.made = self.scale * self.growth, 0
+
+
+def check_scale(saved: object) -> None:
+    """Raise ValueError unless it is the saved state of a LossScale."""
+    if isinstance(saved, dict) and saved.keys() == set(CHANGING):
+        scale, *counts = (saved[name] for name in CHANGING)
+        if type(scale) is float and 0 < scale < math.inf and all(type(n) is int and n >= 0 for n in counts):
+            return
+    raise ValueError(f"state['loss_scale'] is {saved!r}: need {', '.join(CHANGING)} of a LossScale")
 
 
 def check_state(state: Record, size: int, arrays: Sequence[str], numbers: Sequence[str] = ("steps",)) -> None:

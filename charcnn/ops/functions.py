@@ -21,7 +21,8 @@ from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes, shapes2d, shapes_backward, shapes_transformer
 from charcnn.ops.common.arrays import host, hosts
-from charcnn.ops.table import VARIANTS, Variant, loaded, operator
+from charcnn.ops.operator_row import loaded
+from charcnn.ops.table import VARIANTS, Variant, operator
 from charcnn.ops.techniques import TECHNIQUES
 
 FUNCTIONS: dict[str, list[Variant]] = {}
@@ -50,11 +51,13 @@ from .prepared import prepare as prepare
 
 MEANINGS = {
     "dy": "the gradient of the result",
-    "targets": "what each class is to have; a label's is 1, all others 0",
+    "targets": "the share that each class should get: 1 for the label, 0 for all others",
     "ids": "an id of depth or more is blank",
-    "tokens": "of one that is no row of weight, zeros",
-    "type_ids": "rows of types, all 0 where None; of one that is no row, zeros",
-    "lengths": "how many positions of each input count, all where None, or where it is not one of 0 to S",
+    "tokens": "ids; one that is no row of weight gives zeros",
+    "type_ids": "rows of types, all 0 where None; one that is no row gives zeros",
+    "lengths": "how many positions of each input count; all where None, or where it is not from 0 to S",
+    "offsets": "where each input begins, ascending from 0; the last one is the number of rows",
+    "heads": "of a row's queries, keys and values alike",
     "causal": "whether a query sees no key behind its own position",
     "images": "channel after channel",
     "stat": "each input's mean and biased variance",
@@ -62,14 +65,14 @@ MEANINGS = {
     "depth": "values of a one-hot vector",
     "eps": "added to the variance, greater than 0",
     "negative_slope": "factor of what is below 0, from 0 to 1",
-    "pieces": "neighbouring channels of which a result is the maximum; a divisor of theirs",
-    "size": "channels that a value is normalised over, about its own",
+    "pieces": "neighbouring channels of which a result is the maximum; divides their number",
+    "size": "channels that a value is normalised over, its own in the middle",
     "alpha": "factor of their sum of squares, divided by size",
     "beta: float": "the power",
     "k: float": "added to the sum, greater than 0",
     "height": "of an image",
     "width": "of an image",
-    "channels": "of the result, those beyond C zero; C where None",
+    "channels": "of the result; those beyond C are zero; C where None",
     "kernel_size: int": "positions in a window",
     "kernel_size: Pair": "of a window, an int or (vertical, horizontal)",
     "pool_size: int": "positions in a window of the pooling",
@@ -83,7 +86,7 @@ MEANINGS = {
     "padding: Padding": 'pixels added: an int, (vertical, horizontal), (top, bottom, left, right), "valid", "same"',
     "dilation": "from one tap to the next",
     "dilation: Pair": "from one tap to the next, an int or (vertical, horizontal)",
-    "groups": "output channels of each see input channels of the same alone",
+    "groups": "each group's output channels see only its own input channels",
     "strides": "of the first convolution and of the second",
     "paddings": "of the first convolution and of the second",
     "groups: Sequence[int]": "of the first convolution and of the second",

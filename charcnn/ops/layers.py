@@ -9,7 +9,8 @@ from typing import cast
 from charcnn.aliases import Function
 from charcnn.layers import Layer
 from charcnn.ops.common.precision import HALF_PRECISIONS, SPARSE_PRECISIONS, TENSOR_PRECISIONS
-from charcnn.ops.table import UNSCALED, loaded
+from charcnn.ops.operator_row import loaded
+from charcnn.ops.table import UNSCALED
 
 FASTEST = (
     "wgmma", "mma", "winograd", "double_buffered", "vectorized", "direct", "coalesced", "naive",

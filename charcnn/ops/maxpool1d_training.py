@@ -1,4 +1,4 @@
-"""maxpool1d of bf16 features, channels last, that keeps which position won, and its gradient. Windows of three.
+"""maxpool1d of features in 16 bits, channels last, that keeps which position won, and its gradient. Windows of three.
 
 A thread has eight channels of a window. Features have had leaky ReLU, which the gradient goes back through, too.
 """
@@ -24,8 +24,6 @@ WINDOW = 3
 BELOW = 4
 """The bit of a place that says that the window's maximum is not above 0: the gradient is multiplied by ReLU's slope."""
 
-_unpack = ptx.cvt_f32x2("bf16")
-
 
 @cuda.jit(device=True, forceinline=True)
 def _first(a, b, c):
@@ -48,21 +46,30 @@ def place_at(words, w):
     return both & 3, (both >> 8) & 3
 
 
-@cuda.jit(device=True, forceinline=True)
-def gradients_at(word, words, w, slope):
-    """Two channels' gradients before leaky ReLU, from a word that holds those behind it, and the words of places."""
-    (low, high), both = _unpack(word), words[w // 2] >> (16 * (w % 2))
-    if both & BELOW:
-        low = low * slope + float32(0)  # so that there is no -0
-    if both & (BELOW << 8):
-        high = high * slope + float32(0)
-    return low, high
+@cache
+def gradients_of(ptx_type: str) -> Kernel:
+    """The device function (word, words, w, slope): two channels' gradients before leaky ReLU.
+
+    The word holds those behind it in `ptx_type`; words are those of places.
+    """
+    unpack = ptx.cvt_f32x2(ptx_type)
+
+    @cuda.jit(device=True, forceinline=True)
+    def gradients_at(word, words, w, slope):
+        (low, high), both = unpack(word), words[w // 2] >> (16 * (w % 2))
+        if both & BELOW:
+            low = low * slope + float32(0)  # so that there is no -0
+        if both & (BELOW << 8):
+            high = high * slope + float32(0)
+        return low, high
+
+    return gradients_at
 
 
 @cache
-def _pool_kernel(lanes: int, threads: int) -> Kernel:
+def _pool_kernel(lanes: int, threads: int, ptx_type: str) -> Kernel:
     window, octet, held = WINDOW, OCTET, WINDOW * 4
-    pack, unpack = ptx.cvt_f16x2("bf16"), _unpack
+    pack, unpack = ptx.cvt_f16x2(ptx_type), ptx.cvt_f32x2(ptx_type)
 
     @jit(launch_bounds=threads)
     def kernel(y, pooled, place, total, windows, rows, pooled_rows, channels):
@@ -92,16 +99,19 @@ def _pool_kernel(lanes: int, threads: int) -> Kernel:
     return kernel
 
 
-def pool_forward(y: Array, length: int, pooled: Array, place: Array, stream: Stream = None) -> None:
+def pool_forward(
+    y: Array, length: int, pooled: Array, place: Array, stream: Stream = None, ptx_type: str = "bf16"
+) -> None:  # fmt: skip
     """maxpool1d of three positions.
 
     Args:
-        y: bf16 as uint16, (N, S, C); C a multiple of 8. Rows from `length` on are not read.
+        y: 16 bits as uint16, (N, S, C); C a multiple of 8. Rows from `length` on are not read.
         length: valid positions, at most S; they have P = length // 3 windows.
-        pooled: bf16 (N, Q, C), Q >= P, written where valid.
+        pooled: likewise, (N, Q, C), Q >= P, written where valid.
         place: uint8 (N, P, C), written: which position of the window has the maximum, of equals the first, 0 to 2, and
             BELOW where that is not above 0.
         stream: a CUDA stream.
+        ptx_type: of the numbers, bf16 or f16.
 
     Raises:
         ValueError: an array's dtype, shape or layout does not fit; names it.
@@ -116,7 +126,7 @@ def pool_forward(y: Array, length: int, pooled: Array, place: Array, stream: Str
     lanes, threads = lanes_of(channels), columns.THREADS
     grid = -(-n * windows * lanes // threads), slabs_of(channels)
     numbers = map(np.uint32, (n * windows, windows, rows, pooled.shape[1], channels))
-    start(_pool_kernel(lanes, threads), grid, threads, device.as_stream(stream), *addresses, *numbers)
+    start(_pool_kernel(lanes, threads, ptx_type), grid, threads, device.as_stream(stream), *addresses, *numbers)
 
 
 def check_length(length: int, rows: int) -> int:
@@ -137,9 +147,9 @@ def check_rows(name: str, array: Array, windows: int) -> None:
 
 
 @cache
-def _pool_backward_kernel(lanes: int, threads: int) -> Kernel:
+def _pool_backward_kernel(lanes: int, threads: int, ptx_type: str) -> Kernel:
     window, octet, held, rows_at_once = WINDOW, OCTET, OCTET * threads, threads // lanes
-    pack, fold = ptx.cvt_f16x2("bf16"), fold_of(OCTET, threads)
+    pack, fold, gradients_at = ptx.cvt_f16x2(ptx_type), fold_of(OCTET, threads), gradients_of(ptx_type)
 
     @jit(launch_bounds=threads)
     def kernel(dy, place, factors, dx, partial, total, windows, row_windows, rows, pooled_rows, channels):
@@ -184,18 +194,19 @@ def _pool_backward_kernel(lanes: int, threads: int) -> Kernel:
 
 
 def pool_backward(
-    dy: Array, place: Array, factors: Array, dx: Array, partial: Array, stream: Stream = None
+    dy: Array, place: Array, factors: Array, dx: Array, partial: Array, stream: Stream = None, ptx_type: str = "bf16"
 ) -> None:  # fmt: skip
     """The gradient of what leaky ReLU and `pool_forward` took, and in parts its sums by channel, the bias's gradient.
 
     Args:
-        dy: bf16 as uint16, (N, Q, C), Q >= P; rows from P on are not read.
+        dy: 16 bits as uint16, (N, Q, C), Q >= P; rows from P on are not read.
         place: uint8 (N, P, C), as `pool_forward` wrote it.
         factors: float32 (2,) that each launch reads: 1, and the slope below 0, which is 0 of ReLU.
-        dx: bf16 (N, S, C), written whole: dy at its place, times the slope where BELOW is set, else 0.
-        partial: float32 (parts, C), written: sums before they are rounded to bf16; `columns.parts_of(N * S // 3, C)`
-            says how many parts are good.
+        dx: likewise, (N, S, C), written whole: dy at its place, times the slope where BELOW is set, else 0.
+        partial: float32 (parts, C), written: sums before they are rounded; `columns.parts_of(N * S // 3, C)` says how
+            many parts are good.
         stream: a CUDA stream.
+        ptx_type: of the numbers, bf16 or f16.
 
     Raises:
         ValueError: an array's dtype, shape or layout does not fit; names it.
@@ -212,5 +223,5 @@ def pool_backward(
     )
     lanes, threads, row_windows = lanes_of(channels), columns.THREADS, -(-rows // WINDOW)
     numbers = map(np.uint32, (n * row_windows, windows, row_windows, rows, dy.shape[1], channels))
-    kernel, grid = _pool_backward_kernel(lanes, threads), (parts, slabs_of(channels))
+    kernel, grid = _pool_backward_kernel(lanes, threads, ptx_type), (parts, slabs_of(channels))
     start(kernel, grid, threads, device.as_stream(stream), *addresses, *numbers)

@@ -17,8 +17,9 @@ from charcnn.layers.windows import pair
 from charcnn.ops.common.arrays import host, pack
 from charcnn.ops.functions import arrays_of, checked_shape, launch_of, options_of, takes_epilogue
 from charcnn.ops.layers import FASTEST, prepared_by
+from charcnn.ops.operators import OPERATORS
 from charcnn.ops.patterns import fits, operator_name, options
-from charcnn.ops.table import OPERATORS, VARIANTS, Variant, operator
+from charcnn.ops.table import VARIANTS, Variant, operator
 
 if TYPE_CHECKING:
     from charcnn.gpu.replay import Replay
@@ -34,9 +35,9 @@ class Prepared:
     prepared(x, *, out=None, stream=None)
 
     Args:
-        x: float32, (N, ...) of what the pattern's first layer reads, in `layout`. On a CPU NumPy; else NumPy, or any
-            array on the device that weights were prepared on.
-        out: where to write, on x's side; made where None.
+        x: float32 (N, ...), what the pattern's first layer reads, in `layout`. On a CPU it is NumPy's; else NumPy's, or
+            any array on the device where the weights are.
+        out: where to write, on the CPU or GPU as x is; made where None.
         stream: a CUDA stream; the default stream where None. Not on a CPU.
 
     Returns:
@@ -109,12 +110,12 @@ def prepare(
         pattern: the layers in order, [Conv1d(256, 7), Relu(), MaxPool1d(3)].
         weights: float32 arrays as PyTorch has them, by the names that `Layer.parameters` gives, "weight" and "bias", or
             after the layer's own name where it has one, "conv1.weight". None where no layer has parameters.
-        technique: how, a name of `charcnn.catalog.TECHNIQUES`; where None, the first of FASTEST that takes the pattern.
-        precision: what is multiplied, a name of `charcnn.catalog.PRECISIONS`; where None "fp32", or the technique's
+        technique: a name of `charcnn.catalog.TECHNIQUES`; None for the first of FASTEST that takes the pattern.
+        precision: what is multiplied, a name of `charcnn.catalog.PRECISIONS`; None for "fp32", or for the technique's
             first where it has no fp32. Features and results are float32 in any case.
-        device: "cpu" or "cuda"; where None the technique's, or "cuda" where there is a GPU.
-        layout: of x and of the result, "channels_first" or "channels_last"; where None channels first, or the
-            technique's own where it has channels last alone.
+        device: "cpu" or "cuda"; None for the technique's, or for "cuda" where there is a GPU.
+        layout: of x and of the result, "channels_first" or "channels_last"; None for channels first, or for channels
+            last where the technique has nothing else.
 
     Raises:
         ValueError: the pattern, a weight or another argument does not fit. Where a technique does not take the pattern,

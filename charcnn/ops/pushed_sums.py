@@ -6,7 +6,6 @@ word that the receiver looks at: a flag. Kernels here wait for flags, add up, an
 
 from __future__ import annotations
 
-import math
 from functools import cache
 
 from numba import cuda, float32, float64
@@ -18,6 +17,7 @@ from charcnn.gpu.device import block_size, uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, block_idx_y, grid_dim_x, thread_idx_x
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.moments import block_sum
+from charcnn.ops.loss_scale import settle
 
 THREADS = block_size(256)
 
@@ -103,16 +103,15 @@ def make_sum_kernel(ranks: int) -> Kernel:
 
 @cache
 def make_norm_kernel(ranks: int, alone: bool) -> Kernel:
-    """The kernel (partial, number, places, rank, most, tiny, found, patience, fault): the norm of all ranks' parts.
+    """The kernel (partial, number, places, rank, most, rule, scaling, found, patience, fault): all ranks' norm.
 
     Each rank's squares are added up in the same order, rounded to float32, and these by rank. So all ranks get the same
     bits. `alone` says that all parts are here: partial (ranks, n). Else it is this rank's (1, n), and `places` are
-    addresses of 16 bytes on each rank for each, where ranks put their sums. found = (norm, the factor that makes it
-    `most` at most; 0 for no limit).
+    addresses of 16 bytes on each rank for each, where ranks put their sums. The rest is as of `loss_scale.settle`.
     """
 
     @jit()
-    def kernel(partial, number, places, rank, most, tiny, found, patience, fault):
+    def kernel(partial, number, places, rank, most, rule, scaling, found, patience, fault):
         smem, totals = cuda.shared.array(THREADS, float64), cuda.shared.array(ranks, float32)
         thread = thread_idx_x()
         for row in range(ranks if alone else 1):
@@ -148,8 +147,6 @@ def make_norm_kernel(ranks: int, alone: bool) -> Kernel:
             total = float64(0)
             for source in range(ranks):
                 total += totals[source]
-            norm = float32(math.sqrt(total))
-            found[0] = norm
-            found[1] = min(float32(1), most / (norm + tiny)) if most > float32(0) else float32(1)
+            settle(total, most, rule, scaling, found)
 
     return kernel

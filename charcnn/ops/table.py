@@ -1,22 +1,18 @@
-"""The table of operators, techniques and variants: `charcnn.ops.functions` makes the functions for users of it.
+"""The table of variants, operators by techniques: `charcnn.ops.functions` makes the functions for users of it.
 
-An operator's parameters stand in its reference's signature, what shapes it takes and gives in its check. A new variant
-is a launch and its row here.
+A new variant is a launch and its row here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from charcnn.aliases import Function
 from charcnn.ops.common.precision import HALF_PRECISIONS, SPARSE_PRECISIONS, TENSOR_PRECISIONS
-from charcnn.ops.operator_row import EXACT as EXACT
-from charcnn.ops.operator_row import FILTERED as FILTERED
-from charcnn.ops.operator_row import FLOAT32 as FLOAT32
-from charcnn.ops.operator_row import Operator as Operator
-from charcnn.ops.operator_row import loaded as loaded
+from charcnn.ops.operator_row import FILTERED, Operator, loaded
+from charcnn.ops.operators import CHAIN, IMAGE_CHAIN, OPERATORS, POINTWISE
 from charcnn.ops.techniques import ASYNCHRONOUS, CPU
 
 
@@ -105,101 +101,6 @@ class Variant:
         return partial(launcher, precision=self.precision) if self.precision else launcher
 
 
-CHAIN = "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat"
-"""The strong fusion of blocks 3 to 6."""
-
-IMAGE_CHAIN = "conv2d_relu_maxpool2d_conv2d_relu_maxpool2d"
-"""The strong fusion of AlexNet's first two layers."""
-
-PRODUCT_GRADIENTS = ("dx", "dweight", "dbias")
-"""What the operator of a product's gradients gives."""
-
-NORM_GRADIENTS = ("dx", "dgamma", "dbeta")
-"""What that of a normalisation's gives."""
-
-POINTWISE = ("relu", "tanh", "gelu", "sigmoid")
-
-
-def _both(axes: str, of: Operator) -> tuple[Operator, Operator]:
-    """The operator on channels-first features, and on channels-last ones of these axes."""
-    return of, replace(of, axes=axes, shape_check=of.shape_check and f"{of.shape_check}_{axes}")
-
-
-OPERATORS = (
-    *_both("nlc", Operator("one_hot", EXACT)),
-    *_both("nlc", Operator("conv1d", FLOAT32, epilogue="")),
-    *_both("nlc", Operator("conv1d_relu", FLOAT32, "conv1d", "relu")),
-    Operator("layernorm", FLOAT32, in_place=True),
-    Operator("relu", EXACT, "relu", "relu", in_place=True),
-    Operator("maxpool1d", EXACT, epilogue=""),
-    Operator("collapse", EXACT),
-    *_both("nlc", Operator("linear", FLOAT32, epilogue="")),
-    *_both("nlc", Operator("linear_relu", FLOAT32, "linear", "relu")),
-    *_both("nlc", Operator("conv1d_stat", FLOAT32, "conv1d", stat=True)),
-    Operator("layernorm_relu", FLOAT32, in_place=True),
-    Operator("relu_maxpool1d", EXACT, "maxpool1d", "relu"),
-    *_both("nlc", Operator("conv1d_relu_maxpool1d", FLOAT32)),
-    *_both("nlc", Operator("layernorm_relu_maxpool1d", FLOAT32)),
-    Operator(CHAIN, FLOAT32, None, stat=True),
-    Operator("linear_relu_linear", FLOAT32, "two_linears", "relu"),
-    *_both("nlc", Operator("one_hot_conv1d", FLOAT32)),
-    Operator("one_hot_conv1d_stat", FLOAT32, dtypes=("float64",), axes="nlc"),
-    Operator("one_hot_conv1d_relu_maxpool1d", FLOAT32, axes="nlc"),
-    Operator("one_hot_conv1d_layernorm_relu_maxpool1d", FLOAT32, axes="nlc"),
-    Operator("softmax", FLOAT32),
-    Operator("argmax", EXACT, dtypes=("int64",)),
-    Operator("embedding", FLOAT32),
-    Operator("rownorm", FLOAT32, in_place=True),
-    Operator("add_rownorm", FLOAT32, in_place=True),
-    Operator("attention", FLOAT32),
-    Operator("heads_apart", EXACT),
-    Operator("add", FLOAT32, in_place=True),
-    Operator("collapse_linear", FLOAT32, epilogue=""),
-    Operator("linear_softmax", FLOAT32),
-    Operator("linear_argmax", EXACT, dtypes=("int64", "uint8")),
-    *_both("nhwc", Operator("conv2d", FLOAT32, epilogue="")),
-    *(Operator(name, FLOAT32, "relu", name, in_place=True) for name in POINTWISE[1:]),
-    Operator("leaky_relu", FLOAT32, in_place=True),
-    Operator("maxout", EXACT),
-    Operator("batchnorm2d", FLOAT32, epilogue="", in_place=True),
-    *_both("nhwc", Operator("maxpool2d", EXACT, "pool2d")),
-    *_both("nhwc", Operator("avgpool2d", FLOAT32, "pool2d")),
-    *_both("nhwc", Operator("global_avgpool2d", FLOAT32)),
-    *_both("nhwc", Operator("local_response_norm", FLOAT32)),
-    *_both("nhwc", Operator("conv2d_relu", FLOAT32, "conv2d", "relu")),
-    *(Operator(f"conv2d_{name}", FLOAT32, "conv2d", name) for name in ("tanh", "sigmoid", "leaky_relu")),
-    *(Operator(f"conv2d_{name}_maxpool2d", FLOAT32, "conv2d_maxpool2d", name) for name in ("relu", "tanh")),
-    Operator("conv2d_relu_global_avgpool2d", FLOAT32, "conv2d_global_avgpool2d", "relu"),
-    Operator(IMAGE_CHAIN, FLOAT32, None),
-    Operator("batchnorm2d_relu", FLOAT32, "batchnorm2d", "relu", in_place=True),
-    *(Operator(f"linear_{name}", FLOAT32, "linear", name) for name in ("tanh", "gelu", "sigmoid", "leaky_relu")),
-    Operator("linear_maxout", FLOAT32),
-    Operator("linear_gelu_linear", FLOAT32, "two_linears", "gelu"),
-    *_both("nhwc", Operator("pixels", EXACT)),
-    *(row for before in ("", "relu_") for of in ("conv1d_backward", "linear_backward")
-      for row in _both("nlc", Operator(before + of, FLOAT32, of, before[:-1], results=PRODUCT_GRADIENTS))),
-    Operator("conv2d_backward", FLOAT32, results=PRODUCT_GRADIENTS),
-    Operator("one_hot_conv1d_backward", FLOAT32, results=PRODUCT_GRADIENTS[1:]),
-    Operator("layernorm_backward", FLOAT32, results=NORM_GRADIENTS),
-    Operator("relu_backward", EXACT, epilogue="relu"),
-    *(Operator(f"{of}_backward", FLOAT32, "relu_backward", of) for of in POINTWISE[1:]),
-    *(Operator(f"{of}_backward", FLOAT32) for of in (
-        "leaky_relu", "maxpool2d", "avgpool2d", "global_avgpool2d", "local_response_norm", "softmax",
-        "softmax_cross_entropy",
-    )),
-    Operator("maxpool1d_backward", FLOAT32, epilogue=""),
-    *_both("nlc", Operator("relu_maxpool1d_backward", FLOAT32, "maxpool1d_backward", "relu")),
-    Operator("layernorm_relu_maxpool1d_backward", FLOAT32, results=NORM_GRADIENTS, axes="nlc"),
-    Operator("one_hot_conv1d_relu_maxpool1d_backward", FLOAT32, results=PRODUCT_GRADIENTS[1:], axes="nlc"),
-    Operator("batchnorm2d_backward", FLOAT32, results=NORM_GRADIENTS),
-    Operator("softmax_cross_entropy", FLOAT32),
-    *(Operator(f"{of}_backward", FLOAT32, results=NORM_GRADIENTS) for of in ("rownorm", "add_rownorm")),
-    Operator("embedding_backward", FLOAT32, results=("dweight", "dpositions", "dtype_rows")),
-    Operator("attention_backward", FLOAT32, results=("dq", "dk", "dv")),
-    Operator("linear_gelu_linear_backward", FLOAT32, epilogue="gelu",
-             results=("dx", "dweight1", "dbias1", "dweight2", "dbias2")),
-)  # fmt: skip
-
 UNSCALED = ("fp16", "bf16", "tf32", "fp16x3")
 """Precisions of tensor cores whose features need no scales."""
 
@@ -227,7 +128,8 @@ def _rows(
 CONV2D = "conv2d conv2d_relu conv2d_tanh"
 LINEAR = "linear linear_relu linear_tanh linear_gelu linear_sigmoid linear_leaky_relu"
 PRODUCTS = (("conv1d_nlc conv1d_relu_nlc", "launch"), ("conv1d_relu_maxpool1d_nlc", "launch_pooled"),
-            ("conv1d_stat_nlc", "launch_stat"), ("linear_nlc linear_relu_nlc", "launch_linear"))  # fmt: skip
+            ("conv1d_stat_nlc", "launch_stat"), ("linear_nlc linear_relu_nlc", "launch_linear"),
+            ("linear_gelu_nlc", "launch_linear"), ("linear_gelu_linear_nlc", "launch_two"))  # fmt: skip
 """Operators that a kernel of products computes, and what starts it for them."""
 GATHERED = (("one_hot_conv1d_relu_maxpool1d_nlc", "launch_pooled"),
             ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "launch_normalised"))  # fmt: skip
@@ -235,8 +137,8 @@ BETWEEN = (("maxpool2d", "pool2d", "launch_max"), ("avgpool2d", "pool2d", "launc
            ("global_avgpool2d", "pool2d", "launch_mean"), ("local_response_norm", "local_response_norm", "launch"),
            ("pixels", "pixels", "launch"))  # fmt: skip
 """Operators that stand between convolutions of images, or before them: where their kernels are, in either layout."""
-BESIDE = (("one_hot", "one_hot"), ("collapse", "collapse"), ("layernorm", "layernorm.layernorm"), ("argmax", "argmax"),
-          *((of, of) for of in ("heads_apart", "add")),
+BESIDE = (*((of, of) for of in ("one_hot", "collapse", "argmax", "embedding", "heads_apart", "add")),
+          ("layernorm rownorm", "layernorm.layernorm"),
           (" ".join(POINTWISE), "pointwise"), (" ".join(f"{of}_backward" for of in POINTWISE), "pointwise_backward"),
           *((f"{of}_backward", f"{of.replace('one_hot', 'token')}.backward")
             for of in ("conv1d", "one_hot_conv1d", "conv2d", "linear", "layernorm")),
@@ -247,6 +149,9 @@ BESIDE = (("one_hot", "one_hot"), ("collapse", "collapse"), ("layernorm", "layer
           ("linear_gelu_linear_backward", "linear.two_linears_backward"),
           *((f"softmax_{of}", f"softmax.{of}") for of in ("cross_entropy", "cross_entropy_backward")))  # fmt: skip
 """Operators whose plain loops and naive kernel one module has."""
+
+ROWWISE = (*((of, of) for of in ("argmax", "embedding", "embedding_rownorm")), ("rownorm", "layernorm.rownorm"))
+"""Operators of rows of the last axis, and the module of what computes them on all CPU cores, and with wide loads."""
 
 _BY_TECHNIQUE = (
     *(row for names, home in BESIDE for technique in ("loops", "naive")
@@ -270,12 +175,11 @@ _BY_TECHNIQUE = (
     *_rows("maxout", "naive", "pointwise:launch_maxout_naive"),
     *_rows("softmax", "loops", "softmax.loops:launch"),
     *_rows("softmax", "naive", "softmax.naive:launch"),
-    *_rows("embedding", "loops", "embedding:launch_loops"),
-    *_rows("embedding", "naive", "embedding:launch_naive"),
-    *_rows("rownorm", "loops", "layernorm.layernorm:launch_loops"),
-    *_rows("rownorm", "naive", "layernorm.layernorm:launch_naive"),
-    *_rows("rownorm", "cpu_vector", "layernorm.rownorm:launch_cpu"),
-    *_rows("rownorm", "vectorized", "layernorm.rownorm:launch"),
+    *_rows("embedding_rownorm", "naive", "embedding_rownorm:launch_naive"),
+    *_rows("softmax", "cpu_vector", "softmax.loops:launch_cpu"),
+    *_rows("softmax", "vectorized", "softmax.vectorized:launch"),
+    *(row for name, home in ROWWISE for technique, launch in (("cpu_vector", "launch_cpu"), ("vectorized", "launch"))
+      for row in _rows(name, technique, f"{home}:{launch}")),
     *_rows("add_rownorm", "loops", "layernorm.rownorm:launch_add_loops"),
     *_rows("add_rownorm", "naive", "layernorm.rownorm:launch_add_naive"),
     *_rows("add_rownorm", "cpu_vector", "layernorm.rownorm:launch_add_cpu"),
@@ -287,6 +191,10 @@ _BY_TECHNIQUE = (
     *_rows("attention", "flash", "attention.flash:launch"),
     *_rows("attention", "mma", "attention.mma:launch", HALF_PRECISIONS, ampere=True),
     *_rows("attention", "wgmma", "attention.wgmma_layer:launch", HALF_PRECISIONS, hopper=True),
+    *_rows("packed_attention", "loops", "attention.packed:launch_loops"),
+    *_rows("packed_attention", "cpu_vector", "attention.packed:launch_cpu"),
+    *_rows("packed_attention", "naive", "attention.packed:launch_naive"),
+    *_rows("packed_attention", "wgmma", "attention.packed:launch_wgmma", HALF_PRECISIONS, hopper=True),
     *_rows("maxpool1d", "loops", "maxpool1d:launch_loops"),
     *_rows("maxpool1d relu_maxpool1d", "naive", "maxpool1d:launch_naive"),
     *_rows("conv1d", "loops", "conv1d.loops:launch"),
@@ -299,7 +207,8 @@ _BY_TECHNIQUE = (
     *(row for technique in STEPPING[:4] for row in _rows("conv1d_nlc", technique, f"conv1d.{technique}:launch")),
     *(row for names, launch in PRODUCTS[:3]
       for row in _rows(names, "double_buffered", f"conv1d.double_buffered_variants:{launch}")),
-    *_rows(PRODUCTS[3][0], "double_buffered", "linear.linear_kn:launch_once"),
+    *_rows("linear_nlc linear_relu_nlc linear_gelu_nlc", "double_buffered", "linear.linear_kn:launch_once"),
+    *_rows("linear_gelu_linear_nlc", "double_buffered", "linear.linear_kn:launch_two"),
     *(row for names, launch in PRODUCTS[:3] for row in _rows(names, "winograd", f"conv1d.winograd:{launch}")),
     *(row for names, launch in PRODUCTS[:2] for row in _rows(names, "winograd_cpu", f"conv1d.winograd_cpu:{launch}")),
     *(row for names, launch in PRODUCTS
@@ -331,7 +240,8 @@ _BY_TECHNIQUE = (
     *(row for name, launch in GATHERED
       for row in _rows(name, "warp_gather", f"token_conv1d.weights:{launch}", HALF_PRECISIONS)),
     *_rows("linear", "loops", "linear.linear:launch_loops"),
-    *_rows("linear linear_relu", "cpu_gemm", "linear.cpu_gemm:launch"),
+    *_rows("linear linear_relu linear_gelu", "cpu_gemm", "linear.cpu_gemm:launch"),
+    *_rows("linear_gelu_linear", "cpu_gemm", "linear.cpu_gemm:launch_two"),
     *_rows(f"{LINEAR} collapse_linear", "naive", "linear.linear:launch_naive"),
     *_rows("linear_maxout", "naive", "linear.linear:launch_maxout"),
     *_rows("linear_relu_linear linear_gelu_linear", "naive", "linear.linear_relu_linear:launch"),
@@ -339,6 +249,9 @@ _BY_TECHNIQUE = (
     *_rows("linear_argmax", "naive", "linear.softmax_argmax:launch_argmax"),
     *_rows("conv2d", "loops", "conv2d.loops:launch"),
     *_rows("conv2d conv2d_relu", "cpu_gemm", "conv2d.cpu_gemm:launch"),
+    *(row for of in ("conv2d", "linear") for row in (
+        *_rows(of, "cpu_blas", f"{of}.cpu_blas:launch"),
+        *_rows(f"{of}_backward", "cpu_blas", f"{of}.cpu_blas:launch_backward"))),
     *_rows("conv2d conv2d_relu", "cpu_direct", "conv2d.cpu_direct:launch"),
     *_rows("conv2d conv2d_relu", "winograd_rows_cpu", "conv2d.winograd_rows:launch"),
     *_rows(f"{CONV2D} conv2d_sigmoid conv2d_leaky_relu", "naive", "conv2d.naive:launch"),

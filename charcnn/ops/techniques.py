@@ -3,9 +3,10 @@
 TECHNIQUES = {
     "loops": "compiled plain loops on one CPU core",
     "cpu_gemm": "all CPU cores: a GEMM over overlapping rows by a vector micro-kernel",
+    "cpu_blas": "CPU cores: windows laid out as columns of a matrix, multiplied by NumPy's BLAS",
     "cpu_direct": "all CPU cores, few input channels: neighbouring positions fill the vector registers",
     "cpu_gather": "all CPU cores, for token ids: of the weights, the rows of the characters are added up",
-    "cpu_vector": "all CPU cores, channels last: neighbouring values fill the vector registers",
+    "cpu_vector": "all CPU cores: neighbouring channels, or values of a row, fill the vector registers",
     "naive": "CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory",
     "direct": "CUDA, few input channels: a block a strip of an image in shared memory, a thread a tile of its outputs",
     "direct_mma": "CUDA, few input channels: an image in shared memory, its weights in registers, by mma.sync",
@@ -16,7 +17,7 @@ TECHNIQUES = {
     "coalesced": "CUDA, one thread an output, neighbouring threads on neighbouring channels",
     "tiled": "CUDA, a matrix product in tiles of shared memory, one thread an output",
     "register_tiled": "CUDA, as tiled, with a tile of sums in each thread's registers",
-    "vectorized": "CUDA, as register_tiled, with loads and stores of 128 bits",
+    "vectorized": "CUDA, loads and stores of 128 bits: products as register_tiled, rows in registers of some lanes",
     "double_buffered": "CUDA, as vectorized, with the next stage's copies under way (cp.async: compute capability 8.0)",
     "winograd": "CUDA, double_buffered's kernel on transformed features and weights: half to a sixth of the products",
     "winograd_cpu": "all CPU cores: cpu_gemm's kernel on transformed features and weights, about half the products",
@@ -33,7 +34,7 @@ TECHNIQUES = {
     "small_batch": "tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once",
 }
 
-CPU = ("loops", "cpu_gemm", "cpu_direct", "cpu_gather", "winograd_cpu", "winograd_rows_cpu", "cpu_vector")
+CPU = ("loops", "cpu_gemm", "cpu_blas", "cpu_direct", "cpu_gather", "winograd_cpu", "winograd_rows_cpu", "cpu_vector")
 """Techniques that run there."""
 
 ASYNCHRONOUS = ("double_buffered", "winograd", "direct", "tiles", "rolling")

@@ -148,7 +148,7 @@ class CpuTraining:
 
         Args:
             x: uint8 (N, length): at most as many inputs as there are rows.
-            targets: float32 (N, classes): what each class is to have.
+            targets: float32 (N, classes): the share that each class should get.
             rate: factor of the learning rate.
             leak: slope of each ReLU below 0, from 0 to less than 1.
             weights: float32 (N,): by what each input's loss is multiplied; None for 1.

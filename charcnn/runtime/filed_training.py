@@ -13,11 +13,12 @@ from dataclasses import replace
 import numpy as np
 from numba import cuda
 
-from charcnn.aliases import Argument, Array, Comm
+from charcnn.aliases import Argument, Array, Comm, Record
 from charcnn.gpu import device
 from charcnn.layers import Node
-from charcnn.ops import adamw
+from charcnn.ops import adamw_cpu
 from charcnn.ops.adamw import AdamW, ParameterGroup
+from charcnn.ops.adamw_options import MOMENTS
 from charcnn.runtime.mixed_step import Held
 from charcnn.runtime.offloaded_training import OffloadedTraining
 from charcnn.runtime.pushed_exchange import OwnPiece, PushedExchange
@@ -51,7 +52,7 @@ class FiledTraining(OffloadedTraining):
 
     def _hold(self, group: ParameterGroup, clip: float) -> Held:
         assert self._group is not None  # stages above 0 need one
-        self._pushed = pushed = PushedExchange(self._group, self._layout, self._stage)
+        self._pushed = pushed = PushedExchange(self._group, self._layout, self._stage, self._ptx_type)
         self.gradients, self._pieces = pushed.gradients, pushed.pieces
         self._states = StatesInFiles(STATES, pushed.total.size, self._directory, self._allowed)
         self.weights = np.empty(0, np.float32)  # those of AdamW lie in the files
@@ -73,10 +74,11 @@ class FiledTraining(OffloadedTraining):
         self._states.read(kind, slice(0, values.size), values)
         return values
 
-    def _take(self, steps: int, first: np.ndarray, second: np.ndarray) -> None:
-        self._states.write("first", slice(0, first.size), first)
-        self._states.write("second", slice(0, second.size), second)
-        self.optimiser.made[0] = steps
+    def _take(self, state: Record) -> None:
+        for kind in MOMENTS:
+            self._states.write(kind, slice(0, self._states.size), state[kind])
+        self.optimiser.made[0] = state["steps"]
+        self._factor.restore(state["loss_scale"])
 
     def _write_masters(self, own: np.ndarray) -> None:
         self._states.write("weights", slice(0, own.size), own)
@@ -110,7 +112,7 @@ class FiledTraining(OffloadedTraining):
                 self._states.ahead(following[1])
             with self._states.window(at) as (weights, first, second):
                 group, limit = self.optimiser.groups[0], float(self._limits[1])
-                adamw.move(weights, slopes[here], first, second, group, self.steps, limit, rate)
+                adamw_cpu.move(weights, slopes[here], first, second, group, self.steps, limit, rate)
                 moved[here] = weights
                 del weights, first, second  # else this window stays mapped while the next one is
             if at.stop == piece.at.stop:

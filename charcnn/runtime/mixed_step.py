@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -29,7 +30,8 @@ from charcnn.ops.token_conv1d.training import TokenForward
 from charcnn.ops.token_conv1d.training_backward import TokenBackward
 from charcnn.runtime.mixed_plan import ResultSizes, TrainedBlock, blocks_of, largest, sizes_of
 
-HALF = HALF_PRECISIONS["bf16"]
+HALVES = {name: replace(of, dtype=np.uint16) for name, of in HALF_PRECISIONS.items()}
+"""Numbers of 16 bits by precision, as words in either case."""
 
 Start = Callable[..., object]
 """Starts a kernel of a step, on the stream that it is given."""
@@ -43,7 +45,7 @@ class Held(NamedTuple):
     slopes: Mapping[str, Array]
     """Their gradients."""
     halves: Mapping[str, Array]
-    """Those that products read, in bf16."""
+    """Those that products read, in 16 bits."""
 
 
 class Around:
@@ -104,16 +106,18 @@ class MixedStep:
         rows: inputs of a step.
         held: the parameters.
         made: int64 (1,), how many steps were made, from which dropout's masks follow.
+        scaling: float32 (3,), of which the first is by what gradients are too large.
         product: how products are computed.
-        dropout, seed, multi_label: as of `mixed_training.MixedTraining`.
+        dropout, seed, multi_label, precision: as of `mixed_training.MixedTraining`.
         around: what else is started.
     """
 
     def __init__(
-        self, nodes: Sequence[Node], rows: int, held: Held, made: Array, product: type[TrainingProduct], *,
-        dropout: float, seed: int, multi_label: bool, around: Around,
+        self, nodes: Sequence[Node], rows: int, held: Held, made: Array, scaling: Array,
+        product: type[TrainingProduct], *, dropout: float, seed: int, multi_label: bool, precision: str, around: Around,
     ) -> None:  # fmt: skip
-        self._around = around
+        self._around, self._half_of, self._scaling = around, HALVES[precision], scaling
+        self._ptx_type = self._half_of.ptx_type
         self._rows, self._blocks, self._made, self._product_of = rows, blocks_of(nodes), made, product
         self._masters, self._slopes, self._halves = held
         self._dropout, self._seed, self._multi_label = dropout, seed, multi_label
@@ -158,14 +162,16 @@ class MixedStep:
         """Dropout of what a linear layer reads, in place."""
         if self._dropout and isinstance(block.node.layer, layers.Linear):
             x, layer = self.stages[-1].result, self._blocks.index(block)
-            self._dropped.append(partial(dropout_, x, self._made, self._dropout, seed=self._seed, layer=layer))
+            given = x, self._made, self._dropout
+            more = partial(dropout_, *given, seed=self._seed, layer=layer, ptx_type=self._ptx_type)
+            self._dropped.append(more)
             self.starts.append(self._dropped[-1])
 
     def _token_stage(self, block: TrainedBlock, of: ResultSizes) -> None:
         stage = BlockFeatures(block, self.ids, None, *self._picked(block, of))
         weight, bias, affine = self._own(block)
         shapes = tuple(weight.shape), tuple(self.ids.shape)
-        self._tokens = TokenForward(*shapes, layernorm=bool(affine), eps=block.eps)
+        self._tokens = TokenForward(*shapes, layernorm=bool(affine), eps=block.eps, ptx_type=self._ptx_type)
         more = [affine or None, self.factors[0], stage.pooled, stage.place, stage.normalised, stage.moments]
         self.starts.append(partial(self._tokens.forward, self.ids, weight, bias, *more))
         self.stages.append(stage)
@@ -183,10 +189,11 @@ class MixedStep:
             written = stage.pooled, stage.place, stage.normalised, stage.moments
             gamma, beta = affine
             given = stage.y, gamma, beta, self.factors[0]
-            self.starts.append(partial(norms.norm_pool_forward, *given, *written, block.eps))
+            self.starts.append(partial(norms.norm_pool_forward, *given, *written, block.eps, ptx_type=self._ptx_type))
         elif block.pooled:
             length = block.node.out_shape[1]
-            self.starts.append(partial(pools.pool_forward, stage.y, length, stage.pooled, stage.place))
+            given = stage.y, length, stage.pooled, stage.place
+            self.starts.append(partial(pools.pool_forward, *given, ptx_type=self._ptx_type))
         self.stages.append(stage)
 
     def _head(self, block: TrainedBlock) -> Array:
@@ -197,9 +204,9 @@ class MixedStep:
         dh, dlogits = self._turn((n, units)), self._work((n, classes))
         dweight, dbias = self._work((parts, units, classes)), self._work((parts, classes))
         factors = self.factors[2 if before.block.pooled else 1]
-        given = weight, bias, self.targets, self.counts, self.share, factors
+        given = weight, bias, self.targets, self.counts, self.share, self._scaling, factors
         written = self.losses, self.logits, dh, dlogits, dweight, dbias
-        self.starts.append(partial(head, h, *given, *written, multi_label=self._multi_label))
+        self.starts.append(partial(head, h, *given, *written, multi_label=self._multi_label, ptx_type=self._ptx_type))
         self._sums += [(dweight, self._slope(block, "weight")), (dbias, self._slope(block, "bias"))]
         return dh
 
@@ -213,18 +220,19 @@ class MixedStep:
             part = self._work((norms_backward.backward_parts(*stage.y.shape), stage.y.shape[2]))
             gamma = self._masters[f"{block.norm.layer.name}.weight"]
             read = dy, stage.place, self.factors[0], stage.y, stage.moments, sums, gamma
-            self.starts.append(partial(norms_backward.norm_pool_backward, *read, dx, part))
+            self.starts.append(partial(norms_backward.norm_pool_backward, *read, dx, part, ptx_type=self._ptx_type))
             dy = dx
         elif block.pooled:
             n, rows, channels = stage.y.shape
             parts = columns.parts_of(n * rows // pools.WINDOW, channels)
             dx, part = self._turn(stage.y.shape), self._work((parts, channels))
-            self.starts.append(partial(pools.pool_backward, dy, stage.place, self.factors[0], dx, part))
+            given = dy, stage.place, self.factors[0], dx, part
+            self.starts.append(partial(pools.pool_backward, *given, ptx_type=self._ptx_type))
             dy = dx
         else:
             n, rows, channels = dy.shape
             part = self._work((columns.parts_of(n * rows, channels), channels))
-            self.starts.append(partial(columns.column_sums, dy, part))
+            self.starts.append(partial(columns.column_sums, dy, part, ptx_type=self._ptx_type))
         self._sums.append((part, self._slope(block, "bias")))
         product = self._product(BY_WEIGHTS, x, dy, self._slope(block, "weight"), block.taps)
         self.starts.append(product.start)
@@ -254,14 +262,16 @@ class MixedStep:
         parts, input_parts = map(self._work, norms_backward.columns_shapes(self._rows, *gamma.shape))
         sums = self._work((self._rows, 2))
         read = dy, stage.place, self.factors[0], stage.normalised, gamma
-        self.starts.append(partial(norms_backward.norm_columns, *read, input_parts, parts, sums))
+        self.starts.append(
+            partial(norms_backward.norm_columns, *read, input_parts, parts, sums, ptx_type=self._ptx_type)
+        )
         for part, name in zip((parts[0], parts[1]), ("weight", "bias"), strict=True):
             self._sums.append((part, self._slopes[f"{norm.layer.name}.{name}"]))
         return sums
 
     def _product(self, kind: Kind, a: Array, b: Array, out: Array, taps: int, **more: Argument) -> TrainingProduct:
         b, out = _flat(b), out if kind.by_tap else _flat(out)
-        product = self._product_of(kind, _flat(a), b, out, HALF, taps=taps, **more)
+        product = self._product_of(kind, _flat(a), b, out, self._half_of, taps=taps, **more)
         self.workspace.append(product)
         if product.partial is not None:
             self._sums.append(product.partial)
@@ -295,7 +305,7 @@ class MixedStep:
         self._turns.reverse()
         return self._turns[0][: math.prod(shape)].reshape(tuple(shape))
 
-    def _feature(self, shape: Shape, dtype: DType = HALF.dtype) -> Array:
+    def _feature(self, shape: Shape, dtype: DType = np.uint16) -> Array:
         self.features.append(device.empty(shape, dtype))
         return self.features[-1]
 

@@ -1,8 +1,8 @@
 """Training steps of a character-level network on tensor cores, in mixed precision.
 
-Features and their gradients are bf16 and channels last, sums float32. Weights are float32 in one buffer, the masters,
-as products read them; AdamW leaves a copy of 16 bits beside each. Buffers are made once for the largest number of
-rows: a step with fewer has rows of blanks that count nothing.
+Features and their gradients are bf16 or fp16, and channels last, sums float32. Weights are float32 in one buffer, the
+masters, as products read them; AdamW leaves a copy of 16 bits beside each. Buffers are made once for the largest number
+of rows: a step with fewer has rows of blanks that count nothing.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from charcnn.aliases import Array, Record, Stream
 from charcnn.gpu import device, graph
 from charcnn.gpu.arrays import check, expect
 from charcnn.layers import Node
-from charcnn.ops.adamw import AdamW, ParameterGroup
+from charcnn.ops.adamw import AdamW, LossScale, ParameterGroup
 from charcnn.ops.adamw_options import ARRAYS, check_state
+from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d.mma.products_layer import MmaProduct
 from charcnn.ops.conv1d.products import TrainingProduct
 from charcnn.ops.conv1d.wgmma.products_layer import WgmmaProduct
 from charcnn.ops.moving_average import follow
 from charcnn.runtime.mixed_plan import FlatParams, FlatWeights, check_dropout, check_leak, counted
-from charcnn.runtime.mixed_step import HALF, Around, Held, MixedStep
+from charcnn.runtime.mixed_step import HALVES, Around, Held, MixedStep
 from charcnn.runtime.pinned import Pinned
 from charcnn.runtime.training import KINDS
 
 PRODUCTS: dict[str, type[TrainingProduct]] = {"mma": MmaProduct, "wgmma": WgmmaProduct}
 """By technique."""
 
-INFINITY = 0x7F80
-"""In bf16, the greatest word of what is above 0: behind it are NaN, and what has a sign."""
+INFINITY = {"bf16": 0x7F80, "fp16": 0x7C00}
+"""The greatest word of what is above 0: behind it are NaN, and what has a sign."""
 
 BLANK = 255
 """An id that is a blank in every network."""
@@ -58,9 +59,11 @@ class MixedTraining:
         answering: gives of weights by name a function from inputs (N, length) to logits (N, classes), NumPy, by which
             `answers` computes; None: the forward pass of a step, whose features are bf16.
         technique: of products: "wgmma", on Hopper, or "mma", on any GPU since compute capability 8.0.
+        precision: of features and their gradients, "bf16", or "fp16", by a loss scale: a step whose gradients are not
+            finite is left out.
 
     Raises:
-        ValueError: a layer does not fit; names it. There is no such technique.
+        ValueError: a layer does not fit; names it. There is no such technique or precision.
         DeviceError: the GPU has no such tensor cores.
     """
 
@@ -68,10 +71,12 @@ class MixedTraining:
         self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, *,
         group: ParameterGroup = ParameterGroup(0), clip: float = 1.0, dropout: float = 0.0, seed: int = 0,  # noqa: B008 - frozen
         multi_label: bool = False, recorded: bool = False, stream: Stream = None, answering: Answering | None = None,
-        technique: str = "wgmma",
+        technique: str = "wgmma", precision: str = "bf16",
     ) -> None:  # fmt: skip
         if technique not in PRODUCTS:
             raise ValueError(f"{technique=}: need one of {', '.join(PRODUCTS)}")
+        self.precision, self._ptx_type = precision, choose(precision, HALVES).ptx_type
+        self._scale = LossScale() if precision == "fp16" else None
         if rows < 1:
             raise ValueError(f"{rows=}: need 1 or more")
         check_dropout(dropout)
@@ -85,8 +90,8 @@ class MixedTraining:
         self._average: Array | None = None
         held = self._hold(group, clip)
         self._step = MixedStep(
-            nodes, rows, held, self.optimiser.made, product, dropout=dropout, seed=seed, multi_label=multi_label,
-            around=self._around(),
+            nodes, rows, held, self.optimiser.made, self._factor.scaling, product, dropout=dropout, seed=seed,
+            multi_label=multi_label, precision=precision, around=self._around(),
         )  # fmt: skip
         self._rate, self._classes = device.to_device(np.ones(1)), int(self._step.targets.shape[1])
         self._given, self._shared, self._weighted = 0, 0, False
@@ -104,10 +109,23 @@ class MixedTraining:
         size = self._layout.size
         self.weights = device.to_device(self._begun)
         self.gradients = device.to_device(np.zeros_like(self._begun))
-        self._copies = device.empty((size,), HALF.dtype)
-        groups = [replace(group, size=size)]
-        self.optimiser = AdamW(self.weights, groups, clip=clip, shadow=self._copies, stream=self._stream)
+        self._copies = device.empty((size,), np.uint16)
+        more = {"shadow": self._copies, "stream": self._stream, "ptx_type": self._ptx_type, "loss_scale": self._scale}
+        self.optimiser = AdamW(self.weights, [replace(group, size=size)], clip=clip, **more)
+        self._factor = self.optimiser.factor
         return Held(*map(self._layout.parts, (self.weights, self.gradients, self._copies)))
+
+    @property
+    def left_out(self) -> int:
+        """Steps whose gradients were not finite; it waits for all steps."""
+        scale = self._factor.loss_scale
+        return 0 if scale is None else scale.left_out
+
+    @property
+    def _by(self) -> np.float32:
+        """The loss scale, or 1."""
+        by: np.float32 = self.fetched(self._factor.scaling)[0]
+        return by
 
     @property
     def memory(self) -> dict[str, int]:
@@ -145,7 +163,7 @@ class MixedTraining:
         """The mean loss of some inputs and copies of its gradients, by name; arguments as of `step`."""
         self._compute(x, targets, leak, weights)
         losses = self.fetched(self._step.losses)[: len(x)]
-        return float(losses.mean(dtype=np.float64)), self._layout.named(self.fetched(self.gradients))
+        return float(losses.mean(dtype=np.float64)), self._layout.named(self.fetched(self.gradients) / self._by)
 
     def step(
         self, x: Array, targets: Array, rate: float = 1.0, *, leak: float = 0.0, weights: np.ndarray | None = None
@@ -154,7 +172,7 @@ class MixedTraining:
 
         Args:
             x: uint8 (N, length): at most as many inputs as there are rows; NumPy, or on the GPU, then as many.
-            targets: float32 (N, classes): what each class is to have; likewise. They need not sum to 1.
+            targets: float32 (N, classes): the share that each class should get; likewise. They need not sum to 1.
             rate: factor of the learning rate.
             leak: slope of each ReLU below 0, from 0 to less than 1.
             weights: float32 (N,), factors of the losses, NumPy; None: 1 each.
@@ -202,7 +220,7 @@ class MixedTraining:
         """All that the next step depends on, on the host: NumPy arrays and numbers."""
         weights = self.fetched(self.weights)
         average = self._begun.copy() if self._average is None else self.fetched(self._average)
-        moments = {name: saved for name, saved in self.optimiser.state().items() if name != "loss_scale"}
+        moments = {name: saved for name, saved in self.optimiser.state().items() if saved is not None}
         return {"weights": weights, "average": average, **moments}
 
     def restore(self, state: Record) -> None:
@@ -212,6 +230,7 @@ class MixedTraining:
             ValueError: it is of another network, or damaged; nothing was taken then.
         """
         check_state(state, self.weights.size, ARRAYS)
+        self.optimiser.check(state)
         self._write(state["weights"])
         self._begun = np.array(state["average"])
         if self._average is not None:
@@ -253,7 +272,7 @@ class MixedTraining:
         for n in self._forward(x):
             for stage in self._step.stages:
                 words = self.fetched(stage.result)[:n, : stage.valid]
-                found[stage.block.name] |= ((words > 0) & (words <= INFINITY)).any(axis=(0, 1))
+                found[stage.block.name] |= ((words > 0) & (words <= INFINITY[self.precision])).any(axis=(0, 1))
         return found
 
     def _forward(self, x: np.ndarray) -> Iterator[int]:

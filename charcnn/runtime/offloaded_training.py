@@ -12,11 +12,12 @@ from dataclasses import replace
 import numpy as np
 from numba import cuda
 
-from charcnn.aliases import Array, Comm, Stream
+from charcnn.aliases import Array, Comm, Record, Stream
 from charcnn.gpu import device
 from charcnn.gpu.collectives import Group
-from charcnn.ops import adamw
+from charcnn.ops import adamw_cpu
 from charcnn.ops.adamw import AdamW, ParameterGroup
+from charcnn.ops.loss_scale import GradientFactor
 from charcnn.runtime.exchange import Alone
 from charcnn.runtime.mixed_step import Held
 from charcnn.runtime.pushed_exchange import PushedExchange
@@ -35,7 +36,7 @@ class OffloadedTraining(SharedMixedTraining):
 
     def _hold(self, group: ParameterGroup, clip: float) -> Held:
         assert self._group is not None  # stages above 0 need one
-        self._pushed = pushed = PushedExchange(self._group, self._layout, self._stage)
+        self._pushed = pushed = PushedExchange(self._group, self._layout, self._stage, self._ptx_type)
         size, self.gradients = pushed.total.size, pushed.gradients
         self.weights, self._slopes = (cuda.pinned_array((size,), np.float32) for _ in range(2))
         self.optimiser = AdamW(self.weights, [replace(group, size=size)])
@@ -46,7 +47,8 @@ class OffloadedTraining(SharedMixedTraining):
 
     def _hold_limits(self) -> None:
         """The norm of gradients and by what AdamW multiplies them, on the GPU and on the host."""
-        self._found, self._limits = device.to_device(np.ones(2, np.float32)), cuda.pinned_array((2,), np.float32)
+        self._factor = GradientFactor(self._scale, self._stream)
+        self._limits = cuda.pinned_array((2,), np.float32)
 
     @property
     def memory(self) -> dict[str, int]:
@@ -65,11 +67,23 @@ class OffloadedTraining(SharedMixedTraining):
         self._ahead()
         losses, pushed = super().step(x, targets, rate, leak=leak, weights=weights), self._pushed
         assert pushed is not None
-        self._found.copy_to_host(self._limits, stream=self._stream)
-        self.optimiser.made += 1
-        self._move_pieces(pushed.total, rate)
+        self._factor.found.copy_to_host(self._limits, stream=self._stream)
+        if self._is_made():
+            self.optimiser.made += 1
+            self._move_pieces(pushed.total, rate)
         pushed.moved(self._stream)
         return losses
+
+    def _is_made(self) -> bool:
+        """Whether the step is not left out: with a loss scale the host waits for what the GPU found."""
+        if self._scale is None:
+            return True
+        self._stream.synchronize()
+        return bool(self._limits[1] >= 0)
+
+    def _take(self, state: Record) -> None:
+        super()._take(state)
+        self._factor.restore(state["loss_scale"])
 
     def _ahead(self) -> None:
         """Ask for what the host reads next, while the GPU computes; here nothing."""
@@ -85,7 +99,7 @@ class OffloadedTraining(SharedMixedTraining):
             come.synchronize()
             parts = self.weights, self._slopes, self.optimiser.first, self.optimiser.second
             mine, slopes, first, second = (array[piece.at] for array in parts)
-            adamw.move(mine, slopes, first, second, group, self.steps, float(self._limits[1]), rate)
+            adamw_cpu.move(mine, slopes, first, second, group, self.steps, float(self._limits[1]), rate)
             total[piece.at].copy_to_device(mine, stream=stream)
             pushed.take(piece, total[piece.at], stream)
 
@@ -102,6 +116,5 @@ class OffloadedTraining(SharedMixedTraining):
     def _whole(self, stream: Stream) -> None:
         assert self._pushed is not None
         self._backward(stream)
-        if self._clip:
-            self._pushed.norm(self._found, self._clip, stream)
+        self._settle(stream)
         self._pushed.join(stream)  # a graph ends with all that it began

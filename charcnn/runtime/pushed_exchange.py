@@ -21,15 +21,19 @@ from charcnn.gpu.collectives import Group
 from charcnn.gpu.collectives.regions import array_at
 from charcnn.gpu.launch import start
 from charcnn.ops import pushed_sums
-from charcnn.ops.adamw import TINY, AdamW, round_to
+from charcnn.ops.adamw import AdamW, round_to
+from charcnn.ops.loss_scale import GradientFactor
 from charcnn.ops.pushed_sums import FLAG, QUAD, THREADS
 from charcnn.runtime.exchange import RankExchange
-from charcnn.runtime.mixed_plan import FlatParams
-from charcnn.runtime.mixed_step import HALF, Around, Start
+from charcnn.runtime.mixed_plan import ALIGNED, FlatParams
+from charcnn.runtime.mixed_step import Around, Start
 from charcnn.runtime.sharding import FLOAT, Bucket
 
 BLOCKS = 256
 """That add up a rank's part of a bucket, at most, so that a thread has several quads."""
+
+HALF = np.dtype(np.uint16)
+"""What products read, as words."""
 
 AT_ONCE = 1 << 20
 """Weights that AdamW moves before they leave, while it moves the next ones."""
@@ -56,16 +60,18 @@ class PushedExchange(Around):
     Attributes:
         gradients: float32, whole up to stage 1, from stage 2 on this rank's parts.
         total: what this rank's AdamW reads, where `sums` writes it. At stage 1 the next round writes it anew.
-        slopes, halves: by name, where a step writes gradients and reads weights in bf16.
+        slopes, halves: by name, where a step writes gradients and reads weights in 16 bits.
         plain: by name, float32 weights that no product reads; from stage 1 on.
 
     Args:
         group: the ranks, on one host.
         layout: where parameters lie, in groups.
         stage: of ZeRO, 0 to 3.
+        ptx_type: of halves, bf16 or f16.
     """
 
-    def __init__(self, group: Group, layout: FlatParams, stage: int) -> None:
+    def __init__(self, group: Group, layout: FlatParams, stage: int, ptx_type: str = "bf16") -> None:
+        self._ptx_type = ptx_type
         self._group, self._layout, self._stage, self._rank = group, layout, stage, group.rank
         self._plain, *self._buckets = layout.buckets
         self._own, ranks = layout.size // group.ranks, group.ranks
@@ -108,6 +114,7 @@ class PushedExchange(Around):
         self.total = self._at("inbox", self._rank, 0, self._own) if stage == 1 else self.gradients
         self._sources = {bucket: self.gradients[layout.whole(bucket)] for bucket in layout.buckets if stage < 2}
         if stage >= 2:
+            self._zeros = device.to_device(np.zeros(ranks * ALIGNED, np.float32))
             turns = [self._buckets[::-1][turn::2] for turn in range(2)]
             for buckets in ([self._plain], *turns):
                 size = max((ranks * bucket.part for bucket in buckets), default=0)
@@ -124,18 +131,18 @@ class PushedExchange(Around):
         behind = layout.whole(self._plain).stop
         self.plain = dict[str, Array]()
         if stage:
-            self._copies = self._at("halves", self._rank, 0, copied, HALF.dtype)
+            self._copies = self._at("halves", self._rank, 0, copied, HALF)
             self._all_plain = self._at("plain", self._rank, 0, ranks * self._plain.part)
             self.plain = layout.parts(self._all_plain, self._plain.names)
         else:
-            self._copies, behind = device.empty((layout.size,), HALF.dtype), 0
+            self._copies, behind = device.empty((layout.size,), HALF), 0
             self.kinds["weights"] = self._copies.nbytes
         if stage < 3:
             self.halves = layout.parts(self._copies, names, behind)
             return
         self.halves, sizes = {}, [math.prod(layout.shapes[name]) for name in names]
         for turn in range(2):
-            room = device.empty((max(sizes[turn::2], default=0),), HALF.dtype)
+            room = device.empty((max(sizes[turn::2], default=0),), HALF)
             self.kinds["workspace"] += room.nbytes
             for name in names[turn::2]:
                 self.halves |= layout.parts(room, [name], layout.place(name).start)
@@ -181,6 +188,8 @@ class PushedExchange(Around):
     def _push(self, bucket: Bucket, stream: Stream) -> None:
         """Send a bucket's gradients to the ranks that add them up: all of it, or their parts."""
         source, layout, number = self._sources[bucket], self._layout, self._layout.buckets.index(bucket)
+        if (behind := source.size - bucket.length) and self._stage >= 2:  # where another bucket left its gradients
+            graph.copy(source[bucket.length :], self._zeros[:behind], stream)
         self._fork(stream)
         for rank in self._others():
             row = (self._rank - rank - 1) % self._group.ranks * self._each
@@ -239,7 +248,7 @@ class PushedExchange(Around):
             begin, end = max(place.start, first), min(place.stop, first + bucket.part)
             if begin < end:
                 at = layout.part(bucket).start - self._plain.part + begin - first
-                source = self._at("halves", rank, at, end - begin, HALF.dtype)
+                source = self._at("halves", rank, at, end - begin, HALF)
                 graph.copy(room[begin - place.start : end - place.start], source, self._beside)
         self._got[use].record(self._beside)
 
@@ -265,13 +274,12 @@ class PushedExchange(Around):
         for other in self._others():
             self._flag(len(self._layout.buckets), other)
 
-    def norm(self, found: Array, clip: float, stream: Stream) -> None:
-        """The norm of all ranks' sums, and by what AdamW multiplies them, to `found`."""
+    def norm(self, factor: GradientFactor, clip: float, stream: Stream) -> None:
+        """The norm of all ranks' sums, and by what AdamW multiplies them, to `factor`."""
         alone = self._stage == 0
         rows = self._group.ranks if alone else 1
         kernel, squares = pushed_sums.make_norm_kernel(self._group.ranks, alone), self._partial.reshape((rows, -1))
-        limits = np.uint32(self._rank), np.float32(clip), np.float32(TINY)
-        given = squares, self._number, self._norms, *limits, found
+        given = squares, self._number, self._norms, np.uint32(self._rank), np.float32(clip), *factor.given
         start(kernel, 1, THREADS, stream, *given, *self._group.waiting)
 
     def move(self, optimiser: AdamW, stream: Stream) -> None:
@@ -299,7 +307,7 @@ class PushedExchange(Around):
     def take(self, piece: OwnPiece, weights: Array, stream: Stream) -> None:
         """Weights of a piece, float32, that were moved elsewhere, to all ranks that read them."""
         if piece.bucket != self._plain:
-            round_to(weights, shadow := self._shadow(piece), stream)
+            round_to(weights, shadow := self._shadow(piece), stream, self._ptx_type)
             weights = shadow
         self._spread(piece, weights, stream)
 
@@ -327,13 +335,13 @@ class PushedExchange(Around):
         at = layout.whole(bucket).start + bucket.of(self._rank).start + piece.begin
         at -= 0 if plain else layout.whole(self._plain).stop
         for rank in [*self._others(), *([self._rank] if plain else [])]:
-            place = ("plain", rank, at, values.size) if plain else ("halves", rank, at, values.size, HALF.dtype)
+            place = ("plain", rank, at, values.size) if plain else ("halves", rank, at, values.size, HALF)
             graph.copy(self._at(*place), values, self._beside)
 
     def write(self, flat: np.ndarray, stream: Stream) -> None:
         """Other weights: what products read, and what they do not; all ranks call it with the same."""
         if self._stage == 0:
-            round_to(device.to_device(flat, stream), self._copies, stream)
+            round_to(device.to_device(flat, stream), self._copies, stream, self._ptx_type)
             stream.synchronize()
             return
         self._all_plain.copy_to_device(flat[self._layout.whole(self._plain)], stream=stream)
@@ -341,7 +349,7 @@ class PushedExchange(Around):
             flat = self._layout.own(flat, self._rank)[self._plain.part :]
         else:
             flat = flat[self._layout.whole(self._plain).stop :]
-        round_to(device.to_device(flat, stream), self._copies, stream)
+        round_to(device.to_device(flat, stream), self._copies, stream, self._ptx_type)
         stream.synchronize()
 
     def reads(self, exchange: RankExchange, stream: Stream) -> tuple[np.ndarray, np.ndarray]:

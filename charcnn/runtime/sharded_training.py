@@ -19,7 +19,7 @@ from charcnn.aliases import Array, Comm
 from charcnn.files import Path
 from charcnn.gpu.arrays import expect
 from charcnn.layers import Node
-from charcnn.ops import adamw
+from charcnn.ops import adamw_cpu
 from charcnn.ops.adamw import ParameterGroup
 from charcnn.ops.techniques import CPU
 from charcnn.runtime import sharding, training_checkpoint
@@ -205,7 +205,7 @@ class ShardedTraining(Training):
             OSError: it cannot be read.
         """
         self.settle()
-        with training_checkpoint.reading(path, self._shapes) as (self.steps, fill):
+        with training_checkpoint.reading(path, self._shapes) as (self.steps, _, fill):
             for kind in STATES:
                 for bucket in self._layout.buckets:
                     values = np.zeros(self._layout.ranks * bucket.part, np.float32)
@@ -273,9 +273,9 @@ class ShardedTraining(Training):
             return 1.0
         partials = []
         for bucket in self._layout.buckets:
-            partials.append(np.empty(adamw.tasks(bucket.part)))
-            adamw.squares(self._own_gradients(bucket), partials[-1])
-        return adamw.clipped(self._exchange.gathered(np.concatenate(partials)).ravel(), self._clip)[1]
+            partials.append(np.empty(adamw_cpu.tasks(bucket.part)))
+            adamw_cpu.squares(self._own_gradients(bucket), partials[-1])
+        return adamw_cpu.clipped(self._exchange.gathered(np.concatenate(partials)).ravel(), self._clip)[1]
 
     def _move(self, bucket: Bucket, factor: float, rate: float, steps: int) -> None:
         everything, span = self._sharding.stage == 0, self._span(bucket)
@@ -286,7 +286,7 @@ class ShardedTraining(Training):
             here = slice(begin, min(begin + self._states.most, gradients.size))
             with self._states.window(slice(span.start + here.start, span.start + here.stop)) as (*own, first, second):
                 moved = own[0] if own else weights[here]
-                adamw.move(moved, gradients[here], first, second, self._group, steps, factor, rate)
+                adamw_cpu.move(moved, gradients[here], first, second, self._group, steps, factor, rate)
                 del own, first, second, moved  # else this window stays mapped while the next one is
 
     # Weights, on their way to whoever reads them.

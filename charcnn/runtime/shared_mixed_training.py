@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from numba import cuda
 
-from charcnn.aliases import Array, Comm, Stream
+from charcnn.aliases import Array, Comm, Record, Stream
 from charcnn.files import Path
 from charcnn.gpu import device
 from charcnn.gpu.collectives import Group
@@ -23,6 +23,7 @@ from charcnn.gpu.collectives.group import RANKS
 from charcnn.host.shared_memory import hosts
 from charcnn.layers import Node
 from charcnn.ops.adamw import AdamW, ParameterGroup
+from charcnn.ops.adamw_options import check_scale
 from charcnn.runtime import training_checkpoint
 from charcnn.runtime.exchange import RankExchange
 from charcnn.runtime.mixed_plan import FlatParams, counted
@@ -51,8 +52,8 @@ class SharedMixedTraining(MixedTraining):
     """A rank's side, on the current GPU. All ranks call the same methods, in the same order.
 
     Args:
-        nodes, params, group, clip, recorded, stream: as of `MixedTraining`, the same on all ranks. Between hosts no
-            step is recorded.
+        nodes, params, group, clip, recorded, stream, precision: as of `MixedTraining`, the same on all ranks. Between
+            hosts no step is recorded.
         rows: inputs of a rank's share of a step, at most.
         comm: an mpi4py communicator of the ranks, each with a GPU of its own; None: there is one.
         stage: 0: all ranks hold everything. ZeRO-1, 2, 3: each has its part of masters and moments; also of gradients;
@@ -63,14 +64,13 @@ class SharedMixedTraining(MixedTraining):
             each other's memory.
     """
 
-    precision = "bf16"
     files = 0
     """Bytes in files."""
 
     def __init__(
         self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, comm: Comm | None = None, *,
         stage: int = 0, group: ParameterGroup = ParameterGroup(0), clip: float = 1.0, recorded: bool = False,  # noqa: B008 - frozen
-        stream: Stream = None,
+        stream: Stream = None, precision: str = "bf16",
     ) -> None:  # fmt: skip
         self._exchange, self._stage, self._clip = RankExchange(comm), stage, clip
         self._group = self._reached(comm)
@@ -79,7 +79,8 @@ class SharedMixedTraining(MixedTraining):
         if hosted and stage:
             raise ValueError(f"{stage=}: needs ranks of one host, up to {RANKS}, whose GPUs reach each other's memory")
         super().__init__(
-            nodes, params, rows, group=group, clip=clip, recorded=recorded and not hosted, stream=stream
+            nodes, params, rows, group=group, clip=clip, recorded=recorded and not hosted, stream=stream,
+            precision=precision,
         )  # fmt: skip
         if hosted:
             size = -(-self.gradients.size // self._exchange.ranks) * self._exchange.ranks
@@ -99,9 +100,11 @@ class SharedMixedTraining(MixedTraining):
     def _hold(self, group: ParameterGroup, clip: float) -> Held:
         if self._group is None:
             return super()._hold(group, clip)
-        self._pushed = pushed = PushedExchange(self._group, self._layout, self._stage)
+        self._pushed = pushed = PushedExchange(self._group, self._layout, self._stage, self._ptx_type)
         self.weights, self.gradients = device.to_device(self._part(self._begun)), pushed.gradients
-        self.optimiser = AdamW(self.weights, [replace(group, size=self.weights.size)], stream=self._stream)
+        more = {"stream": self._stream, "ptx_type": self._ptx_type, "loss_scale": self._scale}
+        self.optimiser = AdamW(self.weights, [replace(group, size=self.weights.size)], **more)
+        self._factor = self.optimiser.factor
         self._write(self._begun)
         return Held(pushed.plain or self._layout.parts(self.weights), pushed.slopes, pushed.halves)
 
@@ -141,8 +144,8 @@ class SharedMixedTraining(MixedTraining):
         self._compute(x, targets, leak, weights)
         if self._pushed is not None:
             self._pushed.join(self._stream)  # the next round's number must not go out in place of this one's
-        found = self._layout.named(self._whole_of(self.gradients if self._pushed is None else self._pushed.total))
-        return self.mean(self._step.losses[: len(x)]), found
+        whole = self._whole_of(self.gradients if self._pushed is None else self._pushed.total)
+        return self.mean(self._step.losses[: len(x)]), self._layout.named(whole / self._by)
 
     def digest(self) -> str:
         """The digest of all weights, and of what steps on this GPU read."""
@@ -164,7 +167,9 @@ class SharedMixedTraining(MixedTraining):
         """See `ShardedTraining.save`."""
         self.settle()
         root = self._exchange.rank == 0
-        writing = training_checkpoint.writing(path, self._layout.shapes, self.steps, force) if root else nullcontext()
+        scale, shapes = self._factor.loss_scale, self._layout.shapes
+        saved = None if scale is None else scale.saved
+        writing = training_checkpoint.writing(path, shapes, self.steps, force, saved) if root else nullcontext()
         with writing as file:
             for kind in STATES:
                 arrays = self._layout.named(self._whole_of(self._own(kind))).values()
@@ -176,7 +181,9 @@ class SharedMixedTraining(MixedTraining):
         """See `ShardedTraining.resume`."""
         self.settle()
         buffers, shapes = [], self._layout.shapes
-        with training_checkpoint.reading(path, shapes) as (steps, fill):
+        with training_checkpoint.reading(path, shapes) as (steps, scale, fill):
+            if self._scale is not None:
+                check_scale(scale)
             for _ in range(3):
                 arrays = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
                 for array in arrays.values():
@@ -184,7 +191,7 @@ class SharedMixedTraining(MixedTraining):
                 buffers.append(self._layout.flat(arrays))
         first, second = map(self._part, buffers[1:])
         self._write(buffers[0])
-        self._take(steps, first, second)
+        self._take({"steps": steps, "first": first, "second": second, "loss_scale": scale})
 
     def settle(self) -> None:
         """Wait for what is under way."""
@@ -203,9 +210,9 @@ class SharedMixedTraining(MixedTraining):
         """What this rank holds of a kind of STATES."""
         return self.weights if kind == "weights" else getattr(self.optimiser, kind)
 
-    def _take(self, steps: int, first: np.ndarray, second: np.ndarray) -> None:
-        """Replace the moments of this rank's parts, and the number of steps."""
-        self.optimiser.restore({"steps": steps, "first": first, "second": second, "loss_scale": None})
+    def _take(self, state: Record) -> None:
+        """Replace the moments of this rank's parts, the number of steps, and the loss scale where there is one."""
+        self.optimiser.restore(state)
 
     def _part(self, flat: np.ndarray) -> np.ndarray:
         """What this rank holds of a buffer on the host."""
@@ -234,10 +241,15 @@ class SharedMixedTraining(MixedTraining):
             super()._whole(stream)
             return
         self._backward(stream)
-        if self._clip:
-            self._pushed.norm(self.optimiser.found, self._clip, stream)
+        self._settle(stream)
         self.optimiser.count(self._rate, stream)
         self._pushed.move(self.optimiser, stream)
+
+    def _settle(self, stream: Stream) -> None:
+        """By what AdamW multiplies the sums of gradients."""
+        assert self._pushed is not None
+        if self._clip or self._scale:
+            self._pushed.norm(self._factor, self._clip, stream)
 
     def _backward(self, stream: Stream) -> None:
         if self._pushed is not None:

@@ -65,7 +65,8 @@ class Training:
         nodes: of a network whose result is logits, or probabilities by a last Softmax.
         params: the weights to begin with, NumPy; they stay as they are.
         rows: inputs of a step, at most.
-        technique: of all operators, forward and back: a name of `charcnn.catalog.TECHNIQUES`.
+        technique: of all operators, forward and back: a name of `charcnn.catalog.TECHNIQUES`, or several of a CPU's, of
+            which an operator takes the first that it has.
         group: what AdamW is told; its size is filled in.
         clip: the largest norm of a step's gradient; 0 for no limit.
         stream: of the steps on a GPU.
@@ -78,12 +79,13 @@ class Training:
     """
 
     def __init__(
-        self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, technique: str, *,
+        self, nodes: Sequence[Node], params: Mapping[str, np.ndarray], rows: int, technique: str | tuple[str, ...], *,
         group: ParameterGroup = ParameterGroup(0), clip: float = 1.0, stream: Stream = None,  # noqa: B008 - frozen
         momentum: float | None = None,
     ) -> None:  # fmt: skip
-        self._nodes, self._rows, self._technique = gradients.logits_of(nodes), rows, technique
-        self._cuda, self._momentum = technique not in CPU, momentum
+        self._nodes, self._rows, self._momentum = gradients.logits_of(nodes), rows, momentum
+        self._techniques = (technique,) if isinstance(technique, str) else technique
+        self._cuda = not set(CPU).issuperset(self._techniques)
         if self._cuda and momentum is not None:
             raise ValueError(f"{momentum=}: need a technique of the CPU, one of {', '.join(CPU)}")
         self._stream = device.as_stream(stream) if self._cuda else None
@@ -140,7 +142,7 @@ class Training:
 
         Args:
             x: at most as many inputs as there are rows, NumPy, or already where the operators compute.
-            targets: float32 (N, classes): what each class is to have.
+            targets: float32 (N, classes): the share that each class should get.
             rate: factor of the learning rate.
 
         Returns:
@@ -210,9 +212,9 @@ class Training:
         if name == "collapse_backward":
             return _uncollapsed
         if name not in self._functions:
-            found = function_name(name, self._technique)
+            found = next(filter(None, (function_name(name, one) for one in self._techniques)), None)
             if found is None:
-                raise ValueError(f"technique={self._technique!r}: has no operator {name}")
+                raise ValueError(f"technique={' or '.join(self._techniques)}: has no operator {name}")
             function: Function = getattr(ops, found)
             if name == "batchnorm2d_backward" and self._momentum is not None:
                 function = partial(_with_statistics, function)

@@ -12,24 +12,38 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 
 from charcnn import files
 from charcnn.aliases import Record
 from charcnn.layers import Shape
+from charcnn.ops.adamw_options import check_scale
 
 KEY = "charcnn training"
 
 MARK = rb'.{8}\{"__metadata__": \{"' + KEY.encode()
 """How such a file begins."""
 
+SCALE = "loss scale"
+"""What has the loss scale among metadata, as JSON, where there is one."""
+
 LARGEST_HEADER = 1 << 20
 
 
-def _header(shapes: Mapping[str, Shape], steps: int) -> bytes:
-    found: Record = {"__metadata__": {KEY: str(steps)}}
+class Read(NamedTuple):
+    """A checkpoint that is read."""
+
+    steps: int
+    scale: Record | None
+    """Of the loss."""
+    fill: Callable[[np.ndarray], None]
+    """Fills arrays one after another, in the order in which `writing` has them written."""
+
+
+def _header(shapes: Mapping[str, Shape], steps: int, scale: Record | None) -> bytes:
+    found: Record = {"__metadata__": {KEY: str(steps)} | ({} if scale is None else {SCALE: json.dumps(scale)})}
     begin = 0
     for prefix in ("", "first.", "second."):
         for name, shape in shapes.items():
@@ -41,7 +55,9 @@ def _header(shapes: Mapping[str, Shape], steps: int) -> bytes:
 
 
 @contextmanager
-def writing(path: files.Path, shapes: Mapping[str, Shape], steps: int, force: bool) -> Iterator[IO[bytes]]:
+def writing(
+    path: files.Path, shapes: Mapping[str, Shape], steps: int, force: bool, scale: Record | None = None
+) -> Iterator[IO[bytes]]:  # fmt: skip
     """A file that the block writes weights, first and second moments to, in this order, float32.
 
     Args:
@@ -49,19 +65,20 @@ def writing(path: files.Path, shapes: Mapping[str, Shape], steps: int, force: bo
         shapes: of the parameters, in order.
         steps: that were made.
         force: whether it may replace a file that is no such checkpoint.
+        scale: of the loss, as `charcnn.ops.adamw_options.check_scale` takes it; None: there is none.
 
     Raises:
         OSError: as of `files.replacing`.
     """
     with files.replacing(path, "wb", force=force, mark=MARK) as file:
-        header = _header(shapes, steps)
+        header = _header(shapes, steps, scale)
         file.write(struct.pack("<Q", len(header)) + header)
         yield file
 
 
 @contextmanager
-def reading(path: files.Path, shapes: Mapping[str, Shape]) -> Iterator[tuple[int, Callable[[np.ndarray], None]]]:
-    """The number of steps, and what fills arrays one after another, in the order in which `writing` has them written.
+def reading(path: files.Path, shapes: Mapping[str, Shape]) -> Iterator[Read]:
+    """What `writing` was given.
 
     All that can be wrong with the file is looked at before.
 
@@ -77,12 +94,15 @@ def reading(path: files.Path, shapes: Mapping[str, Shape]) -> Iterator[tuple[int
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
         try:
-            steps = int(json.loads(file.read(min(size, LARGEST_HEADER)))["__metadata__"][KEY])
+            said = json.loads(file.read(min(size, LARGEST_HEADER)))["__metadata__"]
+            steps, scale = int(said[KEY]), json.loads(said.get(SCALE, "null"))
             if steps < 0:
                 raise ValueError
+            if scale is not None:
+                check_scale(scale)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{where} is no checkpoint of a training: need a file that --checkpoint wrote") from error
-        header = _header(shapes, steps)
+        header = _header(shapes, steps, scale)
         file.seek(8)
         if file.read(size) != header:
             raise ValueError(f"{where} is of another network: need the one whose layers it was written for")
@@ -93,4 +113,4 @@ def reading(path: files.Path, shapes: Mapping[str, Shape]) -> Iterator[tuple[int
             if file.readinto(values.data) != values.nbytes:
                 raise ValueError(f"{where} changed while it was read: need a file that nobody writes to")
 
-        yield steps, fill
+        yield Read(steps, scale, fill)

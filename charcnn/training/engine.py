@@ -23,7 +23,7 @@ class TrainingEngine(ABC):
 
     Args:
         device: "cuda" or "cpu".
-        precision: of the arithmetic, "bf16" or "float32". Weights are float32 in either case.
+        precision: of the arithmetic, "bf16", "fp16" or "float32". Weights are float32 in either case.
     """
 
     name: str

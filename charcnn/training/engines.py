@@ -20,7 +20,7 @@ from charcnn.training.own import PRECISIONS, OwnEngine, gpu
 KNOWN = {
     "engine": ("auto", "own", "torch"),
     "device": ("auto", "cuda", "cpu"),
-    "precision": ("auto", "bf16", "float32"),
+    "precision": ("auto", "bf16", "fp16", "float32"),
 }
 """What may be asked for."""
 
@@ -49,7 +49,7 @@ def choose(
         engine: "own", "torch", or "auto" for own kernels, and PyTorch, where it is installed, on GPUs other than
             Hopper's and for what they lack.
         device: "cuda", "cpu", or "auto" for a GPU where there is one.
-        precision: "bf16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
+        precision: "bf16", "fp16", "float32", or "auto" for bf16 on a GPU and float32 on a CPU.
         mixup, sparse: the recipe's.
         compiled: whether torch.compile is asked for.
         config: the sizes; None for those of a preset.
@@ -69,9 +69,11 @@ def choose(
     if device == "cuda" and unusable is None:
         raise ValueError("device cuda: this machine shows no GPU")
     where = "cuda" if unusable == "" else "cpu"
+    if precision == "fp16" and where == "cpu":
+        raise ValueError(f"precision fp16: {unusable or 'on a CPU'}, and own kernels have it on a GPU since 8.0 alone")
     lacks = f"{unusable}, and own kernels train on a CPU or since 8.0" if unusable else ""
     lacks = lacks or _lacks(where, precision, mixup, sparse, compiled, config)
-    other_gpu = where == "cuda" and device_of.capability() not in OWN_ON
+    other_gpu = where == "cuda" and precision != "fp16" and device_of.capability() not in OWN_ON
     if engine == "auto" and find_spec("torch") and (lacks or (other_gpu and _torch_sees_gpu())):
         say(f"engine torch trains: {lacks or ON_GPUS}")
         found = _torch(device, precision, compiled)
@@ -88,7 +90,7 @@ def choose(
         )
         cpu = "device cpu, or " if helps else ""
         raise ValueError(f"{lacks}: need {cpu}engine torch{missing}")
-    return OwnEngine(where, PRECISIONS[where])
+    return OwnEngine(where, PRECISIONS[where][0] if precision == "auto" else precision)
 
 
 def _lacks(where: str, precision: str, mixup: float, sparse: str, compiled: bool, config: Config | None) -> str:
@@ -101,8 +103,8 @@ def _lacks(where: str, precision: str, mixup: float, sparse: str, compiled: bool
         return f"channels and units that are not all multiples of {WIDTH}, which own kernels lack on a GPU"
     if compiled:
         return "compile: own kernels have no torch.compile"
-    if precision not in ("auto", PRECISIONS[where]):
-        return f"precision {precision}, and own kernels have {PRECISIONS[where]} on {where}"
+    if precision not in ("auto", *PRECISIONS[where]):
+        return f"precision {precision}, and own kernels have {' and '.join(PRECISIONS[where])} on {where}"
     return ""
 
 
@@ -111,5 +113,7 @@ def _torch_sees_gpu() -> bool:
 
 
 def _torch(device: str, precision: str, compiled: bool) -> TrainingEngine:
+    if precision == "fp16":
+        raise ValueError("precision fp16: engine torch has bf16 and float32; engine own has it on a GPU")
     found: TrainingEngine = with_torch.module("pytorch", "engine torch").TorchEngine(device, precision, compiled)
     return found

@@ -168,6 +168,7 @@ class TrainingTask:
                 "epoch": trained.epoch,
                 "rows": len(self.part),
                 "precision": self.engine.precision,
+                "left_out": trained.history[-1].get("left_out", 0) if trained.history else 0,
                 "device": self.engine.where,
                 "engine": self.engine.name,
                 **self.engine.versions,
@@ -278,7 +279,8 @@ def _progress(row: Record, epochs: int, rows: int, seconds: float) -> str:
     valid = ""
     if "valid_loss" in row:
         valid = f", validation: loss {row['valid_loss']:.4f}, accuracy {100 * row['valid_accuracy']:.2f} %"
+    left_out = f", {row['left_out']} steps left out" if row.get("left_out") else ""
     return (
         f"epoch {row['epoch']}/{epochs}: loss {row['train_loss']:.4f}, accuracy {100 * row['train_accuracy']:.2f} %"
-        f"{valid}; {rows / seconds:,.0f} rows/s, {int(left // 60)}:{int(left % 60):02} left"
+        f"{left_out}{valid}; {rows / seconds:,.0f} rows/s, {int(left // 60)}:{int(left % 60):02} left"
     )

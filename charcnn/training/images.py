@@ -25,6 +25,9 @@ BATCH, RATE, DECAY = 128, 2e-3, 0.02
 SHIFT = 2
 """Pixels, in 28, by which an image is moved at most, each way."""
 
+TECHNIQUES = "cpu_blas", "loops"
+"""Of own kernels: of an operator the first that there is."""
+
 MOMENTUM = 0.1
 """By how much of a batch's statistics running ones move."""
 
@@ -47,21 +50,21 @@ class ImageSteps(ABC):
 
 
 class OwnSteps(ImageSteps):
-    """By plain loops of own kernels on a CPU.
+    """By own kernels on a CPU: products by NumPy's BLAS, the rest in plain loops.
 
     Args:
         network: its last layer may be Softmax.
         params: the first weights.
 
     Raises:
-        ValueError: a layer has no gradient by plain loops.
+        ValueError: a layer has no gradient there.
     """
 
     engine = "own"
 
     def __init__(self, network: Network, params: Params) -> None:
         group = ParameterGroup(0, lr=1.0, weight_decay=DECAY)
-        self._training = Training(network.nodes, params, BATCH, "loops", group=group, clip=0.0, momentum=MOMENTUM)
+        self._training = Training(network.nodes, params, BATCH, TECHNIQUES, group=group, clip=0.0, momentum=MOMENTUM)
         self._eye = np.eye(math.prod(network.nodes[-1].out_shape), dtype=np.float32)
 
     def step(self, x: np.ndarray, labels: np.ndarray, rate: float) -> float:

@@ -30,12 +30,14 @@ COLUMNS = (
     "epoch", "seconds", "rate", "train_loss", "train_accuracy", "valid_loss", "valid_accuracy",
     "valid_balanced_accuracy",
 )  # fmt: skip
-"""What is recorded of every epoch. The training part's figures are of changed, dropped-out inputs: the lower ones."""
+"""What is recorded of every epoch; in fp16 also "left_out", how many steps were not made so far.
+The training part's figures are of changed, dropped-out inputs: the lower ones."""
 
 
-def columns(config: Config) -> tuple[str, ...]:
+def columns(config: Config, precision: str) -> tuple[str, ...]:
     """COLUMNS; of several labels a text, where accuracy is that of all of them together, macro F1 in the last."""
-    return (*COLUMNS[:-1], f"valid_{MultiLabelMeasured.score_name}") if config.multi_label else COLUMNS
+    last = f"valid_{MultiLabelMeasured.score_name}" if config.multi_label else COLUMNS[-1]
+    return (*COLUMNS[:-1], last, *(("left_out",) if precision == "fp16" else ()))
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def train(
         leaky += trainer.share < leaks
         row: Record = {"epoch": epoch, "rate": trainer.rate}
         found = trainer.epoch(epoch, log_every, name=f"epoch {epoch}/{epochs}", on_rows=on_rows)
-        row["train_loss"], row["train_accuracy"] = found
+        row["train_loss"], row["train_accuracy"], row["left_out"] = *found, trainer.left_out
         if not math.isfinite(row["train_loss"]):
             raise ValueError(f"epoch {epoch}: the loss is {row['train_loss']}; try a lower rate than {recipe.rate:g}")
         if pace is not None:
@@ -153,7 +155,7 @@ def train(
         if pace is not None:
             pace.measured()
         row["seconds"] = before + time.perf_counter() - started
-        history.append({name: row[name] for name in columns(config) if name in row})
+        history.append({name: row[name] for name in columns(config, engine.precision) if name in row})
         on_epoch(history, epochs)
         if checkpoint is not None and (time.perf_counter() - written >= interval):
             state = {

@@ -1,4 +1,4 @@
-"""Trainings by own kernels: in float32 on a CPU, in bf16 on GPUs since compute capability 8.0."""
+"""Trainings by own kernels: in float32 on a CPU, in bf16 or fp16 on GPUs since compute capability 8.0."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from charcnn.training.engine import Arrays, TrainingEngine
 from charcnn.training.recipe import Recipe
 from charcnn.training.steps import OwnTrainer
 
-PRECISIONS = {"cpu": "float32", "cuda": "bf16"}
-"""What each device computes in."""
+PRECISIONS = {"cpu": ("float32",), "cuda": ("bf16", "fp16")}
+"""What each device computes in, by default in the first."""
 
 
 def gpu() -> str | None:
@@ -98,6 +98,7 @@ class OwnEngine(TrainingEngine):
             return CpuTraining(*args, **options)
         try:
             technique = "wgmma" if device.has_tensor_cores(hopper=True) else "mma"
-            return MixedTraining(*args, **options, recorded=True, technique=technique)
+            options |= {"technique": technique, "precision": self.precision}
+            return MixedTraining(*args, **options, recorded=True)
         except ValueError as error:
             raise ValueError(f"{error}; a CPU takes any sizes (device cpu), and so does engine torch") from error

@@ -34,6 +34,11 @@ class Passes(ABC):
         return float(self._schedule[self._done, 0])
 
     @property
+    def left_out(self) -> int:
+        """Steps that were not made, as fp16 did not hold their gradients."""
+        return 0
+
+    @property
     def share(self) -> float:
         """How much of the schedule is over."""
         return self._begun + (1 - self._begun) * self._done / len(self._schedule)

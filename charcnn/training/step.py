@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from charcnn.aliases import Record
+from charcnn.aliases import Argument, Record
 from charcnn.config import Config
 from charcnn.model import sparsity
 from charcnn.training.augment import blank_words, join, replace_characters, shift
@@ -154,6 +154,12 @@ class Trainer(Passes):
         }
 
     def _restore(self, state: Record) -> None:
+        like, saved = self._state(), {name: state.get(name) for name in ("network", "average", "optimiser")}
+        like["optimiser"]["state"] = {  # which PyTorch makes at the first step
+            number: {"step": torch.zeros(()), "exp_avg": one, "exp_avg_sq": one}
+            for number, one in enumerate(self._network.parameters())
+        }
+        _check("state", saved, like)
         self._network.load_state_dict(state["network"])
         self.average.load_state_dict(state["average"])
         self._optimiser.load_state_dict(state["optimiser"])
@@ -254,3 +260,19 @@ class Trainer(Passes):
         apart = torch._foreach_sub(weights, average)
         torch._foreach_mul_(apart, self._follows)
         torch._foreach_add_(average, list(apart))
+
+
+def _check(name: str, saved: Argument, like: Argument) -> None:
+    """Raise ValueError, which names it, unless a saved state has all that another one has, of the same kind."""
+    if isinstance(like, torch.Tensor):
+        found = getattr(saved, "dtype", type(saved).__name__), tuple(getattr(saved, "shape", ()))
+        if found != (like.dtype, tuple(like.shape)):
+            raise ValueError(f"{name} is {found[0]} {found[1]}: need {like.dtype} {tuple(like.shape)}")
+    elif not isinstance(saved, dict if isinstance(like, dict) else type(like)):
+        raise ValueError(f"{name} is a {type(saved).__name__}: need a {type(like).__name__}")
+    elif isinstance(like, dict | list | tuple):
+        parts, wanted = (one if isinstance(one, dict) else dict(enumerate(one)) for one in (saved, like))
+        if parts.keys() != wanted.keys():
+            raise ValueError(f"{name} has {', '.join(map(str, parts))}: need {', '.join(map(str, wanted))}")
+        for key, part in parts.items():
+            _check(f"{name}[{key!r}]", part, wanted[key])

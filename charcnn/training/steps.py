@@ -71,6 +71,11 @@ class OwnTrainer(Passes):
             **({"masks": masks} if masks else {}),  # which own kernels lack on a GPU
         )
 
+    @property
+    def left_out(self) -> int:
+        """See `Passes.left_out`."""
+        return int(getattr(self._training, "left_out", 0))  # float32 has none
+
     def weights(self) -> Mapping[str, np.ndarray]:
         """See `Passes.weights`."""
         averaged: Mapping[str, np.ndarray] = self._training.averaged

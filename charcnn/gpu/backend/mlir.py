@@ -6,12 +6,13 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from types import SimpleNamespace
 
 from numba.core.types.abstract import Type as HostType
 from numba_cuda_mlir import tools
 from numba_cuda_mlir._mlir.dialects import arith, llvm
-from numba_cuda_mlir.descriptor import mlir_target
+from numba_cuda_mlir.descriptor import MLIRDispatcher, mlir_target
 from numba_cuda_mlir.linker import Linker
 from numba_cuda_mlir.lowering_registry import LoweringRegistry
 from numba_cuda_mlir.lowering_utilities import GEP_DYNAMIC_INDEX, memref_data_pointer
@@ -48,14 +49,15 @@ def _host_type(kind: NumbaType, context: Value) -> NumbaType:
 def _extreme(signed: Function, unsigned: Function) -> Function:
     def lowered(lower: Value, target: Value, arguments: list[Value], keywords: Value) -> None:
         kind = lower.get_numba_type(target.name)
-        one, other = (widened(lower, argument, kind) for argument in arguments)
-        lower.store_var(target, (signed if kind.signed else unsigned)(one, other))
+        values = (widened(lower, argument, kind) for argument in arguments)
+        lower.store_var(target, reduce(signed if kind.signed else unsigned, values))
 
     return lowered
 
 
-lowerings.lower(min, types.Integer, types.Integer)(_extreme(arith.minsi, arith.minui))
-lowerings.lower(max, types.Integer, types.Integer)(_extreme(arith.maxsi, arith.maxui))
+for several in ((types.Integer,) * 2, (types.Integer,) * 3):
+    lowerings.lower(min, *several)(_extreme(arith.minsi, arith.minui))
+    lowerings.lower(max, *several)(_extreme(arith.maxsi, arith.maxui))
 
 
 def _flat(lower: Value, flat: Value, index: Value) -> tuple[Value, Value, NumbaType]:
@@ -135,16 +137,20 @@ class NoCache(NullCache):  # type: ignore[misc, unused-ignore]
 
 @contextmanager
 def compiling_for(capability: tuple[int, int], letter: str) -> Iterator[None]:
-    """Kernels are compiled for this GPU: with `chip=` alone the successor still asks the driver for the host's."""
+    """Kernels are compiled for this GPU, and none is asked: with `chip=` alone the successor asks for the host's.
+
+    A kernel with `shared_memory_carveout` it loads, too, as soon as it is compiled.
+    """
     name, whole = f"sm_{capability[0]}{capability[1]}{letter}", (*capability, letter) if letter else capability
     found: Record = {"chip": name, "arch_specific_cc": whole, "linker_cc": whole}
     found |= {"cc": capability, "host_cc": capability, "host_arch": name, "linker_arch": name}
-    before = tools.resolve_gpu_target, tools._cached_cc
+    before = tools.resolve_gpu_target, tools._cached_cc, MLIRDispatcher._apply_shared_memory_carveout
     tools.resolve_gpu_target, tools._cached_cc = lambda options=None: found, capability
+    MLIRDispatcher._apply_shared_memory_carveout = lambda dispatcher, compiled: None
     try:
         yield
     finally:
-        tools.resolve_gpu_target, tools._cached_cc = before
+        tools.resolve_gpu_target, tools._cached_cc, MLIRDispatcher._apply_shared_memory_carveout = before
 
 
 def linked(

@@ -12,7 +12,7 @@ from charcnn.gpu import device
 from charcnn.gpu.arrays import shape_of
 from charcnn.gpu.collectives import kernels
 from charcnn.gpu.collectives.protocols import BLOCKS, CAPACITIES, PROTOCOLS, VECTOR, Mailboxes
-from charcnn.gpu.collectives.regions import GpuRegion, HostRegion, reaches
+from charcnn.gpu.collectives.regions import GpuRegion, HostRegion, opens, reaches
 from charcnn.gpu.device import SIMULATED, DeviceError
 from charcnn.gpu.launch import Call
 from charcnn.gpu.zero_copy import Mapped
@@ -53,27 +53,34 @@ class Group:
         collectives: whether there is memory for these; else there are `share`, `waiting` and `check` alone.
         deadline: seconds, default 60: how long a kernel waits for another rank's. Then it gives up, all ranks' later
             calls end at once, their results are worth nothing, and `check` raises.
+        numbers: of the ranks, as errors name them; as in `comm` where None.
 
     Raises:
         ValueError: more ranks than RANKS, ranks of several hosts, or a deadline that is not above 0.
         DeviceError: the driver refuses to share memory.
     """
 
-    def __init__(self, comm: Comm, *, deadline: float = 60.0, collectives: bool = True) -> None:
+    in_kernels = True
+    """Whether kernels do all that an exchange takes."""
+
+    def __init__(
+        self, comm: Comm, *, deadline: float = 60.0, collectives: bool = True, numbers: Sequence[int] | None = None
+    ) -> None:  # fmt: skip
         if not 1 <= comm.size <= RANKS:
             raise ValueError(f"{comm.size} ranks: a group has 1 to {RANKS}")
         if not 0 < deadline <= LONGEST:
             raise ValueError(f"{deadline=}: need seconds above 0, and at most {LONGEST:,}")
         self.rank, self.ranks, self.deadline = comm.rank, comm.size, deadline
+        self._numbers = numbers or range(comm.size)
         self._gpu = device.current()
         gpu = None if SIMULATED else device.pci_address(self._gpu)
         if any(found := hosts(comm)):
             raise ValueError(
-                f"ranks on {len(set(found))} hosts: GPUs share layers on one host, whose memory all of them reach; "
-                "start ranks on one, or use --offload async"
+                f"ranks on {len(set(found))} hosts: need one, whose memory all GPUs reach; start ranks on one "
+                "(what takes a group of `Hosts` runs on several)"
             )
         gpus, multiprocessors = zip(*comm.allgather((gpu, device.multiprocessors())), strict=True)
-        peers = not SIMULATED and len(set(gpus)) == len(gpus) and all(comm.allgather(_all_reach(gpus)))
+        peers = not SIMULATED and len(set(gpus)) == len(gpus) and all(comm.allgather(_all_reach(gpus))) and opens(comm)
         self.link = "GPU memory" if peers else "host memory"
         """Where values lie that a rank sends: the other GPU's memory, or, where GPUs do not reach that, the host's."""
         self.blocks = min(BLOCKS, *multiprocessors)
@@ -123,7 +130,7 @@ class Group:
         Raises:
             ValueError: an array has another dtype or order, or begins at no multiple of 16 bytes.
         """
-        x = _array(x, stream)
+        x = array_of(x, stream)
         if shots is None:
             shots = 2 if self.ranks > 2 and x.nbytes >= TWO_SHOT_FROM else 1
         if shots not in SHOTS:
@@ -145,11 +152,21 @@ class Group:
         Raises:
             ValueError: as of `all_reduce`, or x's first axis does not have the ranks.
         """
-        x = _array(x, stream)
+        x = array_of(x, stream)
+        return self._exchange(
+            "reduce_scatter", x, self.scattered(x), out, stream, x.size // self.ranks, protocol
+        )  # fmt: skip
+
+    def scattered(self, x: Array) -> Shape:
+        """The shape of a rank's part of x.
+
+        Raises:
+            ValueError: its first axis does not have the ranks.
+        """
         shape = tuple(x.shape)
         if shape[:1] != (self.ranks,):
             raise ValueError(f"x has shape {shape}: need {self.ranks} along the first axis, the ranks")
-        return self._exchange("reduce_scatter", x, shape[1:], out, stream, x.size // self.ranks, protocol)
+        return shape[1:]
 
     def all_gather(self, x: Array, out: Array = None, stream: Stream = 0, *, protocol: str | None = None) -> Array:
         """All ranks' x, on every rank.
@@ -165,23 +182,21 @@ class Group:
         Raises:
             ValueError: as of `all_reduce`.
         """
-        x = _array(x, stream)
+        x = array_of(x, stream)
         return self._exchange("all_gather", x, (self.ranks, *x.shape), out, stream, x.size, protocol)
 
     def _exchange(
         self, kind: str, x: Array, shape: Shape, out: Array, stream: Stream, size: int,
         protocol: str | None, in_place: str = "", epilogue: Kernel | None = None,
     ) -> Array:  # fmt: skip
-        ptx_type = _ptx_type(x)
+        ptx_type = ptx_type_of(x)
         call = Call(out, stream, shape, x.dtype, {"x": x.dtype}, in_place, x=x)
         nbytes = size * x.dtype.itemsize
         protocol = protocol if protocol is not None else tiled(nbytes // self.ranks if kind == "two_shot" else nbytes)
         if protocol not in PROTOCOLS:
             raise ValueError(f"{protocol=}: need one of {', '.join(PROTOCOLS)}")
         (given,) = call.inputs
-        for name, array in (("x", given), ("out", call.out)):
-            if device.address(array) % VECTOR:
-                raise ValueError(f"{name} does not begin at a multiple of {VECTOR} bytes: need an array that does")
+        check_begin(x=given, out=call.out)
         halves = nbytes // kernels.HALF
         if (whole := max(x.nbytes, call.out.nbytes)) > MOST:
             raise ValueError(f"x has {x.nbytes:,} bytes, with out {whole:,}: need at most {MOST:,}")
@@ -201,13 +216,16 @@ class Group:
         """Nanoseconds that a kernel waits, and where it writes the number of a rank that did not come, plus 1."""
         return np.uint64(self.deadline * 1e9), np.uint64(device.address(self._fault.device))
 
+    @property
+    def lost(self) -> int | None:
+        """The number of a rank that did not come within the deadline."""
+        found = int(self._fault.host[0])
+        return self._numbers[found - 1] if found else None
+
     def check(self) -> None:
         """Raise DeviceError if a rank did not come within the deadline: what was computed since is worth nothing."""
-        if lost := int(self._fault.host[0]):
-            raise DeviceError(
-                f"rank {lost - 1} did not come within {self.deadline:g} s to where rank {self.rank} waited for it: "
-                "it has died, hangs or computes something else"
-            )
+        if (lost := self.lost) is not None:
+            raise late(lost, self._numbers[self.rank], self.deadline)
 
     def close(self) -> None:
         """Let go of the other ranks' memory; all ranks call it, once none computes any more."""
@@ -218,18 +236,33 @@ class Group:
             self._shared.clear()
 
 
+def late(lost: int, rank: int, deadline: float) -> DeviceError:
+    """The error on a rank that has waited for another one."""
+    return DeviceError(
+        f"rank {lost} did not come within {deadline:g} s to where rank {rank} waited for it: it has died, hangs or "
+        "computes something else"
+    )
+
+
+def check_begin(**arrays: Array) -> None:
+    """Raise ValueError where an array does not begin as kernels read it."""
+    for name, array in arrays.items():
+        if device.address(array) % VECTOR:
+            raise ValueError(f"{name} does not begin at a multiple of {VECTOR} bytes: need an array that does")
+
+
 def tiled(nbytes: int) -> str:
     """The protocol for so many bytes from a rank."""
     return "lines" if nbytes <= LINES_UP_TO else "tiles"
 
 
-def _array(x: Array, stream: Stream) -> Array:
+def array_of(x: Array, stream: Stream) -> Array:
     """An array of any library's as NumPy's or Numba's."""
     shape_of("x", x)
     return device.as_device_array(x, device.as_stream(stream)) if device.on_device(x) else x
 
 
-def _ptx_type(x: Array) -> str:
+def ptx_type_of(x: Array) -> str:
     """PTX's name of an array's numbers."""
     found = {"float32": "f32", "float16": "f16", "uint16": "bf16"}.get(str(x.dtype))
     if found is None:

@@ -47,6 +47,20 @@ def reaches(gpus: Sequence[int]) -> bool:
     return all(driven(driver.cuDeviceCanAccessPeer(one, other), "peer access") for one, other in pairs)
 
 
+def opens(comm: Comm) -> bool:
+    """Whether ranks open each other's GPU memory (IPC), which a driver or a container may refuse. Together."""
+    region = GpuRegion(1)
+    try:
+        region.shared(comm)
+        opened = True
+    except DeviceError:
+        opened = False
+    found = all(comm.allgather(opened))
+    region.close()
+    comm.Barrier()  # none goes that is open
+    return found
+
+
 class GpuRegion:
     """Zeros on the current GPU.
 
@@ -65,9 +79,13 @@ class GpuRegion:
         """The regions' addresses by rank, as this process reaches them; each rank has a process of its own."""
         from cuda.bindings import driver
 
-        handle = driven(driver.cuIpcGetMemHandle(self.address), "a handle of GPU memory")
-        addresses = []
-        for rank, theirs in enumerate(comm.allgather(bytes(handle.reserved))):
+        if comm.size == 1:  # a driver without handles will do
+            return [self.address]
+        refused, handle = driver.cuIpcGetMemHandle(self.address)
+        handles, addresses = comm.allgather(None if int(refused) else bytes(handle.reserved)), list[int]()
+        if None in handles:
+            raise DeviceError(f"the driver of rank {handles.index(None)} refused a handle of GPU memory")
+        for rank, theirs in enumerate(handles):
             if rank == comm.rank:
                 addresses.append(self.address)
                 continue
@@ -122,6 +140,8 @@ class HostRegion:
         except OSError as error:
             raise DeviceError(str(error)) from error
         self._nbytes, self._maps = nbytes, list[mmap.mmap]()
+        self.address = _begin(self._memory.own)
+        """On the host."""
 
     def shared(self, comm: Comm) -> list[int]:
         """The regions' addresses by rank, as this process, or its GPU, reaches them."""

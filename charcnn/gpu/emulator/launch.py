@@ -26,8 +26,8 @@ OTHERWISE = 0x3C
 """What each byte of shared memory holds before it is written, the second time: no NaN, and not 0."""
 
 
-def start(function: Function, launch: LaunchConfig, args: Sequence[Array]) -> None:
-    """Run the kernel of this function to its end.
+def start(function: Function, launch: LaunchConfig, args: Sequence[Array], *, cooperative: bool = False) -> None:
+    """Run the kernel of this function to its end; if `cooperative`, all its blocks at once.
 
     Raises:
         EmulatorError: the kernel has a mistake, and the launch does not collect findings.
@@ -38,23 +38,30 @@ def start(function: Function, launch: LaunchConfig, args: Sequence[Array]) -> No
     before = [array.copy() for array in arrays]
     if not lockstep.run(function, launch, given):
         known = len(launch.findings or ())
-        one_by_one(function, launch, given)
+        one_by_one(function, launch, given, cooperative=cooperative)
         _forget_unused(function, launch, given, before, known)
     written(arrays, before, launch.results)
     for land in landed:
         land()
 
 
-def one_by_one(function: Function, launch: LaunchConfig, given: Sequence[Array]) -> None:
-    """Run a thread of a cluster after another."""
+def one_by_one(function: Function, launch: LaunchConfig, given: Sequence[Array], *, cooperative: bool = False) -> None:
+    """Run a thread after another: of a cluster, or if `cooperative` of all."""
     if launch.running:
         given = [one.view(GlobalArray) if isinstance(one, np.ndarray) else one for one in given]
+    together: list[Thread] = []
+    under_way: list[Callable[[], None]] = []
     for x, y, z in itertools.product(*(range(size) for size in launch.grid)):
         if x % launch.cluster == 0:
-            cluster = Cluster(launch)
+            cluster = Cluster(launch, under_way=under_way)
             threads = [thread for rank in range(launch.cluster)
                        for thread in _threads(function, given, Dim3(x + rank, y, z), rank, cluster)]  # fmt: skip
-            run(threads, random.Random(repr((launch.seed, x, y, z))))
+            if cooperative:
+                together += threads
+            else:
+                run(threads, random.Random(repr((launch.seed, x, y, z))))
+    if together:
+        run(together, random.Random(launch.seed))
 
 
 def _forget_unused(
@@ -142,19 +149,21 @@ def checking(seed: int = 0) -> Iterator[list[Finding]]:
 
 def start_grid(
     kernel: Kernel, clusters: Size, threads: Size, args: Sequence[Array], shared: int, cluster: int,
-    stream: Stream = 0, early: bool = False,
+    stream: Stream = 0, early: bool = False, cooperative: bool = False,
 ) -> None:  # fmt: skip
     """What a launch does: run a grid of so many clusters; it is checked within `checking`.
 
-    With `early` it may begin before the kernels before it on the stream have ended.
+    With `early` it may begin before the kernels before it on the stream have ended; if `cooperative`, blocks may wait
+    for each other.
     """
     if not _checking:
-        start(kernel.py_func, LaunchConfig.of(clusters, threads, shared, cluster), args)
+        launch = LaunchConfig.of(clusters, threads, shared, cluster)
+        start(kernel.py_func, launch, args, cooperative=cooperative)
         return
     seed, findings, launches = _checking[-1]
     launch = LaunchConfig.of(clusters, threads, shared, cluster, seed, findings)
     launch.running = launches.before(stream, early)
-    start(kernel.py_func, launch, args)
+    start(kernel.py_func, launch, args, cooperative=cooperative)
     launches.after(stream, launch)
 
 

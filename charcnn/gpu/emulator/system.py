@@ -1,5 +1,7 @@
 """Memory that other processes write meanwhile, which stand for other GPUs: `ptx.ld_relaxed_sys_v2_b64` and its like.
 
+Blocks that run together write and read it, too: `ptx.ld_acquire_gpu_b32`.
+
 Each value is read and written by one access of the host's, which other processes see whole. On x86 and with the
 barriers of Python's own calls on others, what was written before is seen before.
 """
@@ -12,7 +14,7 @@ import time
 from charcnn.aliases import Value
 from charcnn.gpu.emulator.loads import global_bytes
 from charcnn.gpu.emulator.threads import current
-from charcnn.gpu.ptx.intrinsics import emulates
+from charcnn.gpu.ptx.intrinsics import EMULATED, emulates
 
 
 def _give_way() -> None:
@@ -55,3 +57,13 @@ def ld_acquire_sys_b32(address: int) -> int:
 def st_release_sys_b32(address: int, word: int) -> None:
     """`ptx.st_release_sys_b32`."""
     ctypes.c_uint32.from_address(_checked(address, 4)).value = int(word)
+
+
+EMULATED["ld_acquire_gpu_b32"], EMULATED["st_release_gpu_b32"] = ld_acquire_sys_b32, st_release_sys_b32
+
+
+@emulates
+def trap() -> None:
+    """`ptx.trap`."""
+    current().report("trap", "ends the kernel")
+    raise RuntimeError("the kernel has ended itself by a trap")

@@ -354,19 +354,19 @@ LANDING = ("at once", "late", "now and then")
 def run(threads: Sequence[Thread], order: random.Random) -> None:
     """Run them to their ends: each time another warp, as far as it comes without the others.
 
-    Where the seed is odd, one warp runs only while all others wait.
+    Where the seed is odd, one warp runs only while all others wait, or look again and again at what it may write.
     """
     warps = [list(threads[first : first + LANES]) for first in range(0, len(threads), LANES)]
-    cluster = threads[0].block.cluster
-    seed, under_way = cluster.launch.seed, cluster.under_way
+    seed, under_way = (cluster := threads[0].block.cluster).launch.seed, cluster.under_way
     late = order.choice(warps) if seed % 2 else None
     try:
         while warps:
             order.shuffle(warps)
             moved = [_advance(warp, order) for warp in warps if warp is not late]
-            if not any(moved) and late:
-                moved = [_advance(late, order)]
-            if under_way and (not any(moved) or (seed % len(LANDING) == 2 and order.random() < 0.5)):
+            polled = any(one.polls for warp in warps for one in warp)
+            if late and (polled or not any(moved)):
+                moved.append(_advance(late, order))
+            if under_way and (polled or not any(moved) or (seed % len(LANDING) == 2 and order.random() < 0.5)):
                 under_way.pop(order.randrange(len(under_way)))()
                 moved = [True]
             if not any(moved):

@@ -143,14 +143,17 @@ def bulk_load_multicast(blocks: int) -> Function:
 
 @emulates
 def st_async_v4_b32(address: int, a: int, b: int, c: int, d: int, mbarrier: int) -> None:
-    """`ptx.st_async_v4_b32`."""
+    """`ptx.st_async_v4_b32`, whose bytes tell what their sender knew: they are counted with release semantics."""
     (block, at), (other, barrier) = remote(address), remote(mbarrier)
     if block is not other or len(block.cluster.blocks) == 1:  # an H100 has no such instruction where a block is alone
         current().report("barrier", "st.async: need an mbarrier of the same block, in a cluster of two or more")
     data = as_bytes(np.uint32, (a, b, c, d))
     begin = place(at, len(data), len(data), block, "writes")
     if begin is not None:
-        copy_in(block, np.arange(begin, begin + len(data)), data, mbarrier_at(barrier, other))
+        counts = mbarrier_at(barrier, other)
+        if counts.history:
+            counts.history.arrive(current().actor)
+        copy_in(block, np.arange(begin, begin + len(data)), data, counts)
 
 
 @emulates

@@ -1,4 +1,4 @@
-"""A thread's place, clusters of blocks, the time, and kernels that overlap.
+"""A thread's place, clusters of blocks, words from block to block, the time, and kernels that overlap.
 
 PTX ISA: "Special Registers", "griddepcontrol".
 """
@@ -69,6 +69,30 @@ def cluster_sync_relaxed():
 
     PTX: barrier.cluster.arrive.relaxed and barrier.cluster.wait; section "barrier.cluster". Since compute capability
     9.0.
+    """
+
+
+@instruction("st.release.gpu.global.b32 [$0], $1;", "", "lr")
+def st_release_gpu_b32(address, word):
+    """A word to global memory: what acquires it on this GPU sees what this thread saw and wrote before.
+
+    PTX: st.release.gpu.global.b32; section "st". Since compute capability 7.0.
+    """
+
+
+@instruction("ld.acquire.gpu.global.b32 $0, [$1];", "r", "l")
+def ld_acquire_gpu_b32(address):
+    """A word, uint32, and with it the sight of all that its writer, on this GPU, saw and wrote before it released it.
+
+    PTX: ld.acquire.gpu.global.b32; section "ld". Since compute capability 7.0.
+    """
+
+
+@instruction("trap;")
+def trap():
+    """End the kernel with an error: the process can use the GPU no more.
+
+    PTX: trap; section "Miscellaneous Instructions: trap". Any compute capability.
     """
 
 

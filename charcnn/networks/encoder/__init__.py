@@ -93,7 +93,7 @@ class EncoderStep:
     """What computes layers that follow one another."""
 
     kind: str
-    """embed, project, attend, add_norm or pool"""
+    """embed, project, attend, add_norm or pool; blocks: several"""
     nodes: tuple[Node, ...]
     """In order; of add_norm the RowNorm behind a Residual alone."""
 

@@ -6,6 +6,7 @@ In bf16 and int8 products alone are: features between them, attention and normal
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from charcnn.ops.common.epilogues import pattern_of
 from charcnn.ops.conv1d.cpu_dot import CpuDotConv
 from charcnn.ops.encoder import cpu as rows
 from charcnn.ops.encoder.pool import LEAST
+from charcnn.ops.layernorm.rownorm import launch_add_cpu
 from charcnn.ops.layers import fastest
 from charcnn.runtime.monitor import Monitor
 
@@ -101,21 +103,31 @@ def _function(step: EncoderStep, params: Params, technique: str, precision: str)
         case SelfAttention() as of, _:
             return _attention(of, _product(step, params, technique, precision), technique)
         case RowNorm(), _:
-            add = getattr(ops, f"add_rownorm_{suffix}")
-            return lambda x, residual: add(x, residual, *held, eps=step.eps)
+            if technique == "loops":
+                return lambda x, residual: ops.add_rownorm_loops(x, residual, *held, eps=step.eps)
+            gamma, beta = held
+            return partial(_add_norm, gamma, beta, step.eps)
         case _, "pool":
             return rows.pool
     return _product(step, params, technique, precision)
 
 
+def _add_norm(gamma: np.ndarray, beta: np.ndarray, eps: float, x: np.ndarray, residual: np.ndarray) -> np.ndarray:
+    """rownorm(x + residual), a new array: the operator's checks take as long as a few rows."""
+    y = np.empty_like(x)
+    launch_add_cpu(y, x, residual, gamma, beta, eps)
+    return y
+
+
 def _embedding(step: EncoderStep, held: list[np.ndarray], suffix: str) -> Function:
     """Each row by itself has position 0, and its position's row stands where a type's does: the sum is the same."""
     words, positions, kinds, gamma, beta = held
-    rownorm = getattr(ops, f"rownorm_{suffix}")
+    tables = words, kinds[:1], positions
 
     def embedded(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
-        found = ops.embedding_loops(tokens, words, kinds[:1], positions, places)
-        return rownorm(found[:, 0], gamma, beta, eps=step.eps)
+        if suffix == "loops":
+            return ops.rownorm_loops(ops.embedding_loops(tokens, *tables, places)[:, 0], gamma, beta, eps=step.eps)
+        return ops.embedding_rownorm_cpu_vector(tokens, *tables, gamma, beta, places, eps=step.eps)[:, 0]
 
     return embedded
 

@@ -3,7 +3,8 @@
 In float32, `naive` has an operator a step. `weak` computes what is pointwise in the product's kernel, and softmax in
 that of the scores. `strong` has products in tiles of registers, and attention that keeps no scores. `mma` is on tensor
 cores, and `wgmma` on Hopper's, where attention in fp16 and bf16 reads a projection's rows where they lie. In fp8
-`wgmma` has products in e4m3; attention and what is added up stay fp16.
+`wgmma` has products in e4m3; attention and what is added up stay fp16. `persistent` computes all blocks of a few texts
+in one kernel, and more texts as `wgmma` does.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from charcnn.gpu import graph as recording
 from charcnn.gpu.collectives import Group
 from charcnn.gpu.launch import Call
 from charcnn.layers import SelfAttention
-from charcnn.networks.encoder import EncoderNetwork, EncoderStep, scales, shares, steps
+from charcnn.networks.encoder import EncoderNetwork, EncoderStep, persistent, scales, shares, steps
 from charcnn.networks.encoder.cpu import Params, product_weights
 from charcnn.networks.encoder.exchange import FROM, Exchange
 from charcnn.networks.encoder.packed import PackedBatch
@@ -41,6 +42,7 @@ from charcnn.ops.conv1d.layers import Cast
 from charcnn.ops.conv1d.mma.layer import MmaConv
 from charcnn.ops.conv1d.wgmma.layer import WgmmaConv
 from charcnn.ops.encoder import packing, pool, rows
+from charcnn.ops.encoder.persistent.launch import KeysRoom, PersistentBlocks
 from charcnn.ops.encoder.reduced_rows import launch_reduce_add
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import Compute, GpuPipeline, StreamBuffers, StreamWorker
@@ -55,15 +57,16 @@ class PreparedEncoder:
     Args:
         config: the network.
         params: its weights.
-        technique: naive, weak, strong, mma or wgmma.
+        technique: naive, weak, strong, mma, wgmma or persistent.
         precision: fp32; mma and wgmma also take fp16 and bf16, and tf32 and fp16x3 for products alone, whose features
-            stay float32. wgmma also takes fp8 for products alone, with features in fp16 between them.
+            stay float32. wgmma also takes fp8 for products alone, with features in fp16 between them. persistent takes
+            fp16 and bf16.
         group: the GPUs that share each layer; None where this one has all of it.
         tokenizer: for fp8, as in `build`.
 
     Raises:
-        ValueError: the group's ranks cannot share the layers, or share them in this precision; or fp8 cannot hold what
-            the network computes.
+        ValueError: the group's ranks cannot share the layers, or share them in this precision or technique; or fp8
+            cannot hold what the network computes; or no plan of the persistent kernel computes it.
     """
 
     def __init__(
@@ -73,8 +76,14 @@ class PreparedEncoder:
         self.eighths = precision == "fp8"
         """Whether products multiply e4m3."""
         self.of = TENSOR_PRECISIONS["fp16"] if self.eighths else HALF_PRECISIONS.get(precision, FP32)
-        self.technique, self.precision = technique, precision
+        self.technique, self.precision = "wgmma" if technique == "persistent" else technique, precision
         self.steps, self.nbytes, self.group = steps(config.nodes), 0, group
+        self.persistent: PersistentBlocks | None = None
+        if technique == "persistent":
+            if group is not None:
+                raise ValueError(f"{technique=}: GPUs that share layers have none")
+            self.persistent = persistent.prepared(self.steps, params, self.of)
+            self.nbytes += self.persistent.nbytes
         if group is not None:
             shares.check(self.steps, group.ranks)
         if group is not None and self.eighths:
@@ -83,7 +92,7 @@ class PreparedEncoder:
         if self.eighths:
             units = scales.units(config, self.steps, params, scales.calibration(config, tokenizer))
         self._params, self._products = params, dict[tuple[int, int], PreparedLayer]()
-        self.apart = technique != "wgmma" or self.of is FP32
+        self.apart = self.technique != "wgmma" or self.of is FP32
         """Whether attention reads heads apart."""
         self.functions = [
             self._function(step, *around) for step, *around in zip(self.steps, [1.0, *units], units, strict=False)
@@ -99,6 +108,17 @@ class PreparedEncoder:
             # The number of parts follows from a tile, which is chosen by rows.
             found += [-(-rows // n) * array.nbytes for n in sizes for array in made.writes((n, depth))]
         return max(found)
+
+    def planned(self, sizes: PackedSizes) -> Sequence[tuple[EncoderStep, Function]]:
+        """What computes a batch of these sizes."""
+        found, blocks = list(zip(self.steps, self.functions, strict=True)), self.persistent
+        if blocks is None or blocks.plan(sizes.rows, sizes.inputs) is None:
+            return found
+        (embed, *_, pool), inner = (
+            found,
+            EncoderStep("blocks", tuple(node for step in self.steps[1:-1] for node in step.nodes)),
+        )
+        return embed, (inner, lambda batch, x, kept: persistent.start(blocks, batch, x)), pool
 
     def _held(self, array: np.ndarray) -> Array:
         self.nbytes += array.nbytes
@@ -131,11 +151,15 @@ class PreparedEncoder:
         def in_float(batch: PackedBatch, tokens: Array, places: Array) -> Array:
             # Each row by itself has position 0, and its position's row stands where a type's does.
             out, apart = batch.kept(units, np.float32), (batch.sizes.rows, 1)
-            y = batch.wide(units, np.float32).reshape((*apart, units))
             ids, kind = (one.reshape(apart) for one in (tokens, places))
-            ops.embedding_naive(ids, words, kinds[:1], positions, kind, out=y, stream=batch.stream)
-            norm = ops.rownorm_naive if self.technique == "naive" else ops.rownorm_vectorized
-            norm(y.reshape(out.shape), gamma, beta, eps=eps, out=out, stream=batch.stream)
+            if self.technique == "naive":
+                y = batch.wide(units, np.float32).reshape((*apart, units))
+                ops.embedding_naive(ids, words, kinds[:1], positions, kind, out=y, stream=batch.stream)
+                ops.rownorm_naive(y.reshape(out.shape), gamma, beta, eps=eps, out=out, stream=batch.stream)
+                return out
+            tables, y = (words, kinds[:1], positions), out.reshape((*apart, units))
+            norm = {"eps": eps, "out": y, "stream": batch.stream}
+            ops.embedding_rownorm_vectorized(ids, *tables, gamma, beta, kind, **norm)
             return out
 
         return in_float if of is FP32 else in_16_bits
@@ -149,7 +173,7 @@ class PreparedEncoder:
             if batch.exchange is not None:
                 batch.exchange.add_norm(kept, (gamma, beta), out, eps, batch.stream)
                 return out
-            if self.group is not None and of is not FP32:
+            if self.group is not None and self.group.in_kernels and of is not FP32:
                 launch_reduce_add(self.group, x, kept, gamma, beta, out, eps, of, batch.stream)
                 return out
             if self.group is not None:
@@ -267,14 +291,16 @@ class Room:
         self._tokens, self._places = (array((capacity,), np.int32) for _ in range(2))
         size = capacity * config.classes * itemsize
         self._exchange = None
-        if network.group is not None and network.of is not FP32 and capacity >= FROM:
-            self._exchange = Exchange(network.group, capacity, config.classes, network.of)
+        group = network.group
+        if group is not None and group.in_kernels and network.of is not FP32 and capacity >= FROM:
+            self._exchange = Exchange(group, capacity, config.classes, network.of)
             self._narrow = [self._exchange.features(i, capacity) for i in range(2)]
         else:
             self._narrow = [array((size,), np.uint8) for _ in range(2)]
         self._heads = [array((size,), np.uint8) for _ in range(4 * network.apart)]
         self._results = array((batch, config.classes))
         self._eighths = array((capacity * config.classes,), np.uint8) if network.eighths else None
+        self._keys = KeysRoom(network.persistent, capacity) if network.persistent else None
 
     def forward(self, ids: Array, sizes: PackedSizes, *, timed: bool) -> Array:
         """Token ids (n, 4 S) uint8 on the GPU -> embeddings (n, H) float32 there, started on the buffers' stream.
@@ -294,12 +320,13 @@ class Room:
             self._results[:n],
             self._exchange if sizes.rows >= FROM else None,
             self._eighths,
+            self._keys,
         )
         with stage("pack"):
             given = ids.view(np.int32).reshape((n, self._config.tokens))
             packing.launch_pack(given, batch.offsets, batch.lengths, tokens, places, buffers.stream)
         x, kept = tokens, places
-        for step, function in zip(network.steps, network.functions, strict=True):
+        for step, function in network.planned(sizes):
             with stage(step.label):
                 x = function(batch, x, kept)
             kept = x if step.kind in ("embed", "add_norm") else kept

@@ -63,20 +63,21 @@ class Embedder:
         a, b = embedder.encode(["Rain falls.", "Ships sail."])
         a @ b                                            # the cosine, as embeddings have length 1
 
-    Nothing is downloaded. Threads may share one, and `with` closes it. Pickled, it is its folder and its options, and
-    is made again where it is read. In a fork of its process each call raises charcnn.host.forks.ForkedError.
+    Nothing is downloaded. Threads may share an embedder, and `with` closes it. A pickle holds the folder's name and the
+    options, and makes the embedder again where it is read. In a fork of its process each call raises
+    charcnn.host.forks.ForkedError.
 
     Args:
-        folder: of Hugging Face's, with model.safetensors, config.json and tokenizer.json; or a file of weights that has
-            the other two beside it.
+        folder: one like Hugging Face's, with model.safetensors, config.json and tokenizer.json; or a file of weights
+            whose folder has the other two.
         technique: one of charcnn.catalog.ENCODER_TECHNIQUES, "cpu_gemm" on a CPU; None for the fastest that runs here:
             on a GPU where there is one that can be used.
         precision: one of charcnn.catalog.PRECISIONS; None for the technique's first: fp16 on tensor cores, else fp32.
             fp8, of wgmma, is calibrated with the sample of texts that ships.
-        tokens: of a text at most, what is behind them is left out; None for what sentence_bert_config.json in the
-            folder says, or else for 128 or the model's positions, where those are fewer.
-        tokenizer: another tokenizer.json than the folder's.
-        batch: texts that are computed at once at most; None for the technique's own.
+        tokens: a text's tokens at most; what comes behind is left out. None for what sentence_bert_config.json in the
+            folder says, else for 128, or the model's positions where those are fewer.
+        tokenizer: a tokenizer.json other than the folder's.
+        batch: texts that are computed at once, at most; None for the technique's own number.
         gpus: how many GPUs, or which; None for all.
 
     Raises:
@@ -125,19 +126,18 @@ class Embedder:
     def encode(self, texts: Texts) -> np.ndarray:
         """Each text's embedding: the mean of its tokens' last features, of length 1.
 
-        Memory does not grow with the number of texts, but for the results. Results do not depend on the other texts by
-        more than rounding. A UserWarning says how many texts have more tokens than `tokens`.
+        Memory does not grow with the number of texts, except for the results. Other texts change a result by no more
+        than rounding. A UserWarning says how many texts have more tokens than `tokens`.
 
         Args:
             texts: str, or bytes in UTF-8, in a list, a tuple, a NumPy array, an Arrow, pandas or polars column, or any
                 iterable; or one str. Half of a surrogate pair in a str is read as U+FFFD.
 
         Returns:
-            float32 (N, H); (H,) of one str.
+            float32 (N, H); for one str, (H,).
 
         Raises:
-            ValueError: texts holds a missing or an empty one, one that is not UTF-8, or no text; names its index.
-                Or the embedder is closed.
+            ValueError: a text is missing, empty, not UTF-8, or no text; names its index. Or the embedder is closed.
         """
         if isinstance(texts, str):
             one: np.ndarray = self.encode([texts])[0]
@@ -173,7 +173,7 @@ class Embedder:
         return f"Embedder({self.config.variant}; {self.technique.name} ({where}, {self.precision}))"
 
     def close(self) -> None:
-        """End its threads; it embeds nothing any more."""
+        """End its threads. Later calls of `encode` are errors."""
         with self._one_call:
             if isinstance(self._run, BatchRun):
                 self._run.close()

@@ -11,6 +11,7 @@ from charcnn.aliases import Array, DType, Stream
 from charcnn.layers.layer import Shape
 from charcnn.networks.encoder.exchange import Exchange
 from charcnn.networks.encoder.workers import PackedSizes
+from charcnn.ops.encoder.persistent.launch import KeysRoom
 from charcnn.ops.encoder.rows import Eighths
 from charcnn.runtime.stream import StreamBuffers
 
@@ -33,6 +34,8 @@ class PackedBatch:
     """How GPUs that share layers exchange many rows."""
     eighths: Array | None = None
     """In fp8, room for normalised rows as products read them."""
+    keys: KeysRoom | None = None
+    """Of the persistent kernel, room for keys and values."""
 
     @property
     def stream(self) -> Stream:

@@ -125,6 +125,21 @@ def _of_rows_kernel(qkv, offsets, blocks, heads, causal, y):
         _attend(qkv[top:bottom, c : c + depth], keys, values, causal, first, y[top:bottom, c : c + depth])
 
 
+@njit(cache=True, nogil=True)
+def _blocks(offsets):
+    """(input, first row in it) of each task: of no input, none."""
+    count = 0
+    for n in range(offsets.size - 1):
+        count += -(-(offsets[n + 1] - offsets[n]) // BLOCK)
+    blocks = np.empty((count, 2), np.int64)
+    count = 0
+    for n in range(offsets.size - 1):
+        for first in range(0, offsets[n + 1] - offsets[n], BLOCK):
+            blocks[count, 0], blocks[count, 1] = n, first
+            count += 1
+    return blocks
+
+
 def of_rows(qkv: np.ndarray, offsets: np.ndarray, heads: int, causal: bool, out: np.ndarray) -> None:
     """Attention of inputs that lie one behind another, from a projection's rows where they lie; no head is copied.
 
@@ -135,10 +150,7 @@ def of_rows(qkv: np.ndarray, offsets: np.ndarray, heads: int, causal: bool, out:
         causal: likewise.
         out: float32 (T, heads * d).
     """
-    counts = -(-np.diff(offsets) // BLOCK)
-    inputs = np.repeat(np.arange(len(counts)), counts)
-    first = (np.arange(len(inputs)) - np.repeat(np.cumsum(counts) - counts, counts)) * BLOCK
-    threads.launch(_of_rows_kernel, qkv, offsets, np.stack([inputs, first], axis=1), heads, bool(causal), out)
+    threads.launch(_of_rows_kernel, qkv, offsets, _blocks(offsets), heads, bool(causal), out)
 
 
 def launch(

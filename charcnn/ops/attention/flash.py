@@ -20,7 +20,7 @@ from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.attention.lengths import argument, seen_by
-from charcnn.ops.conv1d.tile import vector_width
+from charcnn.ops.common.group_rows import vector_width
 
 TILE = 16 if device.SIMULATED else 64
 """Queries of a block, and keys that it takes at once; fewer in the simulator, where each product takes microseconds."""

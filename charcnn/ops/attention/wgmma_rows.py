@@ -123,20 +123,26 @@ def make_rows(keys: int, depth: int, ptx_type: str, computed: int = 0) -> tuple[
     return mask, weigh, rescale, pack
 
 
-def make_store(depth: int, ptx_type: str, eighths: bool = False) -> tuple[Kernel, Kernel]:
-    """Device functions store and store_zeros, of a thread's two rows; `eighths`: in e4m3, of f16.
+def make_turned() -> Kernel:
+    """The device function turned(a, b, c, d, quad): of four words that each of a row's four lanes has, one from each.
 
-    Of 32 columns a lane has four words of two. The four lanes of a row turn them, so that each has eight neighbours.
+    Of four eights of columns a lane has a word of two of each; `turned` gives it a whole eight, that of its own number.
     """
-    parts, pack_pair, octet_bytes = depth // 32, ptx.cvt_f16x2(ptx_type), 8 if eighths else 16
     far, near = ptx.shfl_exchange(2, 2), ptx.shfl_exchange(2, 1)
-    inline = cuda.jit(device=True, forceinline=True)
 
-    @inline
+    @cuda.jit(device=True, forceinline=True)
     def turned(a, b, c, d, quad):
         w = far((a, b), (c, d), quad & 2)
         w = near((w[0], w[2]), (w[1], w[3]), quad & 1)
         return w[0], w[2], w[1], w[3]
+
+    return turned
+
+
+def make_store(depth: int, ptx_type: str, eighths: bool = False) -> tuple[Kernel, Kernel]:
+    """Device functions store and store_zeros, of a thread's two rows; `eighths`: in e4m3, of f16."""
+    parts, pack_pair, octet_bytes = depth // 32, ptx.cvt_f16x2(ptx_type), 8 if eighths else 16
+    turned, inline = make_turned(), cuda.jit(device=True, forceinline=True)
 
     @inline
     def put(there, part, a, b, c, d):

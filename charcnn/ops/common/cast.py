@@ -106,6 +106,7 @@ def _peak_kernel(x, peak):
 
 def largest(call: Call, x: Array) -> float:
     """The greatest absolute value of a device array that is finite, or 0; waits for the GPU."""
+    call.once()
     peak = device.to_device(np.zeros(1, np.float32), call.stream)
     call.launch(_peak_kernel, min(1024, -(-x.size // THREADS)), THREADS, x.reshape((x.size,)), peak)
     return float(device.to_host(peak, call.stream)[0])

@@ -19,6 +19,7 @@ from numba import njit, prange, types
 
 from charcnn.gpu.arrays import apart
 from charcnn.ops.common import threads
+from charcnn.ops.common.aligned import aligned
 from charcnn.ops.common.cpu_functions import gelu
 from charcnn.ops.common.cpu_tile import PART, CpuTile, add_product, add_product_plain, tile_of_columns
 from charcnn.ops.common.cpu_transpose import SIDE, transpose_square
@@ -219,7 +220,7 @@ def pack(weights: np.ndarray, tile: CpuTile) -> np.ndarray:
         places = places.T
     elif weights.strides[1] != 4 and weights.size and not weights[0, 0].flags.c_contiguous:
         weights = np.ascontiguousarray(weights)
-    packed = np.zeros((n, -(-c_out // tile.panel), taps * c_in, tile.panel), np.float32)
+    packed = aligned(np.zeros((n, -(-c_out // tile.panel), taps * c_in, tile.panel), np.float32))
     threads.launch(_pack, weights, np.ascontiguousarray(places).ravel(), packed)
     return packed
 

@@ -71,8 +71,9 @@ def choose_tile(name: str | None = None) -> CpuTile:
     return TILES[name]
 
 
-NARROW = (8, 3)
-"""Rows and vectors of a tile of as many sums as avx512's, for columns of which its own would have many too many."""
+NARROW = {16: (8, 3), 8: (4, 3)}
+"""By floats of a vector: rows and vectors of a tile of as many sums as `TILES` has, where that would have many too many
+columns or rows."""
 
 
 def tile_of_columns(columns: int, rows: int | None = None) -> CpuTile:
@@ -81,9 +82,9 @@ def tile_of_columns(columns: int, rows: int | None = None) -> CpuTile:
     Too much are columns beyond the last one, and where `rows` are given, rows likewise.
     """
     tile = choose_tile()
-    narrow = replace(tile, rows=NARROW[0], vectors=NARROW[1])
-    if tile.width != 16 or columns <= tile.panel:
+    if tile.width not in NARROW or columns <= tile.panel or (tile.width == 8 and not rows):
         return tile
+    narrow = replace(tile, rows=NARROW[tile.width][0], vectors=NARROW[tile.width][1])
 
     def computed(of: CpuTile) -> int:
         return -(-columns // of.panel) * of.panel * (-(-rows // of.rows) * of.rows if rows else 1)
@@ -202,7 +203,7 @@ def _add_product(builder, tile, a, starts, count, features, depth, c, following=
     fetching = i64(0)
     if following is not None:
         several = builder.icmp_signed(">", count, i64(rows_))  # a single tile has no time in which nothing is read
-        most = builder.select(several, i64(rows_ * vectors_ * width_ // LINE), fetching)
+        most = builder.select(several, i64(rows_ * -(-vectors_ * width_ // LINE)), fetching)
         fetching = builder.select(builder.icmp_signed("<", count, most), count, most)
         tiles(i64(0), fetching, fetch=True)
     tiles(fetching, count, fetch=False)

@@ -17,6 +17,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from charcnn.ops.common import threads
+from charcnn.ops.common.cpu_functions import gelu
+from charcnn.ops.common.cpu_gemm import GELU, RELU
 from charcnn.ops.common.cpu_tile import CpuTile, choose_tile, literal_values
 
 SIZES = {16: (4, 6), 8: (3, 4), 4: (2, 4)}
@@ -136,15 +138,15 @@ def _compiled(width, high, wide, fused):
 
     @njit(
         types.void(
-            matrix, matrix, types.Array(types.float32, 1, "C", readonly=True), types.boolean, types.int64, types.int64,
+            matrix, matrix, types.Array(types.float32, 1, "C", readonly=True), types.int64, types.int64, types.int64,
             types.Array(types.float32, 2, "A"),
         ),
         cache=True, nogil=True, parallel=True,
     )  # fmt: skip
-    def multiply(x, weight, bias, relu, lines, columns, y):
+    def multiply(x, weight, bias, after, lines, columns, y):
         (inputs, depth), outputs = x.shape, len(weight)
         across = -(-outputs // columns)
-        floor = np.float32(0) if relu else np.float32(-np.inf)
+        floor = np.float32(0) if after == RELU else np.float32(-np.inf)
         for task in prange(-(-inputs // lines) * across):
             first, last = task // across * lines, min(task // across * lines + lines, inputs)
             tiles = -(-(last - first) // high)
@@ -168,18 +170,22 @@ def _compiled(width, high, wide, fused):
                     for q in range(min(wide, end - column)):
                         value = sums[r // high, r % high, q] + bias[column + q]
                         y[first + r, column + q] = floor if value < floor else value
+            for r in range(first, last if after == GELU else first):
+                row = y[r, task % across * columns : end]
+                for c in range(row.size):
+                    row[c] = gelu(row[c])
 
     return multiply
 
 
-def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, relu: bool, out: np.ndarray) -> None:
-    """Write x @ weight.T + bias, or its ReLU, to `out`.
+def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, after: int, out: np.ndarray) -> None:
+    """Write x @ weight.T + bias, or what follows it, to `out`.
 
     Args:
         x: float32 (N, C_in), contiguous.
         weight: float32 (C_out, C_in), contiguous.
         bias: float32 (C_out,).
-        relu: whether negative results become zeros.
+        after: RELU or GELU, or 0: nothing.
         out: float32 (N, C_out), any strides; shares no memory with the others.
 
     Raises:
@@ -192,6 +198,6 @@ def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, relu: bool, out:
     lines = -(-len(x) // -(-len(x) // ROWS))
     columns = min(-(-len(weight) // numba.get_num_threads()), COLUMNS)  # a task a thread, at least
     threads.launch(
-        _compiled(tile.width, high, wide, int(tile.needs is not None)), x, weight, bias, relu,
+        _compiled(tile.width, high, wide, int(tile.needs is not None)), x, weight, bias, after,
         -(-lines // high) * high, -(-columns // wide) * wide, out,
     )  # fmt: skip

@@ -63,10 +63,11 @@ def block_sum(value, smem):
 
 
 @jit(device=True)
-def write_part(value, n, part, size, partial_moments):
-    """From each thread of a block its value (of PART threads): partial_moments[n, part] = (shift, mean, M2)."""
-    smem = cuda.shared.array(PART, float32)
-    shift = cuda.shared.array(1, float32)
+def write_part(value, n, part, size, partial_moments, smem, shift):
+    """From each thread of a block its value (of PART threads): partial_moments[n, part] = (shift, mean, M2).
+
+    smem (PART,) and shift (1,) are shared memory.
+    """
     held = min(PART, size - part * PART)
     if cuda.threadIdx.x == 0:
         shift[0] = value

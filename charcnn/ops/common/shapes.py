@@ -127,43 +127,41 @@ def layernorm_relu_maxpool1d(
 
 
 def two_linears(x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array) -> Shape:
-    """x (N, C_in), weight1 (C_mid, C_in), bias1 (C_mid,), weight2 (C_out, C_mid), bias2 (C_out,) -> (N, C_out)."""
-    n, middle = _linear(x, weight1, bias1, "1")
+    """x (N, ..., C_in), weight1 (C_mid, C_in), bias1 (C_mid,), weight2 (C_out, C_mid), bias2 (C_out,) ->
+    (N, ..., C_out)."""
+    *leading, middle = _linear(x, weight1, bias1, "1")
     c_out, w_in = ranked("weight2", weight2, "C_out, C_mid")
     if w_in != middle:
         raise ValueError(f"weight2 has shape {tuple(weight2.shape)}: need C_mid={middle}, as weight1 gives")
     expect("bias2", bias2, (c_out,))
-    return n, c_out
+    return *leading, c_out
 
 
 def linear(x: Array, weight: Array, bias: Array) -> Shape:
     """x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> (N, ..., C_out)."""
-    shape = shape_of("x", x)
-    if len(shape) < 2:
-        raise ValueError(f"x has shape {shape}: need (N, ..., C_in)")
-    return *shape[:-1], _units(shape[-1], x, weight, bias)
+    return _linear(x, weight, bias)
 
 
 def linear_maxout(x: Array, weight: Array, bias: Array, pieces: int = 2) -> Shape:
-    """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out / pieces)."""
-    n, channels = _linear(x, weight, bias)
+    """x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> (N, ..., C_out / pieces)."""
+    *leading, channels = _linear(x, weight, bias)
     at_least("pieces", pieces, 1)
     if channels % pieces:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_out a multiple of {pieces=}")
-    return n, channels // pieces
+    return *leading, channels // pieces
 
 
 def linear_softmax(x: Array, weight: Array, bias: Array) -> Shape:
-    """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out), at least one class."""
+    """x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> (N, ..., C_out), at least one class."""
     shape = _linear(x, weight, bias)
-    if shape[1] < 1:
+    if shape[-1] < 1:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: need at least one class")
     return shape
 
 
 def linear_argmax(x: Array, weight: Array, bias: Array) -> Shape:
-    """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N,)."""
-    return (linear_softmax(x, weight, bias)[0],)
+    """x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> (N, ...)."""
+    return linear_softmax(x, weight, bias)[:-1]
 
 
 def one_hot(ids: Array, depth: int) -> Shape:
@@ -275,13 +273,28 @@ def layernorm_relu_maxpool1d_nlc(
 
 
 def linear_nlc(x: Array, weight: Array, bias: Array) -> Shape:
-    """x (N, C_in), weight (C_in, C_out), bias (C_out,) -> (N, C_out)."""
-    n, c_in = _rows(x)
+    """x (N, ..., C_in), weight (C_in, C_out), bias (C_out,) -> (N, ..., C_out)."""
+    *leading, c_in = _rows(x)
     w_in, c_out = ranked("weight", weight, "C_in, C_out")
     if w_in != c_in:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
     expect("bias", bias, (c_out,))
-    return n, c_out
+    return *leading, c_out
+
+
+def two_linears_nlc(x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array) -> Shape:
+    """x (N, ..., C_in), weight1 (C_in, C_mid), bias1 (C_mid,), weight2 (C_mid, C_out), bias2 (C_out,) ->
+    (N, ..., C_out)."""
+    *leading, c_in = _rows(x)
+    w_in, middle = ranked("weight1", weight1, "C_in, C_mid")
+    if w_in != c_in:
+        raise ValueError(f"weight1 has shape {(w_in, middle)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
+    expect("bias1", bias1, (middle,))
+    w_middle, c_out = ranked("weight2", weight2, "C_mid, C_out")
+    if w_middle != middle:
+        raise ValueError(f"weight2 has shape {(w_middle, c_out)}: need C_mid={middle}, as weight1 gives")
+    expect("bias2", bias2, (c_out,))
+    return *leading, c_out
 
 
 def one_hot_nlc(ids: Array, depth: int) -> Shape:
@@ -350,8 +363,8 @@ def _windows(length: int, kernel_size: int, stride: int, padding: int, dilation:
 
 
 def _linear(x: Array, weight: Array, bias: Array, number: str = "") -> Shape:
-    n, c_in = _rows(x)
-    return n, _units(c_in, x, weight, bias, number)
+    *leading, c_in = _rows(x)
+    return *leading, _units(c_in, x, weight, bias, number)
 
 
 def _units(c_in: int, x: Array, weight: Array, bias: Array, number: str = "") -> int:
@@ -364,13 +377,12 @@ def _units(c_in: int, x: Array, weight: Array, bias: Array, number: str = "") ->
     return c_out
 
 
-def _rows(x: Array) -> tuple[int, int]:
-    """N and C_in of a linear layer's x."""
+def _rows(x: Array) -> Shape:
+    """The shape of a linear layer's x."""
     shape = shape_of("x", x)
-    if len(shape) != 2:
-        rows = f", as x.reshape(-1, {shape[-1]}) is" if shape else ""
-        raise ValueError(f"x has shape {shape}: need (N, C_in){rows}")
-    return shape[0], shape[1]
+    if len(shape) < 2:
+        raise ValueError(f"x has shape {shape}: need (N, ..., C_in)")
+    return shape
 
 
 def ranked(name: str, array: Array, axes: str) -> Shape:

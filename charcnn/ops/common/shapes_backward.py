@@ -39,6 +39,7 @@ def conv1d_backward_nlc(dy: Array, x: Array, weight: Array) -> tuple[Shape, Shap
 def linear_backward_nlc(dy: Array, x: Array, weight: Array) -> tuple[Shape, Shape, Shape]:
     """dy (N, C_out), x (N, C_in), weight (C_in, C_out) -> dx (N, C_in), dweight (C_in, C_out), dbias (C_out,)."""
     _, c_out = shapes.ranked("weight", weight, "C_in, C_out")
+    shapes.ranked("x", x, "N, C_in")
     expect("dy", dy, shapes.linear_nlc(x, weight, _Like(c_out)))
     return shape_of("x", x), shape_of("weight", weight), (c_out,)
 
@@ -215,6 +216,7 @@ def linear_gelu_linear_backward(
     dx (N, C_in), dweight1 (C_mid, C_in), dbias1 (C_mid,), dweight2 (C_out, C_mid), dbias2 (C_out,).
     """
     c_out, _ = shapes.ranked("weight2", weight2, "C_out, C_mid")
+    shapes.ranked("x", x, "N, C_in")
     expect("dy", dy, shapes.two_linears(x, weight1, bias1, weight2, _Like(c_out)))
     first = shape_of("x", x), shape_of("weight1", weight1), shape_of("bias1", bias1)
     return *first, shape_of("weight2", weight2), (c_out,)

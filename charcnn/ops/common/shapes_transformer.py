@@ -5,6 +5,7 @@ from __future__ import annotations
 from charcnn.aliases import Array
 from charcnn.gpu.arrays import expect, shape_of
 from charcnn.layers.layer import Shape
+from charcnn.layers.windows import at_least
 from charcnn.ops.common.shapes import affine, ranked
 
 
@@ -22,6 +23,17 @@ def add_rownorm(x: Array, residual: Array, gamma: Array, beta: Array, eps: float
     shape = rownorm(x, gamma, beta, eps)
     expect("residual", residual, shape)
     return shape
+
+
+def packed_attention(qkv: Array, offsets: Array, heads: int) -> Shape:
+    """qkv (T, 3 * heads * d), offsets (N + 1,) -> (T, heads * d), at least one input and one feature a head."""
+    rows, width = ranked("qkv", qkv, "T, 3 * heads * d")
+    at_least("heads", heads, 1)
+    if not width or width % (3 * heads):
+        raise ValueError(f"qkv has shape {(rows, width)}: need (T, 3 * heads * d) for {heads=}, d at least 1")
+    if ranked("offsets", offsets, "N + 1")[0] < 2:
+        raise ValueError(f"offsets has shape {tuple(offsets.shape)}: need (N + 1,), N at least 1")
+    return rows, width // 3
 
 
 def add(x: Array, residual: Array) -> Shape:
@@ -48,3 +60,16 @@ def embedding(tokens: Array, weight: Array, positions: Array, types: Array, type
     if type_ids is not None:
         expect("type_ids", type_ids, (n, length))
     return n, length, width
+
+
+def embedding_rownorm(
+    tokens: Array, weight: Array, positions: Array, types: Array, gamma: Array, beta: Array,
+    type_ids: Array | None = None, eps: float = 1e-5,
+) -> Shape:  # fmt: skip
+    """tokens and type_ids (N, S), weight (vocabulary, H), positions (P, H), types (T, H), gamma and beta (H,) ->
+    (N, S, H), S <= P, at least one feature."""
+    shape = embedding(tokens, weight, positions, types, type_ids)
+    if shape[-1] < 1:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need at least one feature")
+    affine(gamma, beta, eps, shape[-1:])
+    return shape

@@ -16,7 +16,8 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Window
 from charcnn.ops.common import epilogue_functions, epilogues, tile_choice
-from charcnn.ops.conv1d.tile import RegisterTile, candidates, filling, vector_width
+from charcnn.ops.common.group_rows import vector_width
+from charcnn.ops.conv1d.tile import RegisterTile, candidates, filling
 from charcnn.ops.conv1d.tile_moments import make_store_moments
 from charcnn.ops.conv1d.tile_second import make_join
 

@@ -50,21 +50,22 @@ def _split_depth(c_in: int, count: int, multiple: int) -> int:
     return -(-c_in // (count * multiple)) * multiple
 
 
-def start(call: Call, inputs: Sequence[Array], k_splits: Any, epilogue: str) -> None:
+def start(call: Call, inputs: Sequence[Array], k_splits: Any, epilogue: str, out: Array = None) -> None:
     """Start the kernels on the call's stream, for arrays on the device.
 
     Args:
         inputs: x (N, C_in), weight (C_in, C_out), and bias.
         k_splits: an array of `splits_shape`; None where that is ().
         epilogue: what follows, a row of `common.epilogues`.
+        out: where to write, (N, C_out); the call's result where None.
     """
-    (x, weight, bias), (n, c_out) = inputs, call.out.shape
-    c_in = weight.shape[0]
+    (x, weight, bias), y = inputs, call.out if out is None else out
+    n, (c_in, c_out) = x.shape[0], weight.shape
     x, product = x.reshape((n, 1, c_in)), weight.reshape((1, c_in, c_out))
     if k_splits is None:
-        launch(call, (x, product, bias), call.out.reshape((n, 1, c_out)), epilogue or "store")
+        launch(call, (x, product, bias), y.reshape((n, 1, c_out)), epilogue or "store")
         return
     tile = chosen("k_split", product.shape, n)
     depth = _split_depth(c_in, -(-c_in // DEPTH), tile.depth)
     launch(call, (x, product, bias), k_splits, "k_split", split_depth=depth, tile=tile)
-    call.launch_each(_make_join(epilogue), k_splits, bias, call.out)
+    call.launch_over(y, _make_join(epilogue), k_splits, bias, y)

@@ -111,14 +111,15 @@ def _conv1d_relu_maxpool1d_kernel(kernel_size, stride, padding, dilation, pool_s
 
 @cache
 def _conv1d_stat_naive_kernel(kernel_size):
-    output = _output_naive(kernel_size)
+    output, PART = _output_naive(kernel_size), moments.PART
 
     @jit()
     def kernel(x, weight, bias, y, partial_moments, stride, padding, dilation):
-        # One block takes moments.PART outputs of one input, so that it can sum them up before they leave the chip.
+        # One block takes PART outputs of one input, so that it can sum them up before they leave the chip.
+        smem, shift = cuda.shared.array(PART, float32), cuda.shared.array(1, float32)
         n = cuda.blockIdx.x // partial_moments.shape[1]
         part = cuda.blockIdx.x % partial_moments.shape[1]
-        i = part * moments.PART + cuda.threadIdx.x
+        i = part * PART + cuda.threadIdx.x
         total = float32(0)
         if i < y.shape[1] * y.shape[2]:
             t = i % y.shape[2]
@@ -129,7 +130,7 @@ def _conv1d_stat_naive_kernel(kernel_size):
             else:
                 total = output(x[n], weight[c_out], bias[c_out], first, step, length, False)
             y[n, c_out, t] = total
-        moments.write_part(total, n, part, y.shape[1] * y.shape[2], partial_moments)
+        moments.write_part(total, n, part, y.shape[1] * y.shape[2], partial_moments, smem, shift)
 
     return kernel
 

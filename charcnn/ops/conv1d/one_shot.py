@@ -5,8 +5,11 @@ A technique says how it prepares one call, and has its launches here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+import numpy as np
 
 from charcnn.aliases import Array, Stream
 from charcnn.gpu.launch import Call
@@ -42,8 +45,8 @@ epilogue, a row of `common.epilogues`; stride, padding, dilation, groups. It com
 Launch = Any
 
 
-def launches(kept: Any, said: str, compute: ComputeConv2d | None = None) -> tuple[Launch, Launch, Launch, Launch]:
-    """A technique's launches, of conv1d_nlc, of it with pooling, of it with moments, and of linear_nlc.
+def launches(kept: Any, said: str, compute: ComputeConv2d | None = None) -> tuple[Launch, ...]:
+    """A technique's launches: of conv1d_nlc, of it with pooling, of it with moments, of linear_nlc, of two of these.
 
     As with `keeping`, the `prepare` of each keeps its weights, for features of unit 1; of a window that does not take
     each position in turn there is none.
@@ -105,27 +108,40 @@ def launches(kept: Any, said: str, compute: ComputeConv2d | None = None) -> tupl
         conv = made(weight, bias, precision, "", 1, unit, call.stream, moments=True)
         conv.stat(call, x, call.out, call.moments)
 
+    def product(call: Call, x: Array, weight: Array, bias: Array, y: Array, precision: str, epilogue: str) -> None:
+        x = _positions(x)  # as a convolution of one position
+        unit = kept.unit(call, x, precision)
+        conv = made(weight.reshape((1, *weight.shape)), bias, precision, epilogue, 1, unit, call.stream)
+        conv.run(call, x, _positions(y))
+
     def linear(call: Call, x: Array, weight: Array, bias: Array, *, precision: str, epilogue: str) -> None:
         if call.out.size:
-            x = _positions(x)  # as a convolution of one position
-            unit = kept.unit(call, x, precision)
-            conv = made(weight.reshape((1, *weight.shape)), bias, precision, epilogue, 1, unit, call.stream)
-            conv.run(call, x, _positions(call.out))
+            product(call, x, weight, bias, call.out, precision, epilogue)
+
+    def two(
+        call: Call, x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array, *, precision: str,
+        epilogue: str,
+    ) -> None:  # fmt: skip
+        if call.out.size:
+            hidden = call.scratch((*x.shape[:-1], len(bias1)), np.float32)
+            product(call, x, weight1, bias1, hidden, precision, epilogue)
+            product(call, hidden, weight2, bias2, call.out, precision, "")
 
     def keep_linear(weight: Array, bias: Array, *, precision: str, epilogue: str) -> Apply:
         conv = made(weight.reshape((1, *weight.shape)), bias, precision, epilogue)
         return lambda call, x: conv.run(call, _positions(x), _positions(call.out))
 
-    found: tuple[Launch, ...] = launch, pooled, stat, linear
-    for one, prepare in zip(found, (keep_launch, keep_pooled, None, keep_linear), strict=True):
+    found: tuple[Launch, ...] = launch, pooled, stat, linear, two
+    for one, prepare in zip(found, (keep_launch, keep_pooled, None, keep_linear, None), strict=True):
         one.__doc__ = said
         if prepare:
             one.prepare = prepare
-    return launch, pooled, stat, linear
+    return found
 
 
 def _positions(x: Array) -> Array:
-    return x.reshape((x.shape[0], 1, x.shape[1]))
+    *leading, channels = x.shape
+    return x.reshape((math.prod(leading), 1, channels))
 
 
 def launch_conv2d(compute: ComputeConv2d, said: str) -> Launch:

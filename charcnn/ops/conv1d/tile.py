@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-from charcnn.gpu import device
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.ptx import VECTOR
 
@@ -119,9 +117,3 @@ def candidates(columns: int, pool_size: int = 1) -> tuple[RegisterTile, ...]:
     first = fitting(columns)
     others = (WIDE, NARROW, *OTHERS)
     return tuple(dict.fromkeys((first, *(tile for tile in others if tile.rows >= pool_size))))
-
-
-def vector_width(*arrays: Any) -> int:
-    """Floats that a kernel moves at once: 4 where every array's rows begin at a multiple of 16 bytes, else 1."""
-    whole = all(tuple(array.shape)[-1] % VECTOR == 0 and device.address(array) % (4 * VECTOR) == 0 for array in arrays)
-    return VECTOR if whole else 1

@@ -11,7 +11,8 @@ from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.conv1d.tile import REGISTERS, RegisterTile, vector_width
+from charcnn.ops.common.group_rows import vector_width
+from charcnn.ops.conv1d.tile import REGISTERS, RegisterTile
 
 
 @cache

@@ -255,10 +255,14 @@ class WinogradConv(PreparedConv):
         Raises:
             ValueError: an argument's shape, dtype, layout or side does not fit.
         """
+        if space is None and (done := self._replay.started((x,), (), out, stream)) is not None:
+            return done
         shape = self._check(x)
-        spaces, out = self._space(shape, out, stream, space)
-        call = Call(out, stream, self.out_shape(shape), x=x)
+        spaces, y = self._space(shape, out, space)
+        call = Call(y, stream, self.out_shape(shape), x=x)
         self._launch(call, call.inputs[0], spaces)
+        if space is None:
+            self._replay.keep(call, (x,), (), out)
         return call.result()
 
     def with_moments(
@@ -279,7 +283,7 @@ class WinogradConv(PreparedConv):
         y, given = pair(out)
         if given is not None:
             shapes.expect("stat", given, (shape[0], 2))
-        spaces, y = self._space(shape, y, stream, space)
+        spaces, y = self._space(shape, y, space)
         call = Call(y, stream, self.out_shape(shape), x=x, **({} if given is None else {"stat": given}))
         statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[1]
         if partial_moments is None:
@@ -298,17 +302,14 @@ class WinogradConv(PreparedConv):
         found: tuple[Any, Any] = self.with_moments(x, out=(None, moments), stream=space.stream, space=space.device)
         return found
 
-    def _space(
-        self, x: Shape, out: Array, stream: Stream, space: Callable[[Shape], Any] | None
-    ) -> tuple[list[Array], Array]:
-        """Arrays for the transformed features and their products, and with them `out`."""
-        sizes = self.between(x)
+    def _space(self, x: Shape, out: Array, space: Callable[[Shape], Any] | None) -> tuple[list[Array], Array]:
+        """Arrays for the transformed features and their products, none where there is no space, and with them `out`."""
         if space is None:
-            return [device.empty(size, np.float32, device.as_stream(stream)) for size in sizes], out
-        return [space(size) for size in sizes], space(self.out_shape(x)) if out is None else out
+            return [], out
+        return [space(size) for size in self.between(x)], space(self.out_shape(x)) if out is None else out
 
     def _launch(self, call: Call, x: Array, spaces: Sequence[Any], partial_moments: Array = None) -> None:
-        features, products = spaces
+        features, products = spaces or [call.scratch(size, np.float32) for size in self.between(tuple(x.shape))]
         if self.plan is not None:
             given = x, features, products, self._weight, self._bias
             winograd_images.launch_all(call, given, self.plan, self.window(tuple(x.shape)), self.epilogue)
@@ -341,7 +342,7 @@ class _Kept:
         self._conv.with_moments(x, out=(y, moments), stream=call.stream)
 
 
-launch, launch_pooled, launch_stat, _ = one_shot.launches(
+launch, launch_pooled, launch_stat, *_ = one_shot.launches(
     _Kept,
     """Weights are transformed first; `WinogradConv` keeps them.
 

@@ -17,8 +17,9 @@ from charcnn.gpu.launch import Call
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Window
 from charcnn.ops.common.epilogues import Epilogue
+from charcnn.ops.common.group_rows import vector_width
 from charcnn.ops.conv1d.double_buffered import launch, launch_windows
-from charcnn.ops.conv1d.tile import filling, vector_width
+from charcnn.ops.conv1d.tile import filling
 from charcnn.ops.conv1d.winograd_images_kernels import QUADS, TILES, features_kernel, outputs_kernel, weights_kernel
 from charcnn.ops.conv1d.winograd_images_plan import WinogradPlan
 

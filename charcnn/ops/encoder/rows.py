@@ -49,12 +49,17 @@ def _also(eighths: Eighths | None, out: Array) -> tuple[np.uint64, np.float32]:
 
 
 @cache
-def finish_of(ptx_type: str, octets: int, copies: int = 0, *, eighths: bool = False, ahead: bool = False) -> Kernel:
+def finish_of(
+    ptx_type: str, octets: int, copies: int = 0, *, eighths: bool = False, ahead: bool = False,
+    sent: Kernel | None = None,
+) -> Kernel:  # fmt: skip
     """The device function finish: it normalises the values that a warp holds of a row, and stores them at y.
 
     With `copies`, y is a tuple of so many addresses, and all get the row. With `eighths`, y is a tuple of an address,
-    that of the row in e4m3, and what its values are multiplied by. With `ahead`, gamma and beta are local arrays.
+    that of the row in e4m3, and what its values are multiplied by. With `ahead`, gamma and beta are local arrays. With
+    `sent`, a device function gets y, the column and four words of each eight values instead.
     """
+    sends, send = sent is not None, sent or ptx.st_global_v4_b32
     pack, lanes, narrow = ptx.cvt_f16x2(ptx_type), LANES, ptx.cvt_e4m3x4
 
     @cuda.jit(device=True, forceinline=True)
@@ -84,7 +89,9 @@ def finish_of(ptx_type: str, octets: int, copies: int = 0, *, eighths: bool = Fa
                     values[v + t + 3] = (values[v + t + 3] - mean) * scale * h + s
                 a, b = pack(values[v], values[v + 1]), pack(values[v + 2], values[v + 3])
                 d, e = pack(values[v + 4], values[v + 5]), pack(values[v + 6], values[v + 7])
-                if copies:
+                if sends:
+                    send(y, c, a, b, d, e)
+                elif copies:
                     for copy in range(copies):
                         ptx.st_global_v4_b32(y[copy] + (begin + uint64(c)) * uint64(2), a, b, d, e)
                 elif eighths:

@@ -13,20 +13,15 @@ import numpy as np
 from numba import cuda, float32, njit, prange
 
 from charcnn.aliases import Array, Kernel
-from charcnn.gpu import device, ptx
+from charcnn.gpu import ptx
 from charcnn.gpu.device import uint64
 from charcnn.gpu.indices import block_dim_x, block_idx_x, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
+from charcnn.ops.common import group_rows as groups
 from charcnn.ops.common import threads
+from charcnn.ops.common.group_rows import THREADS
 from charcnn.ops.common.moments import LANES, block_sum, warp_sum
-from charcnn.ops.conv1d.tile import vector_width
 from charcnn.ops.layernorm.layernorm import MAX_THREADS, normalise, threads_of
-
-THREADS = device.block_size(128)
-"""Of a block that has a warp for each row."""
-
-LARGEST = 2048
-"""Values of a row that a warp keeps in registers, 64 of a thread."""
 
 
 @njit(cache=True, nogil=True)
@@ -185,10 +180,9 @@ def launch_add(call: Call, x: Array, residual: Array, gamma: Array, beta: Array,
 
 def _launch(call: Call, x: Array, residual: Array | None, gamma: Array, beta: Array, eps: float) -> None:
     n, size = _rows(x, gamma)
-    if size > LARGEST:
-        raise ValueError(f"x has shape {tuple(x.shape)}: need at most {LARGEST} values a row, or the technique naive")
+    groups.check_size("x", size, tuple(x.shape))
     given = [array for array in (x, residual, gamma, beta, call.out) if array is not None]
-    kernel = _warp_kernel(residual is not None, -(-size // (LANES * ptx.VECTOR)), vector_width(*given))
+    kernel = _warp_kernel(residual is not None, -(-size // (LANES * ptx.VECTOR)), groups.vector_width(*given))
     other = 0 if residual is None else residual.reshape(n, size)
     operands = x.reshape(n, size), other, gamma, beta, call.out.reshape(n, size), np.float32(eps)
     call.launch(kernel, -(-n // (THREADS // LANES)), THREADS, *operands)

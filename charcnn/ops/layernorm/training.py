@@ -1,4 +1,4 @@
-"""LayerNorm, leaky ReLU and maxpool1d of three positions, channels last, in bf16: forward.
+"""LayerNorm, leaky ReLU and maxpool1d of three positions, channels last, in 16 bits: forward.
 
 An input is normalised over all its positions and channels. What the gradient needs is kept: which position won, and the
 normalised value there, but not the other two of each window. `training_backward` goes back.
@@ -37,10 +37,10 @@ def load_eight(array, at, values, to):
 
 
 @cache
-def _norm_pool_kernel(threads: int) -> Kernel:
+def _norm_pool_kernel(threads: int, ptx_type: str) -> Kernel:
     # A block has an input, all of its values in shared memory; each thread's sums are of the octets that it copied.
     window, octet, not_above, held, eights = WINDOW, OCTET, BELOW, WINDOW * 4, WINDOW * OCTET
-    unpack, pack, alignment = ptx.cvt_f32x2("bf16"), ptx.cvt_f16x2("bf16"), ptx.ALIGNMENT
+    unpack, pack, alignment = ptx.cvt_f32x2(ptx_type), ptx.cvt_f16x2(ptx_type), ptx.ALIGNMENT
 
     @jit(launch_bounds=threads)
     def kernel(
@@ -118,21 +118,22 @@ def _norm_pool_kernel(threads: int) -> Kernel:
 
 def norm_pool_forward(
     y: Array, gamma: Array, beta: Array, factors: Array, pooled: Array, place: Array, normalised: Array,
-    moments: Array, eps: float, stream: Stream = None,
+    moments: Array, eps: float, stream: Stream = None, ptx_type: str = "bf16",
 ) -> None:  # fmt: skip
     """maxpool1d of three positions of leaky ReLU of layernorm(y).
 
     Args:
-        y: bf16 as uint16, (N, S, C), C a multiple of 8; rows from L on are not read.
+        y: 16 bits as uint16, (N, S, C), C a multiple of 8; rows from L on are not read.
         gamma, beta: float32 (L, C).
         factors: float32 (2,) that each launch reads: 1, and the slope below 0, which is 0 of ReLU.
-        pooled: bf16 (N, Q, C), Q >= P = L // 3, written where valid.
+        pooled: likewise, (N, Q, C), Q >= P = L // 3, written where valid.
         place: uint8 (N, P, C), written: which position of the window has the maximum after gamma and beta, of equals
             the first, 0 to 2, and `maxpool1d_training.BELOW` where that is not above 0.
-        normalised: bf16 (N, P, C), written: that position's value before gamma and beta.
+        normalised: as y, (N, P, C), written: that position's value before gamma and beta.
         moments: float32 (N, 2), written: mean, and 1 / sqrt(variance + eps).
         eps: added to the variance.
         stream: a CUDA stream.
+        ptx_type: of the numbers, bf16 or f16.
 
     Raises:
         ValueError: an array's dtype, shape or layout does not fit, or shared memory does not hold an input's values.
@@ -158,4 +159,4 @@ def norm_pool_forward(
         *map(np.uint32, (length, rows, pooled.shape[1], channels)),
         *map(np.float32, (length * channels, eps)),
     )
-    start(_norm_pool_kernel(threads), n, threads, device.as_stream(stream), *addresses, *numbers, shared=held)
+    start(_norm_pool_kernel(threads, ptx_type), n, threads, device.as_stream(stream), *addresses, *numbers, shared=held)

@@ -22,7 +22,7 @@ from charcnn.ops.common import columns
 from charcnn.ops.common.columns import fold_of, lanes_of, placed, placed_factors, slabs_of, store_eight
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.common.moments import LANES
-from charcnn.ops.maxpool1d_training import WINDOW, check_length, check_rows, gradients_at, place_at, slope_of
+from charcnn.ops.maxpool1d_training import WINDOW, check_length, check_rows, gradients_of, place_at, slope_of
 
 BLOCKS = 528
 """Blocks of up to 128 threads for which a GPU of 132 multiprocessors has registers."""
@@ -74,9 +74,10 @@ def _load_gamma(gamma, window, channel, inside, channels, scale):
 
 
 @cache
-def _norm_columns_kernel(lanes: int, threads: int) -> Kernel:
+def _norm_columns_kernel(lanes: int, threads: int, ptx_type: str) -> Kernel:
     window_rows, octet, eights, warp_lanes = threads // lanes, OCTET, WINDOW * OCTET, LANES
-    unpack, positions, slots, slot_bytes = ptx.cvt_f32x2("bf16"), WINDOW, SLOTS, 40 * threads
+    unpack, gradients_at = ptx.cvt_f32x2(ptx_type), gradients_of(ptx_type)
+    positions, slots, slot_bytes = WINDOW, SLOTS, 40 * threads
     copy_8, wait, alignment, held = (
         ptx.cp_async(2),
         ptx.cp_async_wait_group(SLOTS - 1),
@@ -191,15 +192,15 @@ def _input_sums_kernel(threads: int) -> Kernel:
 
 def norm_columns(
     dy: Array, place: Array, factors: Array, normalised: Array, gamma: Array, input_parts: Array, partial: Array,
-    sums: Array, stream: Stream = None,
+    sums: Array, stream: Stream = None, ptx_type: str = "bf16",
 ) -> None:  # fmt: skip
     """Gradients of gamma and beta, in parts that `columns.Sums` adds up, and each input's two sums.
 
     Args:
-        dy: bf16 as uint16, (N, Q, C), Q >= P; rows from P on are not read.
+        dy: 16 bits as uint16, (N, Q, C), Q >= P; rows from P on are not read.
         place: uint8 (N, P, C), as forward wrote it.
         factors: float32 (2,), as forward took it.
-        normalised: bf16 (N, P, C), likewise.
+        normalised: 16 bits as uint16 (N, P, C), likewise.
         gamma: float32 (L, C), P = L // 3.
         input_parts: float32 of `columns_shapes`, scratch.
         partial: float32 (2, parts, L, C) of `columns_shapes`, written: partial[0] of gamma's gradient, partial[1] of
@@ -207,6 +208,7 @@ def norm_columns(
         sums: float32 (N, 2), written: of g gamma, and of g gamma times the normalised values, where g is dy at its
             place, times the slope where the maximum is not above 0.
         stream: a CUDA stream.
+        ptx_type: of the numbers, bf16 or f16.
 
     Raises:
         ValueError: an array's dtype, shape or layout does not fit; names it.
@@ -228,16 +230,16 @@ def norm_columns(
     threads, splits, on = _threads(), part_shape[1], device.as_stream(stream)
     grid = (*_grid(-(-length // WINDOW), channels), splits)
     numbers = map(np.uint32, (n, splits, -(-n // splits), length, windows, dy.shape[1], channels))
-    start(_norm_columns_kernel(lanes_of(channels), threads), grid, threads, on, *addresses, *numbers)
+    start(_norm_columns_kernel(lanes_of(channels), threads, ptx_type), grid, threads, on, *addresses, *numbers)
     blocks, numbers = -(-n * LANES // threads), map(np.uint32, (n, input_shape[1]))
     start(_input_sums_kernel(threads), blocks, threads, on, parts, kept, *numbers)
 
 
 @cache
-def _norm_backward_kernel(lanes: int, threads: int) -> Kernel:
+def _norm_backward_kernel(lanes: int, threads: int, ptx_type: str) -> Kernel:
     window_rows, octet, eights, positions = threads // lanes, OCTET, WINDOW * OCTET, WINDOW
-    unpack, pack, fold, held = ptx.cvt_f32x2("bf16"), ptx.cvt_f16x2("bf16"), fold_of(OCTET, threads), OCTET * threads
-    read_words = (WINDOW + 1) * 4
+    unpack, pack, gradients_at = ptx.cvt_f32x2(ptx_type), ptx.cvt_f16x2(ptx_type), gradients_of(ptx_type)
+    fold, held, read_words = fold_of(OCTET, threads), OCTET * threads, (WINDOW + 1) * 4
 
     @jit(launch_bounds=(threads, 4))
     def kernel(
@@ -301,18 +303,19 @@ def _norm_backward_kernel(lanes: int, threads: int) -> Kernel:
 
 def norm_pool_backward(
     dy: Array, place: Array, factors: Array, y: Array, moments: Array, sums: Array, gamma: Array, dx: Array,
-    partial: Array, stream: Stream = None,
+    partial: Array, stream: Stream = None, ptx_type: str = "bf16",
 ) -> None:  # fmt: skip
     """The gradient of y, which LayerNorm took, and in parts its sums by channel, which are the bias's gradient.
 
     Args:
         dy, place, factors, gamma: as `norm_columns` takes them.
-        y: bf16 as uint16, (N, S, C), as forward took it.
+        y: 16 bits as uint16, (N, S, C), as forward took it.
         moments: float32 (N, 2), as forward wrote them.
         sums: float32 (N, 2), as `norm_columns` wrote them.
-        dx: bf16 (N, S, C), written whole: 0 from L on.
-        partial: float32 (parts, C) with `backward_parts`, written: sums before they are rounded to bf16.
+        dx: likewise, (N, S, C), written whole: 0 from L on.
+        partial: float32 (parts, C) with `backward_parts`, written: sums before they are rounded.
         stream: a CUDA stream.
+        ptx_type: of the numbers, bf16 or f16.
 
     Raises:
         ValueError: an array's dtype, shape or layout does not fit; names it.
@@ -335,7 +338,7 @@ def norm_pool_backward(
     threads, grid = _threads(), _grid(-(-rows // WINDOW), channels)
     splits = parts // grid[0]
     numbers = map(np.uint32, (n, -(-n // splits), length, windows, rows, dy.shape[1], channels))
-    kernel = _norm_backward_kernel(lanes_of(channels), threads)
+    kernel = _norm_backward_kernel(lanes_of(channels), threads, ptx_type)
     start(
         kernel, (*grid, splits), threads, device.as_stream(stream), *addresses, *numbers, np.float32(length * channels)
     )

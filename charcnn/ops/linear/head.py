@@ -89,16 +89,17 @@ def _over(first: int, last: int) -> tuple[Kernel, Kernel]:
 
 
 @cache
-def _head_kernel(classes: int, groups: int, ahead: int, threads: int, multi_label: bool) -> Kernel:
+def _head_kernel(classes: int, groups: int, ahead: int, threads: int, multi_label: bool, ptx_type: str) -> Kernel:
     # Lanes are `groups` times as many as octets that are read at once: each has a part of the classes.
     tiles, lanes, held, octet, quad = -(-classes // (QUAD * groups)), LANES, 4 * ahead, OCTET, QUAD
-    padded, unpack, pack, (load, store) = QUAD * tiles, ptx.cvt_f32x2("bf16"), ptx.cvt_f16x2("bf16"), _quad_of(classes)
+    padded, unpack, pack = QUAD * tiles, ptx.cvt_f32x2(ptx_type), ptx.cvt_f16x2(ptx_type)
+    load, store = _quad_of(classes)
     (over_octets, _), (over_classes, greatest_of) = _over(LANES // 2, groups), _over(groups // 2, 1)
     apart, mean, (_, chosen) = LANES // groups, np.float32(1 / classes), make_ending(After(masked=True))
 
     @jit(launch_bounds=(threads, 4 if classes <= FEW else 1))
     def kernel(
-        h, weight, bias, targets, weights, share, factors, losses, answers, dh, dlogits, rows, units,
+        h, weight, bias, targets, weights, share, scale, factors, losses, answers, dh, dlogits, rows, units,
     ):  # fmt: skip
         logits, wanted = cuda.local.array(padded, float32), cuda.local.array(padded, float32)
         four, read = cuda.local.array(quad, float32), cuda.local.array(held, types.uint32)
@@ -144,7 +145,7 @@ def _head_kernel(classes: int, groups: int, ahead: int, threads: int, multi_labe
         # The loss, and the logits' gradient in their place.
         own_weight, loss = ptx.ld_global_f32(weights + uint64(row) * uint64(4)), float32(0)
         factor, total, all_wanted = own_weight * ptx.ld_global_f32(share), float32(0), float32(0)
-        logarithm = float32(0)
+        factor, logarithm = factor * ptx.ld_global_f32(scale), float32(0)
         if not multi_label:
             for t in range(tiles):
                 for c in range(quad):
@@ -198,9 +199,9 @@ def _head_kernel(classes: int, groups: int, ahead: int, threads: int, multi_labe
 
 
 @cache
-def _head_weight_kernel(classes: int, lanes: int, threads: int) -> Kernel:
+def _head_weight_kernel(classes: int, lanes: int, threads: int, ptx_type: str) -> Kernel:
     quad, octet, count, ahead, (load, store) = QUAD, OCTET, QUAD * (OCTET + 1), AHEAD, _quad_of(classes)
-    unpack, fold, held, words = ptx.cvt_f32x2("bf16"), fold_of(count, threads), count * threads, 4 * AHEAD
+    unpack, fold, held, words = ptx.cvt_f32x2(ptx_type), fold_of(count, threads), count * threads, 4 * AHEAD
     bias_at, loss_words, rows_at_once = QUAD * OCTET, QUAD * AHEAD, threads // lanes
 
     @jit(launch_bounds=threads)
@@ -245,28 +246,30 @@ def _head_weight_kernel(classes: int, lanes: int, threads: int) -> Kernel:
 
 
 def head(
-    h: Array, weight: Array, bias: Array, targets: Array, weights: Array, share: Array, factors: Array,
+    h: Array, weight: Array, bias: Array, targets: Array, weights: Array, share: Array, scale: Array, factors: Array,
     losses: Array, logits: Array, dh: Array, dlogits: Array, dweight: Array, dbias: Array, *,
-    multi_label: bool = False, stream: Stream = None,
+    multi_label: bool = False, stream: Stream = None, ptx_type: str = "bf16",
 ) -> None:  # fmt: skip
     """softmax_cross_entropy of linear(h, weight, bias), and its gradients.
 
     Args:
-        h: bf16 as uint16, (N, U), what leaky ReLU and dropout gave; U a multiple of 8.
+        h: 16 bits as uint16, (N, U), what leaky ReLU and dropout gave; U a multiple of 8.
         weight: float32 (U, classes), up to CLASSES of them.
         bias: float32 (classes,).
         targets: float32 (N, classes), as the loss takes them.
         weights: float32 (N,): factors of the losses.
         share: float32 (1,): what each loss counts in the sum whose gradients these are.
+        scale: float32 (1,) or more, of which the first multiplies all gradients.
         factors: float32 (2,) that each launch reads: by what dh is multiplied where h is above 0, and below.
         losses: float32 (N,), written.
         logits: float32 (N, classes), written.
-        dh: bf16 (N, U), written: 0 where h is.
+        dh: likewise, (N, U), written: 0 where h is.
         dlogits: float32 (N, classes), written.
         dweight, dbias: float32 (parts, U, classes) and (parts, classes), written: `columns.Sums` adds them up, and
             `columns.parts_of(N, U)` says how many parts are good.
         multi_label: whether the loss is, instead, the mean over classes of the binary cross-entropy of their sigmoids.
         stream: a CUDA stream.
+        ptx_type: of the numbers in 16 bits, bf16 or f16.
 
     Raises:
         ValueError: an array's dtype, shape or layout does not fit, or there are too many classes.
@@ -281,6 +284,7 @@ def head(
         placed("targets", targets, (n, classes), np.float32),
         placed("weights", weights, (n,), np.float32),
         placed("share", share, (1,), np.float32),
+        placed("scale", scale, tuple(scale.shape), np.float32),
         placed_factors(factors),
         placed("losses", losses, (n,), np.float32),
         placed("logits", logits, (n, classes), np.float32),
@@ -293,7 +297,8 @@ def head(
     )
     lanes, threads, on = lanes_of(units), columns.THREADS, device.as_stream(stream)
     groups, numbers = 1 << (-(-classes // A_LANE) - 1).bit_length(), (*map(np.uint32, (n, units)),)
-    kernel = _head_kernel(classes, groups, AHEAD if classes <= FEW else 1, threads, multi_label)
+    kernel = _head_kernel(classes, groups, AHEAD if classes <= FEW else 1, threads, multi_label, ptx_type)
     start(kernel, -(-n * LANES // threads), threads, on, *given, back, *numbers)
     grid = parts, slabs_of(units), -(-classes // QUAD)
-    start(_head_weight_kernel(classes, lanes, threads), grid, threads, on, given[0], back, *partial, *numbers)
+    kernel = _head_weight_kernel(classes, lanes, threads, ptx_type)
+    start(kernel, grid, threads, on, given[0], back, *partial, *numbers)

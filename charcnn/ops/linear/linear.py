@@ -93,4 +93,7 @@ def start(call: Call, x: Array, weight: Array, bias: Array, y: Array, epilogue: 
 
 def launch_maxout(call: Call, x: Array, weight: Array, bias: Array, pieces: int) -> None:
     """An output's channels are computed one after another."""
-    call.launch_each(_linear_maxout_naive_kernel, x, weight, bias, call.out, pieces)
+    (*leading, c_out), c_in = call.out.shape, weight.shape[1]
+    rows = math.prod(leading)
+    y = call.out.reshape(rows, c_out)
+    call.launch_over(y, _linear_maxout_naive_kernel, x.reshape(rows, c_in), weight, bias, y, pieces)

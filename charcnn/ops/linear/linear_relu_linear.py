@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 from numba import cuda, float32
@@ -70,9 +71,10 @@ def launch(call: Call, x: Array, weight1: Array, bias1: Array, weight2: Array, b
     Raises:
         ValueError: C_mid is more than 12,032, which shared memory holds.
     """
-    middle = int(weight1.shape[0])
+    (middle, c_in), (*leading, c_out) = weight1.shape, call.out.shape
+    inputs = math.prod(leading)
     rows = min(MOST_ROWS, SHARED_FLOATS // max(1, middle))
     if rows < 1:
         raise ValueError(f"weight1 has C_mid={middle}: need at most {SHARED_FLOATS}, which shared memory holds")
-    arguments, shared = (x, weight1, bias1, weight2, bias2, call.out), 4 * rows * middle
-    call.launch(_kernel(epilogue, rows), -(-x.shape[0] // rows), THREADS, *arguments, shared=shared)
+    arguments = x.reshape(inputs, c_in), weight1, bias1, weight2, bias2, call.out.reshape(inputs, c_out)
+    call.launch(_kernel(epilogue, rows), -(-inputs // rows), THREADS, *arguments, shared=4 * rows * middle)

@@ -66,7 +66,10 @@ def _linear_argmax_naive_kernel(x, weight, bias, y):
 
 def launch_softmax(call: Call, x: Array, weight: Array, bias: Array) -> None:
     """One block an input: logits are written once, and turned where they lie."""
-    call.launch(_linear_softmax_naive_kernel, x.shape[0], THREADS, x, weight, bias, call.out)
+    c_out, c_in = weight.shape
+    rows = call.out.size // c_out
+    y = call.out.reshape(rows, c_out)
+    call.launch(_linear_softmax_naive_kernel, rows, THREADS, x.reshape(rows, c_in), weight, bias, y)
 
 
 def launch_argmax(call: Call, x: Array, weight: Array, bias: Array) -> None:
@@ -77,4 +80,6 @@ def launch_argmax(call: Call, x: Array, weight: Array, bias: Array) -> None:
     """
     if call.out.dtype == np.uint8 and weight.shape[0] > 256:
         raise ValueError(f"out has dtype uint8: need int64 for {weight.shape[0]} classes")
-    call.launch(_linear_argmax_naive_kernel, x.shape[0], THREADS, x, weight, bias, call.out)
+    rows, (_, c_in) = call.out.size, weight.shape
+    y = call.out.reshape(rows)
+    call.launch(_linear_argmax_naive_kernel, rows, THREADS, x.reshape(rows, c_in), weight, bias, y)

@@ -186,8 +186,8 @@ def one_hot_conv1d_relu_maxpool1d_backward_nlc(
 def softmax_cross_entropy(x: Array, targets: Array) -> Array:
     """-sum(targets * log(softmax(x))) of each input.
 
-    A row of targets holds what each class is to have: 1 for the label, or as smoothing, weights of classes and
-    examples, and a teacher's probabilities make it. It need not sum to 1.
+    A row of targets holds the share that each class should get: 1 for the label, or as smoothing, weights of classes
+    and examples, and a teacher's probabilities make it. It need not sum to 1.
     """
     shapes.softmax_cross_entropy(x, targets)
     below = x - x.max(axis=-1, keepdims=True)

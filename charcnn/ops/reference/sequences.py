@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -185,6 +186,15 @@ def embedding(tokens: Array, weight: Array, positions: Array, types: Array, type
     return (rows[0] + rows[1] + positions[:length]).astype(weight.dtype)
 
 
+def embedding_rownorm(
+    tokens: Array, weight: Array, positions: Array, types: Array, gamma: Array, beta: Array,
+    type_ids: Array | None = None, *, eps: float = 1e-5,
+) -> Array:  # fmt: skip
+    """rownorm(embedding(...), ...)"""
+    shapes_transformer.embedding_rownorm(tokens, weight, positions, types, gamma, beta, type_ids, eps)
+    return rownorm(embedding(tokens, weight, positions, types, type_ids), gamma, beta, eps=eps)
+
+
 def attention(q: Array, k: Array, v: Array, lengths: Array | None = None, causal: bool = False) -> Array:
     """softmax(q k^T / sqrt(d)) v for each input and head of q, k and v (N, heads, S, d).
 
@@ -200,6 +210,20 @@ def attention(q: Array, k: Array, v: Array, lengths: Array | None = None, causal
         for last in range(length):
             seen = last + 1 if causal else length
             out[n, :, last] = (softmax(scores[:, last, None, :seen]) @ v[n, :, :seen])[:, 0]
+    return out
+
+
+def packed_attention(qkv: Array, offsets: Array, heads: int, causal: bool = False) -> Array:
+    """attention(...) of inputs that lie one behind another: input n has the rows offsets[n] to offsets[n + 1].
+
+    qkv (T, 3 * heads * d), offsets (N + 1,) -> (T, heads * d): of a row the queries of all heads, then the keys, then
+    the values. Source: Zhai et al. 2022, arXiv:2210.03052.
+    """
+    rows, width = shapes_transformer.packed_attention(qkv, offsets, heads)
+    out = np.zeros((rows, width), qkv.dtype)
+    for begin, end in itertools.pairwise(offsets):
+        q, k, v = qkv[begin:end].reshape(1, end - begin, 3, heads, width // heads).transpose(2, 0, 3, 1, 4)
+        out[begin:end] = attention(q, k, v, causal=causal)[0].swapaxes(0, 1).reshape(end - begin, width)
     return out
 
 

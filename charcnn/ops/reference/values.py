@@ -125,15 +125,18 @@ def linear_maxout(x: Array, weight: Array, bias: Array, pieces: int = 2) -> Arra
 
 
 def linear_softmax(x: Array, weight: Array, bias: Array) -> Array:
-    """softmax(linear(...)): x (N, C_in), weight (C_out, C_in), bias (C_out,) -> probabilities (N, C_out)"""
+    """softmax(linear(...)): x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> probabilities (N, ..., C_out)"""
     shapes.linear_softmax(x, weight, bias)
     return softmax(linear(x, weight, bias))
 
 
 def linear_argmax(x: Array, weight: Array, bias: Array) -> Array:
-    """argmax(linear(...)): x (N, C_in), weight (C_out, C_in), bias (C_out,) -> labels (N,) int64"""
+    """argmax(linear(...)): x (N, ..., C_in), weight (C_out, C_in), bias (C_out,) -> labels (N, ...) int64"""
     shapes.linear_argmax(x, weight, bias)
     return argmax(linear(x, weight, bias))
 
 
-linear_nlc, linear_relu_nlc = (channels_last(of, shapes.linear_nlc) for of in (linear, linear_relu))
+linear_nlc, linear_relu_nlc, linear_gelu_nlc = (
+    channels_last(of, shapes.linear_nlc, features=False) for of in (linear, linear_relu, linear_gelu)
+)
+linear_gelu_linear_nlc = channels_last(linear_gelu_linear, shapes.two_linears_nlc, features=False)

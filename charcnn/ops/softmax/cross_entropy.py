@@ -1,4 +1,4 @@
-"""softmax_cross_entropy: from logits and what each class is to have, the loss of each input."""
+"""softmax_cross_entropy: the loss of each input, from logits and the share that each class should get."""
 
 from __future__ import annotations
 

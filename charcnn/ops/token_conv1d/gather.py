@@ -20,7 +20,7 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import block_idx_x, block_idx_y, block_idx_z, extents, thread_idx_x
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
-from charcnn.ops.conv1d.tile import vector_width
+from charcnn.ops.common.group_rows import vector_width
 
 
 @jit()

@@ -58,7 +58,7 @@ def _rates_kernel(stat, moments, eps):
 
 
 @cache
-def _gather_kernel(kernel_size: int, alphabet: int, lane_count: int, layernorm: bool) -> Kernel:
+def _gather_kernel(kernel_size: int, alphabet: int, lane_count: int, layernorm: bool, ptx_type: str) -> Kernel:
     # A lane has eight channels of a window, and with it gamma and beta for `per` inputs; lanes of a warp have
     # `lane_count` vectors of channels, of some windows. After the table is there no warp waits for another.
     span, affine = POOL + kernel_size - 1, POOL * WORDS
@@ -74,7 +74,8 @@ def _gather_kernel(kernel_size: int, alphabet: int, lane_count: int, layernorm: 
     first, second, below, every = 0x00010001, 0x00020002, BELOW * 0x00010001, 0xFFFFFFFF
     of_byte, evens = 0x4440, 0x6420
     add, multiply, multiply_add, greater = ptx.add_f16x2, ptx.mul_f16x2, ptx.fma_f16x2, ptx.set_gt_u32_f16x2
-    pack, peak, rounded = ptx.cvt_f16x2("f16"), ptx.max_nan_f16x2("f16"), ptx.cvt_bf16x2_f16x2
+    pack, peak = ptx.cvt_f16x2("f16"), ptx.max_nan_f16x2("f16")
+    rounded = ptx.cvt_bf16x2_f16x2 if ptx_type == "bf16" else uint32
     copy, drain = ptx.cp_async(WORDS), ptx.cp_async_wait_group(0)
 
     @cuda.jit(device=True, forceinline=True)
@@ -205,6 +206,7 @@ class TokenForward:
         layernorm: whether the block normalises.
         eps: added to the variance.
         stream: a CUDA stream; the default stream where None.
+        ptx_type: of features, bf16 or f16.
 
     Raises:
         ValueError: a shape does not fit, or shared memory does not hold the table of eight channels.
@@ -219,6 +221,7 @@ class TokenForward:
         layernorm: bool = True,
         eps: float = 1e-5,
         stream: Stream = None,
+        ptx_type: str = "bf16",
     ) -> None:
         kernel_size, depth, channels = shape
         (n, length), of = ids_shape, device.as_stream(stream)
@@ -226,7 +229,7 @@ class TokenForward:
         if n < 1 or self.windows < 1 or n * length >= 1 << 32:
             raise ValueError(f"{ids_shape=}: need (N, L_in), N * L_in below 2^32, and a window, {kernel_size + 2} ids")
         self.tables = TrainingTables(shape, layernorm=layernorm, stream=stream)
-        self.layernorm, self.eps = layernorm, eps
+        self.layernorm, self.eps, self.ptx_type = layernorm, eps, ptx_type
         rows, limit = kernel_size * (depth + 1), device.shared_limit()
         self._lanes = min(MOST_LANES, shapes.power_of_two(channels // OCTET))
         while self._lanes > 1 and 16 * rows * self._lanes > limit:
@@ -260,10 +263,10 @@ class TokenForward:
             weight, bias: float32 (K, depth, C) and (C,).
             affine: gamma and beta, float32 (L, C), L = L_in - K + 1; None without LayerNorm.
             factors: float32 (2,), of which the second is the slope of leaky ReLU, from 0 to less than 1.
-            pooled: written, bfloat16 as uint16 (N, S, C), S >= P: rows from P on are left as they are.
+            pooled: written, 16 bits as uint16 (N, S, C), S >= P: rows from P on are left as they are.
             place: written, uint8 (N, P, C): which of the window has the maximum, of equals the first, and BELOW more
                 where that is not above 0.
-            normalised: written, bfloat16 as uint16 (N, P, C): the maximum before gamma and beta; None without
+            normalised: written, 16 bits as uint16 (N, P, C): the maximum before gamma and beta; None without
                 LayerNorm.
             moments: written, float32 (N, 2): mean and 1 / sqrt(variance + eps); None without LayerNorm.
             stream: a CUDA stream; the default stream where None.
@@ -303,8 +306,9 @@ class TokenForward:
         slices, tiles = -(-channels // (OCTET * lanes)), -(-self.windows // (WARP // lanes))
         blocks = min(tiles * n, max(1, device.multiprocessors() // slices))
         per = run_length(n, tiles, blocks * THREADS // WARP, RUN)
+        kernel = _gather_kernel(kernel_size, depth, lanes, self.layernorm, self.ptx_type)
         call.launch(
-            _gather_kernel(kernel_size, depth, lanes, self.layernorm), (blocks, slices), THREADS, self.quads,
-            tables.words, bias, *((moments, *affine) if affine else (bias, bias, bias)), factors, pooled, place,
+            kernel, (blocks, slices), THREADS, self.quads, tables.words, bias,
+            *((moments, *affine) if affine else (bias, bias, bias)), factors, pooled, place,
             normalised if affine else pooled, *map(np.uint32, (per,)), shared=16 * kernel_size * (depth + 1) * lanes,
         )  # fmt: skip

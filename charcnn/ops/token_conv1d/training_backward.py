@@ -246,24 +246,27 @@ class TokenBackward:
     Args:
         block: the block, whose words of ids and rounded weights it reads.
         stream: a CUDA stream; the default stream where None.
+        taps: of a warp that scatters, 1 to TAPS.
 
     Raises:
-        ValueError: shared memory does not hold four taps' rows of 32 channels, or inputs are longer than 131,072.
+        ValueError: shared memory does not hold a warp's taps' rows of 32 channels, or inputs are longer than 131,072.
         DeviceError: no usable GPU.
     """
 
-    def __init__(self, block: TokenForward, *, stream: Stream = None) -> None:
-        self._block, tables = block, block.tables
+    def __init__(self, block: TokenForward, *, stream: Stream = None, taps: int = TAPS) -> None:
+        if taps not in range(1, TAPS + 1):
+            raise ValueError(f"{taps=}: need 1 to {TAPS}")
+        self._block, self._each, tables = block, taps, block.tables
         (n, length), of = block.quads.shape, device.as_stream(stream)
         taps, depth, channels = shape = tables.kernel_size, tables.depth, tables.channels
-        limit, self._warps = device.shared_limit(), -(-taps // TAPS)
+        limit, self._warps = device.shared_limit(), -(-taps // self._each)
         while self._warps > 1 and self._bytes() > limit:
             self._warps -= 1
         if self._bytes() > limit:
             raise ValueError(f"weight has {shape=}: 32 channels need {self._bytes()} bytes of {limit} of shared memory")
         if length > MOST_COUNTS:
             raise ValueError(f"inputs have {length} ids: need at most {MOST_COUNTS}")
-        self._slices, self._groups = -(-channels // SLICE), -(-taps // (TAPS * self._warps))
+        self._slices, self._groups = -(-channels // SLICE), -(-taps // (self._each * self._warps))
         resident = min(16, (limit + RESERVED) // (self._bytes() + RESERVED)) * device.multiprocessors()
         items = -(-block.windows // GROUP) * -(-n // STAGE)
         self._items = -(-items // max(1, resident // (self._slices * self._groups)))  # of a block
@@ -274,8 +277,8 @@ class TokenBackward:
             self._weights, self._units = device.empty((n, 2), np.int32, of), device.empty((2,), np.float64, of)
 
     def _bytes(self) -> int:
-        tables, taps = self._block.tables, min(self._block.tables.kernel_size, TAPS * self._warps)
-        return 4 * SLICE * taps * (tables.depth + 1) + static_bytes(quads_of(self._warps))
+        tables, taps = self._block.tables, min(self._block.tables.kernel_size, self._each * self._warps)
+        return 4 * SLICE * taps * (tables.depth + 1) + static_bytes(quads_of(self._warps, self._each))
 
     def backward(
         self,
@@ -296,7 +299,7 @@ class TokenBackward:
         y is taken as a sum of the weights as rounded to fp16, as the forward pass added them, not yet rounded itself.
 
         Args:
-            dy: bfloat16 as uint16 (N, S, C), S >= P: rows from P on are not read.
+            dy: of the block's features' type, as uint16 (N, S, C), S >= P: rows from P on are not read.
             place: uint8 (N, P, C), as `TokenForward.forward` wrote it.
             dweight, dbias: written, float32 (K, depth, C) and (C,).
             bias: float32 (C,), of the forward pass.
@@ -329,11 +332,11 @@ class TokenBackward:
             written=("dbias",), **{name: array for name, (array, _) in expected.items()},
         )  # fmt: skip
         (parts, rows, _), warps = self._partial.shape, self._warps
-        scatter = training_scatter.make_kernel(taps, depth, warps, block.layernorm)
+        scatter = training_scatter.make_kernel(taps, depth, warps, block.layernorm, block.ptx_type, self._each)
         call.launch(
             scatter, (parts, self._slices, self._groups), SLICE * warps,
             dy, place, block.quads, *((moments, gamma) if block.layernorm else (bias, bias)), factors, self._partial,
-            *map(np.uint32, (self._items,)), shared=self._bytes() - static_bytes(quads_of(warps)),
+            *map(np.uint32, (self._items,)), shared=self._bytes() - static_bytes(quads_of(warps, self._each)),
         )  # fmt: skip
         counted = (bias, bias)
         if block.layernorm:

@@ -20,7 +20,8 @@ SLICE = 32
 """Channels of a block of the scatter, one a lane: lanes that pick different rows meet in no bank."""
 
 TAPS = 4
-"""Of a warp: what a word of characters has."""
+"""Of a warp, at most: what a word of characters has. With fewer, more warps share a block's table: more loads are under
+way, but each warp looks at all windows."""
 
 GROUP = 4
 """Windows whose gammas a lane has in registers."""
@@ -38,32 +39,36 @@ def static_bytes(quads: int) -> int:
     return 2 * (3 * ROWS * SLICE + 4 * (STAGE * quads + GAMMAS * SLICE + STAGE)) + 64
 
 
-def quads_of(warps: int) -> int:
+def quads_of(warps: int, warp_taps: int) -> int:
     """Words of characters that a group's windows read of an input, a position each."""
-    return POOL * GROUP + TAPS * (warps - 1)
+    return POOL * GROUP + warp_taps * (warps - 1)
 
 
 @cache
-def make_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm: bool) -> Kernel:
-    """The kernel (dy, place, quads, moments, gamma, factors, partial, per), a block with so many warps.
+def make_kernel(
+    kernel_size: int, alphabet: int, warp_count: int, layernorm: bool, ptx_type: str, each: int = TAPS
+) -> Kernel:  # fmt: skip
+    """The kernel (dy, place, quads, moments, gamma, factors, partial, per), a block with so many warps of `each` taps.
 
     Its grid: parts, slices of channels, groups of taps; `per` is how many items a part has. partial is float32 (parts,
-    K depth + 1, C), with the bias in the last row. factors is float32 (2,): the second one is leaky ReLU's slope.
+    K depth + 1, C), with the bias in the last row. dy is of `ptx_type`. factors is float32 (2,): the second one is
+    leaky ReLU's slope.
     """
-    # A block has SLICE channels of the rows of `warp_count` times TAPS taps, and a run of items: a group of windows of
-    # STAGE inputs. A warp alone adds to its taps' rows, in order. It reads those of two windows before it writes any;
-    # where both are the same row, the second sum begins with the first one.
-    quad_count, threads, slab_size = quads_of(warp_count), SLICE * warp_count, (alphabet + 1) * SLICE
+    # A block has SLICE channels of the rows of its warps' taps, and a run of items: a group of windows of STAGE inputs.
+    # A warp alone adds to its taps' rows, in order. It reads those of two windows before it writes any; where both are
+    # the same row, the second sum begins with the first one.
+    quad_count, threads, slab_size = quads_of(warp_count, each), SLICE * warp_count, (alphabet + 1) * SLICE
     held, kept_quads, kept_gammas, kept_rates = 2 * ROWS * SLICE, 2 * STAGE * quad_count, 2 * GAMMAS * SLICE, 2 * STAGE
-    alignment, pair_taps = ptx.ALIGNMENT, 2 * TAPS
-    taps, rows, step, lanes, block_taps = map(uint32, (kernel_size, alphabet + 1, threads, SLICE, TAPS * warp_count))
+    alignment, pair_taps = ptx.ALIGNMENT, 2 * each
+    taps, rows, step, lanes, block_taps = map(uint32, (kernel_size, alphabet + 1, threads, SLICE, each * warp_count))
     none, one, two, four = map(uint32, (0, 4, 8, 16))  # words
     stage, last_of_stage, group, last_of_group = map(uint32, (STAGE, STAGE - 1, GROUP, GROUP - 1))
     stage_rows, stage_quads, stage_gammas, quads_held = map(uint32, (ROWS, STAGE * quad_count, GAMMAS, quad_count))
-    slab, slab_bytes, warp_bytes, warp_taps = map(uint32, (slab_size, 4 * slab_size, 4 * TAPS * slab_size, TAPS))
+    slab, slab_bytes, warp_bytes, warp_taps = map(uint32, (slab_size, 4 * slab_size, 4 * each * slab_size, each))
     octets, fours, octet, four_channels = map(uint32, (SLICE // OCTET, SLICE // 4, OCTET, 4))
     depth, blanks, of_byte, below, row_bits = map(uint32, (alphabet, alphabet * 0x01010101, 0x4440, BELOW, 7))
     copy_one, copy_two, copy_four, wait = *map(ptx.cp_async, (1, 2, 4)), ptx.cp_async_wait_group(1)
+    unpack = ptx.cvt_f32x2(ptx_type)
 
     @jit(launch_bounds=threads)
     def kernel(dy, place, quads, moments, gamma, factors, partial, per):
@@ -84,7 +89,7 @@ def make_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm: boo
         inputs, pooled, channels, reach = extents(place)[0], extents(place)[1], extents(place)[2], extents(dy)[1]
         slope = factors[1]
         length, held_taps = extents(quads)[1], min(block_taps, taps - first_tap)
-        own_taps = min(warp_taps, held_taps - min(warp * TAPS, held_taps))
+        own_taps = min(warp_taps, held_taps - min(warp * warp_taps, held_taps))
         origin = ptx.cvta_to_shared(table) + warp * warp_bytes + lane * 4
         i = thread
         while i < held_taps * slab:
@@ -140,7 +145,7 @@ def make_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm: boo
                         at = ((half * stage + s) * group + t) * lanes + lane
                         bits[t], taken[t] = dys[at], places[at]
                     for t in range(GROUP):
-                        values[t] = ptx.bitcast_f32(bits[t] << 16)
+                        values[t], _ = unpack(bits[t])
                         values[t] *= slope if taken[t] >= below else float32(1)
                         taken[t] &= below - 1
                         if layernorm:
@@ -150,13 +155,13 @@ def make_kernel(kernel_size: int, alphabet: int, warp_count: int, layernorm: boo
                         taken[t] = words[(half * stage + s) * quads_held + (POOL * t + warp_taps * warp) + taken[t]]
                     for t in range(0, GROUP, 2):
                         if cuda.any_sync(0xFFFFFFFF, taken[t] != blanks or taken[t + 1] != blanks):
-                            for k in range(TAPS):
+                            for k in range(each):
                                 if k < own_taps:
                                     for h in range(2):
                                         row = (ptx.prmt(taken[t + h], 0, of_byte + k) << row_bits) + origin
                                         row_at[2 * k + h] = row + k * slab_bytes
                                         sums[2 * k + h] = ptx.ld_shared_f32(row_at[2 * k + h])
-                            for k in range(TAPS):
+                            for k in range(each):
                                 if k < own_taps:
                                     first = sums[2 * k] + values[t]
                                     before = first if row_at[2 * k] == row_at[2 * k + 1] else sums[2 * k + 1]

@@ -42,7 +42,7 @@ class _Kept:
         self._conv.with_moments(self._taken(call, x), out=(y, moments), stream=call.stream)
 
 
-launch, launch_pooled, launch_stat, launch_linear = one_shot.launches(
+launch, launch_pooled, launch_stat, launch_linear, launch_two = one_shot.launches(
     _Kept,
     """Each call lays out its weights, and encodes the features; `MmaConv` keeps the one and leaves out the other.
 

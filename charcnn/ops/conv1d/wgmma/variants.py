@@ -61,7 +61,7 @@ class WgmmaKept:
             widen(call, result, y, self._conv.results)
 
 
-launch, launch_pooled, launch_stat, launch_linear = one_shot.launches(
+launch, launch_pooled, launch_stat, launch_linear, launch_two = one_shot.launches(
     WgmmaKept,
     """Each call lays out its weights, casts the features and the result; `WgmmaConv` leaves all that out.
 

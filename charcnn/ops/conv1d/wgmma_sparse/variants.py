@@ -13,7 +13,7 @@ class _Kept(variants.WgmmaKept):
     made, whole = SparseConv, False
 
 
-launch, launch_pooled, _, launch_linear = one_shot.launches(
+launch, launch_pooled, _, launch_linear, *_ = one_shot.launches(
     _Kept,
     """For weights of which two of each four neighbouring input channels are 0: other weights are refused.
 
