@@ -100,6 +100,18 @@ def test_what_is_kept_is_freed_where_memory_is_short(driver):
     assert refused.value is other
 
 
+def test_memory_that_went_with_its_context_is_not_given(driver):
+    class Gone:
+        @property
+        def handle(self):
+            raise ReferenceError("weakly-referenced object no longer exists")
+
+    pool.PooledMemory(1000)
+    (home,) = pool._homes.values()
+    home.append(Gone())
+    assert pool.PooledMemory(1000).address == BEGIN + 2 * 4096
+
+
 @pytest.mark.parametrize("size", [0, 1, 512, 513, 4096, 4097, 10**6, 10**9 + 1])
 def test_sizes_are_an_eighth_more_at_most(size):
     assert size <= pool.kept_size(size) <= max(512, size + max(511, size // 8))

@@ -50,10 +50,11 @@ class PooledMemory:
         self._home = _homes.setdefault(key, deque(maxlen=MOST // size))
         try:
             self.memory = self._home.pop()
-        except IndexError:
+            self.handle = self.memory.handle
+            """The driver's, for those who export memory to other processes."""
+        except (IndexError, ReferenceError):  # none is kept, or what was went with its context, as by cuda.close()
             self.memory = _allocate(size)
-        self.handle = self.memory.handle
-        """The driver's, for those who export memory to other processes."""
+            self.handle = self.memory.handle
         self.address = int(self.handle)
 
     def __del__(self) -> None:
