@@ -92,8 +92,8 @@ def test_the_table_pairs_drawings_and_leaves_out_what_was_not_measured(tmp_path,
     text = block.few_rows(tmp_path / "page.md")
     assert "| numbers in words: the last digit | 70.0 / 45.0 / 50.0 |  |" in text
     assert "| news in 4 topics (AG News) |  | 90.0 / – / 50.0 |" in text
-    assert "the mean of 1 to 2 drawings, tested on 100 other rows each: the 95 % interval of charcnn's is" in text
-    assert "is at most ± 6.4 points" in text
+    assert "the mean of 1 to 2 drawings, each tested on 100 other rows. " in text
+    assert "The 95 % interval of charcnn's is at most ± 6.4 points. " in text
     raw["runs"].append(run("other", 50, 0, 0.1))
     file.write_text(json.dumps(raw))
     with pytest.raises(block.ReportError, match="unknown sets other"):

@@ -198,6 +198,7 @@ ROWS = [
     if row.device == "cuda"
     and row.name.endswith(AT_ONCE)
     and row.name != "conv1d_stat_nlc_winograd"  # whose threads read what others of their block wrote to global memory
+    and row.operator != "packed_attention"  # which cuts rows at places that differ from block to block
     and not row.operator.endswith("maxpool1d_backward_nlc")  # training's kernels, which are emulated a thread at a time
 ]
 
@@ -206,7 +207,7 @@ ROWS = [
 def test_operators_without_tensor_cores_run_at_once(row, monkeypatch):
     refused = []
     monkeypatch.setattr(lockstep, "REFUSED", set())  # another test may have launched it with what is not supported
-    monkeypatch.setattr(launch, "one_by_one", lambda function, *given: refused.append(function))
+    monkeypatch.setattr(launch, "one_by_one", lambda function, *given, **how: refused.append(function))
     case = example(row)
     row.launcher(**case.inputs, **case.options)
     assert not refused

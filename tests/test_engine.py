@@ -64,7 +64,7 @@ def test_numpy_computes_the_first_texts_and_the_level_all_that_follow(model):
     assert first.engine.by == str(first.engine.choice)
     one = first.predict_proba(texts[:1])
     np.testing.assert_allclose(one, with_level.predict_proba(texts[:1]), atol=1e-5)
-    assert (first.engine.by, first.engine.by_numpy) == ("NumPy (CPU, float64)", 1)
+    assert (first.engine.by, first.engine.by_numpy) == ("NumPy (CPU, float32)", 1)
     assert not first.engine.waits(1)
     assert first.engine.waits(2)
     np.testing.assert_array_equal(first.predict_proba(texts), with_level.predict_proba(texts))
@@ -88,7 +88,7 @@ def test_few_texts_of_a_command_wait_for_no_level(charcnn, classifier, monkeypat
     )
     status, _, err = charcnn("classify", source, "--json", report)
     assert status == 0
-    assert ", NumPy (CPU, float64): " in err
+    assert ", NumPy (CPU, float32): " in err
     assert json.loads(report.read_text())["by_numpy"] == 1
     label = classifier.predict(["Stocks fell."])[0]
     assert (tmp_path / "in.labelled.txt").read_text().startswith(f"{label}\t")

@@ -258,7 +258,7 @@ def test_the_engine_that_trains(monkeypatch, asked, machine, found, said):
         (
             ("own", "cuda", "float32"),
             {"gpu": ""},
-            "precision float32, and own kernels have bf16 on cuda: need device cpu, or",
+            "precision float32, and own kernels have bf16 and fp16 on cuda: need device cpu, or",
         ),
     ],
 )

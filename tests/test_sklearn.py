@@ -27,7 +27,9 @@ from charcnn.sklearn import CharCNNClassifier
 
 SMALLEST = Config(length=123, channels=4, units=8)
 WORDS = {"sport": "goal match team", "money": "bank profit market"}
-pytestmark = pytest.mark.filterwarnings("ignore:nothing was learned", "ignore:no temperature")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:nothing was learned", "ignore:.*too few to tell", "ignore:no temperature"
+)
 
 
 def tiny(**parameters):

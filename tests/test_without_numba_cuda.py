@@ -60,6 +60,19 @@ def test_texts_are_labelled_with_what_windows_has():
     assert done.stdout.startswith("Business")
 
 
+TRAIN = """
+import charcnn
+rows = [(f"the {word} of day {day}", word) for day in range(30) for word in ("goal", "bank")]
+assert charcnn.train(*zip(*rows)).predict(["a bank"]) == ["bank"]
+"""
+
+
+def test_a_model_is_trained():
+    """By default, which looks for a GPU first."""
+    done = ran(f"{CORE}\n{TRAIN}")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.exhaustive
 def test_levels_of_the_cpu_run():
     done = ran_level("l0", "--config", "tiny")

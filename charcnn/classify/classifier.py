@@ -67,7 +67,7 @@ class Classifier:
         encode_on: "cpu" or "gpu", for levels that take texts; None for the GPU where it can and the CPU has few cores.
         windows: bytes of a window. A longer text is cut into such windows, and the mean of their logits counts. True
             for as many bytes as the network takes. False for none: only what the encoding keeps of a long text counts.
-        numpy_first: so many texts at first are computed by NumPy, in float64, where a CPU's level is chosen unasked:
+        numpy_first: so many texts at first are computed by NumPy, in float32, where a CPU's level is chosen unasked:
             they need not wait until the level is compiled, up to a minute on a new machine.
 
     Raises:

@@ -302,7 +302,7 @@ class Engine:
     def by(self) -> str:
         """What computed so far, for people."""
         first = isinstance(self._run, NumpyFirst) and self._run.alone and self._run.rows
-        return "NumPy (CPU, float64)" if first else str(self.choice)
+        return "NumPy (CPU, float32)" if first else str(self.choice)
 
     def waits(self, count: int) -> bool:
         """Whether so many inputs have to wait until the level is built."""

@@ -12,7 +12,7 @@ from charcnn.runtime.run import Run
 
 
 class NumpyFirst:
-    """A run: the plain operators compute in float64, until more inputs have come than `count`.
+    """A run: the plain operators compute in float32, until more inputs have come than `count`.
 
     From the call that brings them on, the level computes. Calls come one at a time.
 
@@ -41,7 +41,7 @@ class NumpyFirst:
         """Token ids (N, L) uint8 -> logits (N, classes) float32."""
         if self.alone and not self.waits(len(ids)):
             self.rows += len(ids)
-            with np.errstate(over="ignore"):  # infinities of float32: whoever called finds them
-                return network.forward(ids, self._params, self._params.config).astype(np.float32)
+            with np.errstate(over="ignore", invalid="ignore"):  # whoever called finds what is not finite
+                return network.forward(ids, self._params, self._params.config, np.float32).astype(np.float32)
         self._level = self._level or self._build()
         return self._level(ids)

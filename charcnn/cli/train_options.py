@@ -154,7 +154,7 @@ def _add_training(how: argparse._ArgumentGroup) -> None:
         behind = f"; after n-grams {FINE[name]:g}" if name in FINE else ""
         add(option, type=kind, metavar="N", help=f"{what} (default {default:g}{behind})")
 
-    field("epochs", int, "passes over the rows")
+    field("epochs", int, "passes of gradient descent; few rows get none unless this asks for them")
     add("--teacher-epochs", type=int, metavar="N", help="epochs of the teachers (default: as --epochs)")
     field("teaching", float, "share of the loss taken from teachers' answers; labels have the rest")
     field("batch", int, "rows per step")

@@ -29,17 +29,22 @@ MOST_COMPARED = 5_000
 """Rows that a linear model learns from in some seconds; beside more, none is fitted."""
 
 
-def nothing_learned(part: str, measured: Measured | MultiLabelMeasured, classes: Sequence[str]) -> str:
-    """A warning, with what naming the most frequent class would have brought."""
-    always, few = "", ""
+def nothing_learned(
+    part: str, measured: Measured | MultiLabelMeasured, classes: Sequence[str], *, descended: bool = True
+) -> str:
+    """A warning, with what naming the most frequent class would have brought; of few rows, that they do not tell.
+
+    Args:
+        descended: whether gradient descent ran, which has options to try.
+    """
+    always, said = "", f"nothing was learned: {100 * measured.accuracy:.2f} % of the {part} rows are right"
     if isinstance(measured, Measured):
         always = f"; always naming {_largest(measured, classes)[1]}"
-        count = int(measured.confusion.sum())
-        few = f", or {count} {part} rows are too few to tell" * (count < FEW)
-    return (
-        f"nothing was learned{few}: {100 * measured.accuracy:.2f} % of the {part} rows are right, no "
-        f"more than by chance{always}. Few or short rows may need other options: {TRY}"
-    )
+        if (count := int(measured.confusion.sum())) < FEW:
+            said = f"{count} {part} rows are too few to tell whether anything was learned: "
+            said += f"{100 * measured.accuracy:.2f} % of them are right"
+    options = f". Few or short rows may need other options: {TRY}" if descended else ""
+    return f"{said}, no more than by chance{always}{options}"
 
 
 def _largest(measured: Measured, classes: Sequence[str]) -> tuple[float, str]:

@@ -192,7 +192,7 @@ class TrainingTask:
         live = self.engine.live(self.config, arrays, learned.ids, self.recipe.batch)
         metadata["live"] = {"rows": len(learned), **live}
         counts = ", ".join(f"{name} {count:,}" for name, count in metadata["live"].items() if name != "rows")
-        self.say(f"channels and units that fire on any of the {len(learned):,} rows: {counts}")
+        self.say(f"channels and units that fire on any of {len(learned):,} rows: {counts}")
         if metadata.get("calibration", {}) is None:
             del metadata["calibration"]
         return Params(arrays, self.config, self.encoding, self.classes, metadata)
@@ -243,7 +243,7 @@ class TrainingTask:
         else:
             part, measured = "learned", self._measured(arrays, self.part)
         if not measured.learned and not (part == "test" and self.valid is not None):
-            self.warn(doubts.nothing_learned(part, measured, self.classes))
+            self.warn(doubts.nothing_learned(part, measured, self.classes, descended=self.descends))
         if part == "validation" and isinstance(measured, Measured) and self.valid is not None:
             linear = doubts.linear_accuracy(self.part, self.valid, self.encoding)
             said, warning = doubts.compared(part, measured, linear, self.classes, len(self.part))

@@ -11,7 +11,7 @@ from numba import cuda
 
 from charcnn.aliases import Argument, Record
 from charcnn.config import Config
-from charcnn.gpu import device
+from charcnn.gpu import absent, device
 from charcnn.gpu.backend.compiler import CudaSupportError
 from charcnn.ops.adamw import ParameterGroup
 from charcnn.runtime.cpu_training import CpuTraining
@@ -29,8 +29,10 @@ PRECISIONS = {"cpu": ("float32",), "cuda": ("bf16", "fp16")}
 
 def gpu() -> str | None:
     """Why this machine's GPU cannot be used, "" where it can; None where there is no GPU."""
+    if device.SIMULATED or absent.MISSING:
+        return None
     try:
-        if device.SIMULATED or not len(cuda.gpus):
+        if not len(cuda.gpus):
             return None
         device.gpu_count()
         if device.has_tensor_cores():
