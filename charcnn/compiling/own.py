@@ -29,7 +29,7 @@ def kernels(path: str, target: Target) -> dict[str, aliases.Kernel]:
     file = Path(path)
     file.read_bytes()
     with compiling_for(target), _importing(file), ExitStack() as stack:
-        replaced(stack, compiler.dispatcher.CUDADispatcher, configure=_launches)
+        replaced(stack, compiler.Dispatcher, configure=_launches)
         try:
             found = runpy.run_path(str(file), run_name=file.stem)
         except (Exception, SystemExit) as error:
@@ -37,7 +37,7 @@ def kernels(path: str, target: Target) -> dict[str, aliases.Kernel]:
     return {
         name: value
         for name, value in found.items()
-        if isinstance(value, compiler.dispatcher.CUDADispatcher) and not value.targetoptions.get("device")
+        if isinstance(value, compiler.Dispatcher) and not value.targetoptions.get("device")
     }
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING or not (SIMULATED or backend.IS_MLIR):
     from numba.cuda.cudadrv import nvvm
     from numba.cuda.cudadrv.error import NvvmSupportError
     from numba.cuda.descriptor import cuda_target
+    from numba.cuda.dispatcher import CUDADispatcher as Dispatcher
     from numba.cuda.extending import intrinsic
     from numba.cuda.np import numpy_support
     from numba.cuda.typing import signature
@@ -43,6 +44,7 @@ if not TYPE_CHECKING and backend.IS_MLIR:
     from numba.cuda.cudadrv.error import NvvmSupportError
     from numba.cuda.np import numpy_support
     from numba.cuda.typing.typeof import Purpose, typeof
+    from numba_cuda_mlir.descriptor import MLIRDispatcher as Dispatcher
 
     from charcnn.gpu.backend.llvm_builder import cgutils, intrinsic, nvvmutils
     from charcnn.gpu.backend.mlir import ConfigStack
