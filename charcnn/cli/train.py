@@ -1,9 +1,8 @@
 """Train a model on labelled rows of text, and write it as one .safetensors file.
 
-It runs on one GPU, or without one on the CPU. There few rows take seconds; gradient descent with the full-size
+It runs on one GPU, or without one on the CPU, where few rows take seconds, and gradient descent with the full-size
 network takes days. Own kernels train on a CPU, on Hopper GPUs and, without PyTorch, on GPUs since compute capability
-8.0. PyTorch (the extra torch) trains on other GPUs where it is installed, with mixup, or where --engine torch asks
-for it.
+8.0. PyTorch (the extra torch) trains on other GPUs, with mixup, or where --engine torch asks for it.
 
 With --teachers N, N networks are trained first, and the model then also learns from their answers. It becomes as good
 as all of them together, or nearly. Probabilities are calibrated on the validation rows.
