@@ -15,6 +15,7 @@ from numba import cuda
 
 from charcnn.aliases import Kernel, KernelArgument, NumbaType
 from charcnn.gpu import driver
+from charcnn.gpu.compiled_calls import status_name
 from charcnn.gpu.device import DeviceError
 
 
@@ -125,7 +126,7 @@ class LaunchBlock:
             cuda.current_context()
             status = self._launch(self._config_at, self._function, self._pointers_at, None)
         if status:
-            raise DeviceError(f"the driver did not start a kernel: {_name(status)}")
+            raise DeviceError(f"the driver did not start a kernel: {status_name(status)}")
 
     def most_clusters(self) -> int:
         """How many of its clusters the current GPU runs at once, where nothing else runs.
@@ -136,7 +137,7 @@ class LaunchBlock:
         found = ctypes.c_int()
         ask = driver.function("cuOccupancyMaxActiveClusters", 3)
         if status := ask(ctypes.addressof(found), self._function, self._config_at):
-            raise DeviceError(f"the driver does not say how many clusters run at once: {_name(status)}")
+            raise DeviceError(f"the driver does not say how many clusters run at once: {status_name(status)}")
         return found.value
 
     def holding(self, values: Sequence[KernelArgument], places: Sequence[int]) -> LaunchBlock:
@@ -156,12 +157,6 @@ class LaunchBlock:
         made._config_at, made._pointers_at = ctypes.addressof(made._config), ctypes.addressof(made._pointers)
         made._pack = struct.Struct(f"<{len(places)}Q").pack_into
         return made
-
-
-def _name(status: int) -> str:
-    from cuda.bindings import driver as names
-
-    return str(names.CUresult(status).name)
 
 
 def _flat(
