@@ -68,7 +68,6 @@ def page(name):
     return (ROOT / "docs" / "levels" / f"{name}.md").read_text()
 
 
-@by_turns  # .ci/run asks for it, too
 def test_generated_blocks_are_up_to_date():
     done = run_report(ROOT, "--check")
     assert done.returncode == 0, done.stderr
