@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import cases
 import numpy as np
 import pytest
-from conftest import by_turns
 from report import cards, documents, limits, plot
 from report.markdown import anchor, headings
 from report.pictures import PICTURES
